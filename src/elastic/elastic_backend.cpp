@@ -1,4 +1,4 @@
-// The rank's side of an elastic job: when to stop, when to go on, and with which members.
+// The rank's side of an elastic job: it decides when to stop, when to continue, and with which members.
 #include <algorithm>
 #include <csignal>
 #include <deque>
@@ -27,23 +27,23 @@
 
 namespace muster { inline namespace v0 { namespace detail { namespace {
 
-// What the protocol counts: one for each step, each evaluation that was finished and each run that came to its end.
-std::uint64_t progress_of(const state& of) {
-  const auto at = of.position();
+// Returns the protocol's count of progress: one per step, per finished evaluation and per finished run.
+std::uint64_t progress_of(const state& target) {
+  const auto at = target.position();
   return at.steps + at.evaluations + at.runs;
 }
 
 std::string milliseconds(double span) { return detail::printed("%.1f", span * 1e3); }
 
-void on_signal(int which) {
-  if (which == SIGTERM) signals.leave.store(true);
-  if (which == SIGUSR1) signals.describe.store(true);
+void on_signal(int number) {
+  if (number == SIGTERM) signals.leave.store(true);
+  if (number == SIGUSR1) signals.describe.store(true);
 }
 
-// The handlers of before are put back in the end.
-class caught_signals {
+// Installs the signal handlers, and restores the previous handlers at its end.
+class signal_handlers {
  public:
-  caught_signals() {
+  signal_handlers() {
     signals.leave = signals.describe = false;
     struct sigaction ours {};
     ours.sa_handler = &on_signal;
@@ -51,9 +51,9 @@ class caught_signals {
     (void)::sigaction(SIGTERM, &ours, &former_term_);
     (void)::sigaction(SIGUSR1, &ours, &former_usr1_);
   }
-  caught_signals(const caught_signals&) = delete;
-  caught_signals& operator=(const caught_signals&) = delete;
-  ~caught_signals() {
+  signal_handlers(const signal_handlers&) = delete;
+  signal_handlers& operator=(const signal_handlers&) = delete;
+  ~signal_handlers() {
     (void)::sigaction(SIGTERM, &former_term_, nullptr);
     (void)::sigaction(SIGUSR1, &former_usr1_, nullptr);
   }
@@ -63,25 +63,26 @@ class caught_signals {
   struct sigaction former_usr1_ {};
 };
 
-// Behind `elastic::session`. Between two steps it looks at two atomic words of the membership; everything else
-// happens when these say that the generation is over.
+// The backend of `elastic::session`. Between two steps it reads two atomic words of the membership. All other work
+// happens when these words show that the generation is over.
 class elastic_backend final : public session_backend {
  public:
-  elastic_backend(context& of, elastic::session_options options) : context_(of), options_(std::move(options)) {
-    if (!of.elastic()) {
+  elastic_backend(context& parent, elastic::session_options options) : context_(parent), options_(std::move(options)) {
+    if (!parent.elastic()) {
       throw configuration_error(
           "an elastic session needs an elastic job (--elastic is off); set --elastic on, start the job by "
           "muster-launch, or use muster::fixed_session");
     }
-    const auto& mode = of.configuration().value(setting::mode);
+    const auto& mode = parent.configuration().value(setting::mode);
     if (mode.starts_with("local-sgd") || mode.starts_with("gossip")) {
-      throw configuration_error(of.configuration().origin(setting::mode) + " asks for " + mode +
+      throw configuration_error(parent.configuration().origin(setting::mode) + " asks for " + mode +
                                 " (the parameters of ranks differ between exchanges, so the death of a rank loses "
                                 "updates); use allreduce, or --elastic off");
     }
-    (void)policy_of(of.configuration(), of.launcher());  // what is wrong with it is said before any training
-    if (of.configuration().value(setting::transport) == "mpi" && of.launcher().kind != launch_env::launcher::open_mpi) {
-      throw configuration_error(of.configuration().origin(setting::transport) +
+    (void)policy_of(parent.configuration(), parent.launcher());  // throws for invalid settings before any training
+    if (parent.configuration().value(setting::transport) == "mpi" &&
+        parent.launcher().kind != launch_env::launcher::open_mpi) {
+      throw configuration_error(parent.configuration().origin(setting::transport) +
                                 " asks for transport mpi (mpirun did not start this process, and over MPI a job only "
                                 "shrinks); use --transport shm or tcp, over which a job also grows");
     }
@@ -96,26 +97,26 @@ class elastic_backend final : public session_backend {
     former_.clear();
   }
 
-  void prepare(state& of) override {
-    if (group_ && !service().must_stop(progress_of(of))) return;
+  void prepare(state& target) override {
+    if (group_ && !service().must_stop(progress_of(target))) return;
     if (!member_) join_job();
     const auto began = clock::now();
     for (;;) {
-      stop_present(of);
+      stop_present(target);
       const auto next = service().next(clock::now() + elastic_timing::next_generation);
       if (!next) continue;
       bool is_built = false;
       try {
-        build(of, *next);
+        build(target, *next);
         is_built = true;
         if (options_.on_rebuild) options_.on_rebuild(*group_, change_);
         if (event_sink* const sink = current_event_sink())
           sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
         return;
-      } catch (const peer_failure&) {  // and once more, with those that are left
-        if (is_built && !is_of_group(of)) throw;
+      } catch (const peer_failure&) {  // the members that are left form the next generation
+        if (is_built && !is_group_failure(target)) throw;
       } catch (const timeout_error& late) {
-        if (is_built && !is_of_group(of)) throw;
+        if (is_built && !is_group_failure(target)) throw;
         suspect_missing(late, "it did not connect: ");
       }
       if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
@@ -131,7 +132,7 @@ class elastic_backend final : public session_backend {
 
   [[nodiscard]] std::uint64_t generation() const noexcept override { return record_.generation; }
 
-  // What is left of its time is its own: a rank is slow when the others wait for it.
+  // Measures the rank's own time, without the time that it waits: a rank is slow when the others wait for it.
   void attempt(const std::function<void()>& f) override {
     const waiting_time waited;
     const auto began = clock::now();
@@ -139,100 +140,101 @@ class elastic_backend final : public session_backend {
     work_ = clock::now() - began - waited.sum();
   }
 
-  // A failure of the group's, and not one of something else in the step that throws the same exceptions.
-  void recover(state& of, std::exception_ptr why) override {
-    const bool must_stop = service().must_stop(progress_of(of));
+  // Handles only failures of the group. Other code in the step may throw the same exceptions.
+  void recover(state& target, std::exception_ptr why) override {
+    const bool must_stop = service().must_stop(progress_of(target));
     bool about_ranks = must_stop;
     try {
       std::rethrow_exception(why);
     } catch (const elastic::departure&) {
       about_ranks = false;
     } catch (const peer_failure&) {
-      about_ranks = must_stop || is_of_group(of);
+      about_ranks = must_stop || is_group_failure(target);
     } catch (const timeout_error& late) {
-      about_ranks = must_stop || is_of_group(of);
+      about_ranks = must_stop || is_group_failure(target);
       if (about_ranks && group_ && group_->failed()) suspect_missing(late, "no progress: ");
     } catch (...) {
     }
     if (!about_ranks) std::rethrow_exception(why);
-    limit_repetitions(of, why);
+    limit_repetitions(target, why);
     ++change_.again;
-    stop_present(of);
+    stop_present(target);
   }
 
-  void committed(const state& of) noexcept override {
-    say_progress(of);
-    service().worked(work_);
-    if (const auto judged = links_.look(group_->transport())) {
+  void committed(const state& target) noexcept override {
+    report_progress(target);
+    service().report_step_time(work_);
+    if (const auto report = links_.sample(group_->transport())) {
       const auto steps = static_cast<double>(context_.configuration().integer(setting::slow_steps));
-      const auto named = [&](const link_watch::seen_link& one) {
+      const auto to_link_seen = [&](const link_watch::measured_link& link) {
         return elastic::link_seen{
-            .to = one.peer < 0 ? 0 : record_.members[static_cast<std::size_t>(one.peer)].id,
-            .rate = static_cast<std::uint64_t>(one.quality.bandwidth),
-            .latency = static_cast<std::uint64_t>(1e6 * one.quality.latency),
-            .takes = static_cast<std::uint64_t>(1e6 * static_cast<double>(one.quality.sent) /
-                                                std::max(1.0, one.quality.bandwidth) / steps),
+            .to = link.peer < 0 ? 0 : record_.members[static_cast<std::size_t>(link.peer)].id,
+            .rate = static_cast<std::uint64_t>(link.quality.bandwidth),
+            .latency = static_cast<std::uint64_t>(1e6 * link.quality.latency),
+            .takes = static_cast<std::uint64_t>(1e6 * static_cast<double>(link.quality.sent) /
+                                                std::max(1.0, link.quality.bandwidth) / steps),
         };
       };
-      std::vector<elastic::link_seen> all;  // once in many steps
-      std::ranges::transform(judged->all, std::back_inserter(all), named);
-      service().judged(named(judged->slowest), static_cast<std::uint64_t>(judged->usual), std::move(all));
+      std::vector<elastic::link_seen> links;  // once in many steps
+      std::ranges::transform(report->all, std::back_inserter(links), to_link_seen);
+      service().report_slow_link(to_link_seen(report->slowest), static_cast<std::uint64_t>(report->usual),
+                                 std::move(links));
     }
-    if (first_step_) tell_first_step();
+    if (first_step_) log_first_step();
   }
 
  private:
-  // A group that is over. Over a network its end may take a while; what it shared on this host is given back when
-  // nothing made from it is left, some generations later.
+  // A group that is over. Over a network its end may take a while. Its shared memory on this host is released some
+  // generations later, when no object made from it is left.
   struct former_group {
     std::shared_ptr<shm_host> host;
     std::jthread farewell;
   };
 
-  // The promise that the protocol rests on: whatever of this generation still comes, this rank is not in it any more.
-  void stop_present(const state& of) {
+  // Makes the promise on which the protocol rests: this rank has no further part in this generation, whatever happens.
+  void stop_present(const state& target) {
     if (stopped_) return;
     stopped_ = true;
     if (group_) {
       if (options_.before_rebuild) options_.before_rebuild();
       retire_group();
     }
-    say_progress(of);
-    lap_ = service().tell([&](auto& protocol, auto now) {
-      protocol.wait_at(member_->endpoints());  // what connecting it has shown of MPI
+    report_progress(target);
+    lap_ = service().apply([&](auto& protocol, auto now) {
+      protocol.set_endpoints(member_->endpoints());  // connecting it may have shown that MPI can no longer connect it
       protocol.stopped(now);
       return protocol.change_began();
     });
     change_.detect = lap();
   }
 
-  // Also where a group that was made from it failed, or a rank has left meanwhile.
-  [[nodiscard]] bool is_of_group(const state& of) {
-    return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(of));
+  // Returns true also if a child group failed, or a rank has left in the meantime.
+  [[nodiscard]] bool is_group_failure(const state& target) {
+    return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(target));
   }
 
-  // One that fails again and again, with the same members, will not succeed.
-  void limit_repetitions(const state& of, const std::exception_ptr& why) {
-    constexpr int most = 20;
-    const auto at = progress_of(of);
+  // Ends a repetition without success: a step that fails again and again with the same members will not succeed.
+  void limit_repetitions(const state& target, const std::exception_ptr& why) {
+    constexpr int max_repetitions = 20;
+    const auto progress = progress_of(target);
     const bool again =
-        repeated_at_ == at && repeated_among_ == record_.members.size() && change_.origin == same_ranks();
-    repeated_at_ = at;
+        repeated_at_ == progress && repeated_among_ == record_.members.size() && change_.origin == unchanged_ranks();
+    repeated_at_ = progress;
     repeated_among_ = record_.members.size();
     repetitions_ = again ? repetitions_ + 1 : 1;
     if (repetitions_ == 1) return;
-    const std::string text = "step " + std::to_string(of.steps()) + " failed " + std::to_string(repetitions_) +
+    const std::string text = "step " + std::to_string(target.steps()) + " failed " + std::to_string(repetitions_) +
                              " times with the same ranks (" + describe(why) + ")";
-    if (repetitions_ > most) {
-      log(log_level::error, text + "; this rank gives up");
+    if (repetitions_ > max_repetitions) {
+      log(log_level::error, text + "; this rank abandons it");
       std::rethrow_exception(why);
     }
     log(log_level::warning, text + "; it is run again");
   }
-  [[nodiscard]] std::vector<int> same_ranks() const {
-    std::vector<int> all(record_.members.size());
-    std::iota(all.begin(), all.end(), 0);
-    return all;
+  [[nodiscard]] std::vector<int> unchanged_ranks() const {
+    std::vector<int> ranks(record_.members.size());
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return ranks;
   }
 
   void retire_group() {
@@ -246,31 +248,31 @@ class elastic_backend final : public session_backend {
     group_.reset();
   }
 
-  void forget_oldest() {
+  void release_oldest() {
     auto oldest = std::move(former_.front());
     former_.pop_front();
     if (oldest.farewell.joinable()) oldest.farewell.join();
     if (oldest.host) oldest.host->give_back(true);
   }
 
-  void build(state& of, const membership_service::next_generation& next) {
+  void build(state& target, const membership_service::next_generation& next) {
     change_.agree = lap();
     revocation_ = next.end;
     before_ = std::exchange(record_, next.record);
     describe_change();
-    // In the first generation one begins and the others copy; later a process that was not a member has no state to
-    // give.
+    // In the first generation one member begins and the others copy its state. Later a process that was not a member
+    // before has no state to send.
     const bool named = std::ranges::count(record_.state_sources, self().id) > 0;
-    if (change_.rank_before < 0) holds_ = named;
+    if (change_.rank_before < 0) has_state_ = named;
     if (record_.step == self().step && named && record_.state_sources.front() == self().id)
-      holds_ = true;  // the member that was to begin is gone
+      has_state_ = true;  // the member that was to begin has gone
     stopped_ = false;
     connect();
     change_.connect = lap();
-    const bool is_blank = !holds_ && record_.step > self().step;
-    change_.copied = transfer_state(*group_, of, {.may_hold = holds_, .in_place = is_blank});
-    holds_ = true;
-    say_progress(of);
+    const bool is_blank = !has_state_ && record_.step > self().step;
+    change_.copied = transfer_state(*group_, target, {.may_hold = has_state_, .in_place = is_blank});
+    has_state_ = true;
+    report_progress(target);
     change_.state = lap();
     first_step_ = true;
   }
@@ -278,26 +280,28 @@ class elastic_backend final : public session_backend {
   void connect() {
     const int rank = *record_.rank_of(self().id);
     set_log_rank(rank);
-    // Their memory and ours are used again: no process of the generation before may still write.
+    // The memory of this host's former processes is used again: no former process may still write there.
     service().await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
-    if (context_.shared_memory()) context_.shared_memory()->attach_again();  // none over tcp alone
-    auto made = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
-    group_.emplace(
-        std::make_shared<group_state>(std::move(made.transport), context_.world().settings(), nullptr, 0, revocation_));
-    host_ = made.host;
+    if (context_.shared_memory()) context_.shared_memory()->attach_again();  // null for tcp alone
+    auto built = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
+    group_.emplace(std::make_shared<group_state>(std::move(built.transport), context_.world().settings(), nullptr, 0,
+                                                 revocation_));
+    host_ = built.host;
     links_.begin(group_->size(), static_cast<std::size_t>(context_.configuration().integer(setting::slow_steps)));
-    constexpr std::size_t former_ones_kept = 4;
-    while (former_.size() > former_ones_kept) forget_oldest();
+    constexpr std::size_t groups_kept = 4;
+    while (former_.size() > groups_kept) release_oldest();
   }
 
   void suspect_missing(const timeout_error& late, const std::string& why) {
     if (!revocation_->revoked()) member_->suspect_missing(record_, late, why);
   }
 
-  void say_progress(const state& of) noexcept { service().committed(progress_of(of), of.position().at.position); }
+  void report_progress(const state& target) noexcept {
+    service().committed(progress_of(target), target.position().at.position);
+  }
 
-  // Written when the first step is done, which is what the change was for.
-  void tell_first_step() {
+  // Logs the change when the first step is done, which is the purpose of the change.
+  void log_first_step() {
     first_step_ = false;
     const auto again = std::exchange(change_.again, 0);
     if (change_.rank != 0 || change_.generation == 1) return;
@@ -309,7 +313,7 @@ class elastic_backend final : public session_backend {
             milliseconds(lap()) + " ms; " + std::to_string(again) + " steps run again");
   }
 
-  // Seconds since the part before of a change was done.
+  // Returns the seconds since the last stage of a change ended.
   [[nodiscard]] double lap() {
     const auto now = clock::now();
     const auto before = std::exchange(lap_, now);
@@ -325,11 +329,11 @@ class elastic_backend final : public session_backend {
     change_.rank = *record_.rank_of(self().id);
     change_.size = static_cast<int>(record_.members.size());
     change_.origin.clear();
-    for (const auto& one : record_.members) change_.origin.push_back(rank_before(one.id));
+    for (const auto& member : record_.members) change_.origin.push_back(rank_before(member.id));
     change_.step = record_.step;
   }
 
-  // At the first run: a process that still reads its data keeps no other rank waiting.
+  // Joins the job at the first run. A process that still reads its data therefore delays no other rank.
   void join_job() {
     const auto& configuration = context_.configuration();
     const auto& launch = context_.launcher();
@@ -343,25 +347,25 @@ class elastic_backend final : public session_backend {
 
   context& context_;
   elastic::session_options options_;
-  std::optional<job_member> member_;  // from the first run on
+  std::optional<job_member> member_;  // set from the first run on
 
   elastic::generation_record before_;
   elastic::generation_record record_;
   std::shared_ptr<revocation> revocation_;
   std::optional<group> group_;
-  std::shared_ptr<shm_host> host_;  // of the present group
+  std::shared_ptr<shm_host> host_;  // host memory of the present group
   std::deque<former_group> former_;
-  bool holds_ = false;                             // whether this rank's state counts
-  bool stopped_ = true;                            // in no generation, and the membership was told
-  bool first_step_ = false;                        // of this generation, not done yet
+  bool has_state_ = false;   // true if this rank's state counts
+  bool stopped_ = true;      // true while this rank is in no generation and has reported its stop to the membership
+  bool first_step_ = false;  // true until this generation's first step is done
   std::uint64_t repeated_at_ = ~std::uint64_t{0};  // the progress at the last failure of a step
-  std::size_t repeated_among_ = 0;                 // members then
-  int repetitions_ = 0;                            // of that step
+  std::size_t repeated_among_ = 0;                 // number of members at that failure
+  int repetitions_ = 0;                            // failures of that step
   link_watch links_;
-  clock::duration work_{};   // of its own in the last attempt
-  elastic::change change_;   // the last, or under way
-  clock::time_point lap_{};  // when its last part was done; none yet: this rank joins
-  std::optional<caught_signals> signals_;
+  clock::duration work_{};   // own time of the last attempt
+  elastic::change change_;   // the last change, or the change under way
+  clock::time_point lap_{};  // end of its last stage; unset while this rank joins
+  std::optional<signal_handlers> signals_;
 };
 
 }  // namespace
@@ -369,8 +373,8 @@ class elastic_backend final : public session_backend {
 
 namespace muster { inline namespace v0 { namespace elastic {
 
-muster::session session(context& of, session_options options) {
-  return muster::session(std::make_unique<detail::elastic_backend>(of, std::move(options)));
+muster::session session(context& parent, session_options options) {
+  return muster::session(std::make_unique<detail::elastic_backend>(parent, std::move(options)));
 }
 
 }}}  // namespace muster::v0::elastic

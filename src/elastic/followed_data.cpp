@@ -14,8 +14,9 @@
 
 namespace muster { inline namespace v0 {
 
-// Each rank has opened the newest version that it saw; where files were added meanwhile, these differ.
-std::uint64_t followed_data::go_to_oldest(group& ranks) {
+// Opens the oldest version at all ranks. Each rank has opened the newest version that it found, and these versions
+// differ if files were added in the meantime.
+std::uint64_t followed_data::open_oldest(group& ranks) {
   const cursor mine = data_->cursor().now();
   std::vector<cursor> of_all(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, std::span(&mine, 1), of_all);
@@ -24,14 +25,14 @@ std::uint64_t followed_data::go_to_oldest(group& ranks) {
   return oldest.size;
 }
 
-void followed_data::meet(step& with) {
-  group& ranks = with.group();
-  meeting here{with.generation(), ranks.size(), data_->cursor().size};
-  if (met_ == here) return;
-  if (data_->follows()) here.records = go_to_oldest(ranks);
+void followed_data::agree_before(step& current) {
+  group& ranks = current.group();
+  agreement_inputs inputs{current.generation(), ranks.size(), data_->cursor().size};
+  if (agreed_inputs_ == inputs) return;
+  if (data_->follows()) inputs.records = open_oldest(ranks);
   const held_shards mine = data_->held();
   if (mine.names.empty()) {
-    met_ = here;
+    agreed_inputs_ = inputs;
     return;
   }
   const auto world = static_cast<std::size_t>(ranks.size());
@@ -49,18 +50,18 @@ void followed_data::meet(step& with) {
   }
   std::vector<std::uint8_t> here_of_all(shards * world);
   allgather(ranks, mine.here, here_of_all);
-  std::vector<held_shards> held(world, {.names = mine.names});
+  std::vector<held_shards> shards_of_all(world, {.names = mine.names});
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto begin = here_of_all.begin() + static_cast<std::ptrdiff_t>(rank * shards);
-    held[rank].here.assign(begin, begin + static_cast<std::ptrdiff_t>(shards));
-    held[rank].weight = of_all[rank * facts.size() + 2];
+    shards_of_all[rank].here.assign(begin, begin + static_cast<std::ptrdiff_t>(shards));
+    shards_of_all[rank].weight = of_all[rank * facts.size() + 2];
   }
-  data_->deal_by(std::move(held));
-  met_ = here;
+  data_->deal_by(std::move(shards_of_all));
+  agreed_inputs_ = inputs;
 }
 
 void followed_data::describe(state_parts& parts) {
-  if (data_->follows() || !data_->held().names.empty()) parts.meet([this](step& with) { meet(with); });
+  if (data_->follows() || !data_->held().names.empty()) parts.meet([this](step& current) { agree_before(current); });
   if (!data_->follows()) return;
   parts.add(
       "followed data", state_kind::replicated,
@@ -71,14 +72,16 @@ void followed_data::describe(state_parts& parts) {
       },
       [this](std::span<const std::byte> bytes) {
         if (bytes.size() != sizeof next_) {
-          throw data_error({"followed data"}, "cannot be read (it has another size); use the muster it was written by");
+          throw data_error({"followed data"},
+                           "cannot be read (it has another size); read it with the version of muster that wrote it");
         }
         std::memcpy(&next_, bytes.data(), sizeof next_);
         data_->grow_to(next_);
       });
-  // The loader has to know before the commit; if that does not come, it goes by what was agreed on before.
-  parts.exchange([this](group& among) {
-    agreed_ = data_->may_grow() ? allreduce(among, data_->newest(), muster::min) : next_;
+  // The loader must know the version before the commit. If the commit fails, the loader keeps the version that was
+  // agreed on before.
+  parts.exchange([this](group& ranks) {
+    agreed_ = data_->may_grow() ? allreduce(ranks, data_->newest(), muster::min) : next_;
     data_->grow_to(agreed_);
   });
   parts.hook([this] { next_ = agreed_; }, [this] { data_->grow_to(next_); });

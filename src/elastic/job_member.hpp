@@ -1,5 +1,5 @@
-// A process in an elastic job, whatever its ranks do there: its identity, its part in the membership, and how it
-// connects to the members of a generation.
+// A process in an elastic job, independent of its ranks' work: its identity, its part in the membership, and its
+// connections to the members of a generation.
 #pragma once
 
 #include <functional>
@@ -21,90 +21,91 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Equal for processes that can watch and end each other.
+/// Returns a number that is equal for processes that can watch and kill each other.
 inline std::uint64_t host_number(const settings& configuration) {
   return digest().add(host_identity(configuration)).add(process_numbers()).value();
 }
 
 inline elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
   const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
-  elastic::membership_policy made;
-  made.initial = launch.size;
-  made.min = static_cast<int>(configuration.integer(setting::min_ranks));
-  made.max = static_cast<int>(configuration.integer(setting::max_ranks));
-  if (made.max < made.min) {
-    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(made.max) +
-                              " (the job needs at least " + std::to_string(made.min) + " by " +
-                              configuration.origin(setting::min_ranks) + "); raise the one or lower the other");
+  elastic::membership_policy policy;
+  policy.initial = launch.size;
+  policy.min = static_cast<int>(configuration.integer(setting::min_ranks));
+  policy.max = static_cast<int>(configuration.integer(setting::max_ranks));
+  if (policy.max < policy.min) {
+    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max) +
+                              " (the job needs at least " + std::to_string(policy.min) + " by " +
+                              configuration.origin(setting::min_ranks) + "); raise the first or lower the second");
   }
   const double beat = configuration.positive(setting::heartbeat);
-  made.beat = span_of(beat);
-  made.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
+  policy.beat = span_of(beat);
+  policy.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
   if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
-    made.slow_factor = configuration.positive(setting::slow_factor);
-  made.slow_ones_leave = configuration.value(setting::slow_ranks) == "remove";
-  made.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
-  return made;
+    policy.slow_factor = configuration.positive(setting::slow_factor);
+  policy.slow_members_leave = configuration.value(setting::slow_ranks) == "remove";
+  policy.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
+  return policy;
 }
 
-/// Used by one thread, but for its service.
+/// A process in an elastic job. Used by one thread, except for its service.
 class job_member {
  public:
-  /// Announces the process; `order`: how the first generation is numbered. The settings outlive it.
+  /// Announces the process. `order`: its number in the first generation. The settings must outlive it.
   job_member(const settings& configuration, const launch_env& launch, const std::shared_ptr<any_store>& store,
              std::uint64_t order)
       : configuration_(configuration), interface_(interface_of(configuration, launch)) {
     const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
     const auto policy = policy_of(configuration, launch);
     token_ = common_token(*store, configuration, until);
-    auto words = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
-    while (self_.id == 0) fill_random(std::as_writable_bytes(std::span(&self_.id, 1)));  // 0 is no member
+    auto socket = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
+    while (self_.id == 0) fill_random(std::as_writable_bytes(std::span(&self_.id, 1)));  // 0 is not a valid id
     self_.host = host_number(configuration);
     self_.order = order;
     self_.process = process_identity::own();
-    self_.words = words->place();
-    self_.endpoints = open_doors();
-    service_.emplace(store, std::move(words), self_, policy,
+    self_.words = socket->place();
+    self_.endpoints = open_listeners();
+    service_.emplace(store, std::move(socket), self_, policy,
                      static_cast<std::size_t>(configuration.integer(setting::slow_steps)));
   }
 
   [[nodiscard]] const elastic::member& self() const noexcept { return self_; }
   [[nodiscard]] membership_service& service() noexcept { return *service_; }
-  /// Where the members of the next generation find it.
-  [[nodiscard]] std::string endpoints() const { return listener_endpoints(*doors_, configuration_); }
+  /// Returns the endpoints at which the members of the next generation find this process.
+  [[nodiscard]] std::string endpoints() const { return listener_endpoints(*listeners_, configuration_); }
 
-  /// Connects the members of a generation that this one is in, over `memory` where they share some; see
+  /// Connects the members of a generation that contains this process, over `memory` where members share a host; see
   /// `connect_members`.
   [[nodiscard]] built_group connect(const elastic::generation_record& group, std::shared_ptr<segment> memory,
-                                    const std::function<bool()>& given_up, bool any_source = false) {
-    tcp_listeners known = std::move(*doors_);
-    service_->tell([endpoints = open_doors()](auto& protocol, auto) { protocol.wait_at(endpoints); });
+                                    const std::function<bool()>& is_canceled, bool any_source = false) {
+    tcp_listeners present = std::move(*listeners_);
+    service_->apply([endpoints = open_listeners()](auto& protocol, auto) { protocol.set_endpoints(endpoints); });
     return connect_members({&configuration_, std::move(memory), token_, any_source}, group, *group.rank_of(self_.id),
-                           std::move(known), given_up);
+                           std::move(present), is_canceled);
   }
 
-  /// For good. A process that ends because of an error does not wait for the others.
+  /// Leaves the job. A process that ends because of an error does not wait for the others.
   void leave() noexcept {
     try {
-      service_->tell([](auto& protocol, auto now) { protocol.leave(now); });
+      service_->apply([](auto& protocol, auto now) { protocol.leave(now); });
       if (std::uncaught_exceptions() == 0) service_->await_others_leaving(deadline_after(elastic_timing::farewell));
-      service_->tell([](auto& protocol, auto now) { protocol.stopped(now); });
-    } catch (...) {  // it leaves without announcing it: the others see that soon
+      service_->apply([](auto& protocol, auto now) { protocol.stopped(now); });
+    } catch (...) {  // it leaves without an announcement: the others detect that soon
     }
   }
 
-  /// The members that a timeout names; those of a generation that is over anyway are late for that reason.
+  /// Reports the members that a timeout names as suspect. Members of a generation that is already over are late for
+  /// that reason, so do not call it then.
   void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& why) {
     for (const int rank : late.missing()) {
       const auto missing = group.members[static_cast<std::size_t>(rank)].id;
-      service_->tell([&](auto& protocol, auto now) { protocol.suspect(now, missing, why + late.what()); });
+      service_->apply([&](auto& protocol, auto now) { protocol.suspect(now, missing, why + late.what()); });
     }
   }
 
  private:
-  // New ones: the text by which the others find them.
-  [[nodiscard]] std::string open_doors() {
-    doors_.emplace(interface_, configuration_.origin(setting::interface));
+  // Opens new listeners and returns their endpoints.
+  [[nodiscard]] std::string open_listeners() {
+    listeners_.emplace(interface_, configuration_.origin(setting::interface));
     return endpoints();
   }
 
@@ -112,7 +113,7 @@ class job_member {
   std::string interface_;
   std::string token_;
   elastic::member self_;
-  std::optional<tcp_listeners> doors_;
+  std::optional<tcp_listeners> listeners_;
   std::optional<membership_service> service_;
 };
 

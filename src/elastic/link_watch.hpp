@@ -1,4 +1,4 @@
-// What the traffic of the last steps shows of this rank's connections, and which is the slowest.
+// Measures this rank's connections over the last steps and finds the slowest.
 #pragma once
 
 #include <algorithm>
@@ -13,91 +13,95 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Looks once a step, and says once every some steps. Used by the thread that is the rank.
+/// Samples the connections once per step and reports once every few steps. Used by the rank's thread.
 class link_watch {
  public:
-  /// Of a rank, the best that was seen of its connection, but for one fifth of the steps.
-  struct seen_link {
+  /// The quality of a connection: its best over the steps, without the best fifth of the steps.
+  struct measured_link {
     int peer = -1;
     link_quality quality;
   };
-  /// Of the last steps: the slowest connection of those over which much went, with another peer than -1 where there is
-  /// one, what the best of those carries in its worst fifth of the steps, and all over which anything went.
-  struct judgement {
-    seen_link slowest;
+  /// A report over the last steps: the slowest of the connections with much traffic (`peer` is -1 if no connection has
+  /// much), the best bandwidth of these connections in their worst fifth of the steps, and all connections with any
+  /// traffic.
+  struct link_report {
+    measured_link slowest;
     double usual = 0;
-    std::vector<seen_link> all;
+    std::vector<measured_link> all;
   };
 
-  /// A new group, and of how many steps each judgement is.
+  /// Begins a new group. `steps` is the number of steps per report.
   void begin(int size, std::size_t steps) {
     steps_ = std::max<std::size_t>(steps / pieces, 1);
     seen_ = 0;
     turn_ = 0;
     links_.assign(static_cast<std::size_t>(size), {});
   }
-  /// After a step; a judgement at each fifth of the steps that it is of. What the system measures of one step is mostly
-  /// chance where cores are shared: a connection is slow if it was in all steps of four fifths.
+  /// Samples the connections after a step; returns a report after every fifth part of the report's steps. The system's
+  /// measurement of a single step is mostly noise where cores are shared: a connection is slow only if it was slow in
+  /// all steps of four fifths.
   template <class Transport>
-  std::optional<judgement> look(Transport& over) {
-    // A system call each, so a step of a large job has some of them.
-    const std::size_t looks = std::min(links_.size(), most_looks);
+  std::optional<link_report> sample(Transport& over) {
+    // Each sample is one system call, so one step of a large job samples only some connections.
+    const std::size_t samples = std::min(links_.size(), max_samples);
     const std::size_t piece = seen_ / steps_ % pieces;
-    for (std::size_t k = 0; k < looks; ++k, ++turn_) {
+    for (std::size_t k = 0; k < samples; ++k, ++turn_) {
       const auto peer = turn_ % links_.size();
       auto& link = links_[peer];
-      const link_quality now = over.quality(static_cast<int>(peer));
-      if (!link.known) link.sent.fill(now.sent);
+      const link_quality quality = over.quality(static_cast<int>(peer));
+      if (!link.known) link.sent.fill(quality.sent);
       link.known = true;
-      link.rates[piece] = std::max(link.rates[piece], now.bandwidth);
-      link.last = now;
+      link.rates[piece] = std::max(link.rates[piece], quality.bandwidth);
+      link.last = quality;
     }
     if (++seen_ % steps_ != 0) return std::nullopt;
     const std::size_t oldest = (piece + 1) % pieces;
-    auto made = seen_ >= pieces * steps_ ? std::optional(judge(oldest)) : std::nullopt;
+    auto report = seen_ >= pieces * steps_ ? std::optional(evaluate(oldest)) : std::nullopt;
     for (auto& link : links_) {
       link.rates[oldest] = 0;
       link.sent[oldest] = link.last.sent;
     }
-    return made;
+    return report;
   }
 
  private:
   static constexpr std::size_t pieces = 5;
-  static constexpr std::size_t most_looks = 64;
-  /// Bytes in the steps of a judgement: with fewer the connection waits for the rank, whatever it could do.
-  static constexpr std::uint64_t of_no_matter = std::uint64_t{1} << 20;
+  static constexpr std::size_t max_samples = 64;
+  /// Least number of bytes in the steps of a report. A connection with less traffic waits for the rank, whatever its
+  /// bandwidth.
+  static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
   struct watched {
     bool known = false;
-    std::array<double, pieces> rates{};        // the best of each fifth
-    std::array<std::uint64_t, pieces> sent{};  // before it
+    std::array<double, pieces> rates{};        // the best rate of each fifth
+    std::array<std::uint64_t, pieces> sent{};  // number of bytes sent before each fifth
     link_quality last;
   };
 
-  [[nodiscard]] judgement judge(std::size_t oldest) const {
-    judgement made;
-    std::uint64_t most = 0;
+  [[nodiscard]] link_report evaluate(std::size_t oldest) const {
+    link_report report;
+    std::uint64_t most_sent = 0;
     for (std::size_t peer = 0; peer < links_.size(); ++peer) {
-      const auto& link = links_[peer];
-      auto rates = link.rates;
+      const auto& watched_link = links_[peer];
+      auto rates = watched_link.rates;
       std::ranges::sort(rates, std::greater());
-      const link_quality best{.sent = link.last.sent - std::min(link.last.sent, link.sent[oldest]),
-                              .bandwidth = rates[1],
-                              .latency = link.last.latency};
-      most = std::max(most, best.sent);
-      if (best.sent > 0 && best.bandwidth > 0) made.all.push_back({static_cast<int>(peer), best});
+      const link_quality best{
+          .sent = watched_link.last.sent - std::min(watched_link.last.sent, watched_link.sent[oldest]),
+          .bandwidth = rates[1],
+          .latency = watched_link.last.latency};
+      most_sent = std::max(most_sent, best.sent);
+      if (best.sent > 0 && best.bandwidth > 0) report.all.push_back({static_cast<int>(peer), best});
     }
-    for (const auto& one : made.all) {
-      const bool counts = one.quality.sent >= of_no_matter && one.quality.sent >= most / 4;
+    for (const auto& link : report.all) {
+      const bool counts = link.quality.sent >= least_bytes && link.quality.sent >= most_sent / 4;
       if (!counts) continue;
-      if (made.slowest.peer < 0 || one.quality.bandwidth < made.slowest.quality.bandwidth) made.slowest = one;
-      made.usual = std::max(made.usual, std::ranges::min(links_[static_cast<std::size_t>(one.peer)].rates));
+      if (report.slowest.peer < 0 || link.quality.bandwidth < report.slowest.quality.bandwidth) report.slowest = link;
+      report.usual = std::max(report.usual, std::ranges::min(links_[static_cast<std::size_t>(link.peer)].rates));
     }
-    return made;
+    return report;
   }
 
   std::vector<watched> links_;
-  std::size_t steps_ = 1;  // of a fifth
+  std::size_t steps_ = 1;  // number of steps of a fifth
   std::size_t seen_ = 0;
   std::size_t turn_ = 0;
 };

@@ -12,8 +12,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-member_links::member_links(const context& of, const std::shared_ptr<any_store>& store, std::uint32_t order)
-    : context_(of), member_(std::make_unique<job_member>(of.configuration(), of.launcher(), store, order)) {
+member_links::member_links(const context& parent, const std::shared_ptr<any_store>& store, std::uint32_t order)
+    : context_(parent), member_(std::make_unique<job_member>(parent.configuration(), parent.launcher(), store, order)) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
@@ -61,9 +61,9 @@ void member_links::run(const std::stop_token& stop) {
 }
 
 void member_links::end_former() {
-  std::vector<former> over;  // which goes when others may have the lock
+  std::vector<former> over;  // destroyed after the mutex is unlocked
   const std::lock_guard held(mutex_);
-  const auto ended = [](const former& one) { return one.until <= clock::now(); };
+  const auto ended = [](const former& group) { return group.until <= clock::now(); };
   std::ranges::copy_if(former_, std::back_inserter(over), ended);
   std::erase_if(former_, ended);
 }
@@ -71,8 +71,8 @@ void member_links::end_former() {
 void member_links::change(const std::stop_token& stop) {
   auto& membership = member_->service();
   elastic::generation_record before;
-  bool stopped = true;                  // of the last generation that it was told of
-  std::shared_ptr<revocation> present;  // while it is connected
+  bool stopped = true;                  // true if the last generation was reported as stopped
+  std::shared_ptr<revocation> present;  // set while it is connected
   while (!stop.stop_requested()) {
     const auto until = clock::now() + elastic_timing::look_at_links;
     end_former();
@@ -80,8 +80,8 @@ void member_links::change(const std::stop_token& stop) {
     if (present && broken != present.get() && !membership.await_stop(until)) continue;
     present.reset();
     if (!std::exchange(stopped, true)) {
-      membership.tell([this](auto& protocol, auto now) {
-        protocol.wait_at(member_->endpoints());  // what connecting it has shown of MPI
+      membership.apply([this](auto& protocol, auto now) {
+        protocol.set_endpoints(member_->endpoints());  // connecting it may have shown that MPI can no longer connect it
         protocol.stopped(now);
       });
     }
@@ -90,25 +90,25 @@ void member_links::change(const std::stop_token& stop) {
     stopped = false;
     const auto& record = next->record;
     try {
-      // Memory of its own: processes of former generations may still write to theirs.
-      auto made = member_->connect(
+      // Uses separate memory: processes of former generations may still write to theirs.
+      auto built = member_->connect(
           record, std::make_shared<segment>(reserve_for(static_cast<int>(record.members.size()))),
           [&] { return next->end->revoked() || stop.stop_requested(); }, true);
       present = next->end;
-      connected links{std::move(made.transport), {}, next->end};
-      for (const auto& one : record.members) links.orders.push_back(static_cast<std::uint32_t>(one.order));
+      connected links{std::move(built.transport), {}, next->end};
+      for (const auto& member : record.members) links.orders.push_back(static_cast<std::uint32_t>(member.order));
       if (record.generation > 1)
         log(log_level::info, "generation " + std::to_string(record.generation) + ": " + record.why);
       const std::lock_guard held(mutex_);
-      for (const auto& one : before.members) {
-        if (!record.rank_of(one.id)) gone_.push_back(static_cast<std::uint32_t>(one.order));
+      for (const auto& member : before.members) {
+        if (!record.rank_of(member.id)) gone_.push_back(static_cast<std::uint32_t>(member.order));
       }
       before = record;
       if (ready_) former_.push_back({std::move(ready_->over), clock::time_point{}});
       ready_ = std::move(links);
       news_.store(true, std::memory_order_release);
       changed_.notify_all();
-    } catch (const peer_failure&) {  // and once more, with those that are left
+    } catch (const peer_failure&) {  // the members that are left form the next generation
     } catch (const timeout_error& late) {
       if (!next->end->revoked()) member_->suspect_missing(record, late, "it did not connect: ");
     }

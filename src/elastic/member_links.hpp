@@ -1,4 +1,4 @@
-// Connections among processes that come and go, whatever these are doing: those of the next generation are made beside
+// Connects processes that join and leave a job at any time. The connections of the next generation are made beside
 // those in use.
 #pragma once
 
@@ -24,33 +24,34 @@ namespace muster { inline namespace v0 { namespace detail {
 
 class job_member;
 
-/// One process' part in an elastic job that is no sequence of steps. A thread stops each generation as soon as it is
-/// over, connects the next one and leaves that for its owner, which goes on over the old connections until it looks. So
-/// no process waits for another one that is busy, and what was under way when it changes over is lost.
+/// A process's part in an elastic job that is not a sequence of steps. A thread stops each generation as soon as it
+/// is over, connects the next one and stores its connections for the owner. The owner continues over the old
+/// connections until it calls `take`. Thus no process waits for a busy process, and messages under way at the change
+/// are lost.
 class member_links {
  public:
-  /// Those of a generation, by rank.
+  /// The connections of one generation, by rank.
   struct connected {
     std::shared_ptr<transport> over;
-    std::vector<std::uint32_t> orders;  ///< what members were announced with
-    std::shared_ptr<revocation> end;    ///< of the generation; is told of connections that broke
+    std::vector<std::uint32_t> orders;  ///< the numbers with which the members were announced
+    std::shared_ptr<revocation> end;    ///< the revocation of the generation; broken connections are reported to it
   };
 
-  /// Announces this process with that number, which no other has. The context outlives it.
-  member_links(const context& of, const std::shared_ptr<any_store>& store, std::uint32_t order);
+  /// Announces this process with the number `order`, which no other process has. The context must outlive it.
+  member_links(const context& parent, const std::shared_ptr<any_store>& store, std::uint32_t order);
   /// Leaves the job.
   ~member_links();
 
-  /// Calls move(connected, gone) if there are connections that it was not called with: the owner goes over to these and
-  /// uses no others when it returns. `gone`: members that have left or died since the last call; they never come back.
-  /// Throws departure when this process' part in the job is over, and what made it impossible to connect. Without news
-  /// it reads one word.
-  using mover = std::function<void(const connected& now, const std::vector<std::uint32_t>& gone)>;
+  /// Calls move(connected, gone) if there are connections with which it has not been called: the owner changes over to
+  /// these and uses no others after it returns. `gone`: members that have left or died since the last call; they never
+  /// return. Throws departure when this process's part in the job is over, and the errors that prevented a connection.
+  /// Without new connections it reads one word.
+  using mover = std::function<void(const connected& next, const std::vector<std::uint32_t>& gone)>;
   bool take(const mover& move);
-  /// The same, and waits for the first.
+  /// Does the same, and waits for the first connections.
   void await(const mover& move);
-  /// A connection of that generation broke: if it is the present one its members connect again, without those that are
-  /// gone.
+  /// Reports a broken connection of `end`'s generation. If it is the present generation, its members connect again,
+  /// without members that have gone.
   void connect_again(const revocation& end) noexcept { broken_.store(&end, std::memory_order_release); }
 
  private:
@@ -62,17 +63,17 @@ class member_links {
   std::unique_ptr<job_member> member_;
   std::atomic<bool> news_{false};
   std::atomic<const revocation*> broken_{nullptr};
-  std::mutex mutex_;  // of what follows
+  std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<connected> ready_;
-  std::vector<std::uint32_t> gone_;
-  std::exception_ptr failure_;
+  std::optional<connected> ready_;   // guarded by mutex_
+  std::vector<std::uint32_t> gone_;  // guarded by mutex_
+  std::exception_ptr failure_;       // guarded by mutex_
   struct former {
     std::shared_ptr<transport> over;
     clock::time_point until;
   };
-  std::vector<former> former_;       // they may take a while to end
-  std::shared_ptr<transport> used_;  // by the owner
+  std::vector<former> former_;       // former connections, which may take a while to end; guarded by mutex_
+  std::shared_ptr<transport> used_;  // the transport in use by the owner; guarded by mutex_
   std::jthread thread_;
 };
 

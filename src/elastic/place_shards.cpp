@@ -32,7 +32,7 @@ std::string shard_file_of(int rank, std::uint64_t set) {
   return detail::printed("shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
 }
 
-// Whether the shard of this rank is there already.
+// Returns true if the shard of this rank already exists.
 bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set) {
   std::error_code ignored;
   fs::create_directories(folder, ignored);
@@ -48,17 +48,17 @@ bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set
 }
 
 // Writes the records of a message.
-void append(record_file_writer& to, std::string_view message, std::size_t labels_each) {
+void append(record_file_writer& writer, std::string_view message, std::size_t labels_each) {
   detail::wire_reader reader(std::as_bytes(std::span(message)));
   std::vector<float> labels(labels_each);
   while (reader.good() && !reader.rest().empty()) {
     for (float& label : labels) label = reader.number<float>();
     const std::string_view record = reader.text();
-    to.append(std::as_bytes(std::span(record)), labels);
+    writer.append(std::as_bytes(std::span(record)), labels);
   }
 }
 
-// What each rank gets of a run of records that begins with `first`.
+// Returns the message for each rank, made of the records of a run that begins with `first`.
 std::vector<std::string> messages_of(const detail::record_run& run, sample_id first, const shard_rule& rule) {
   std::vector<detail::wire_writer> writers(rule.shards());
   const std::size_t labels_each = run.sizes.empty() ? 0 : run.labels.size() / run.sizes.size();
@@ -66,16 +66,16 @@ std::vector<std::string> messages_of(const detail::record_run& run, sample_id fi
   for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
     const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
     const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
-    detail::wire_writer& to = writers[rule(first + k, record, labels)];
-    for (const float label : labels) to.add(label);
-    to.add_text({reinterpret_cast<const char*>(record.data()), record.size()});
+    detail::wire_writer& writer = writers[rule(first + k, record, labels)];
+    for (const float label : labels) writer.add(label);
+    writer.add_text({reinterpret_cast<const char*>(record.data()), record.size()});
   }
   std::vector<std::string> messages;
-  for (auto& writer : writers) messages.push_back(writer.take());
+  for (auto& each_writer : writers) messages.push_back(each_writer.take());
   return messages;
 }
 
-// Sends each rank its message; false once there are no more, which the root says by none.
+// Sends each rank its message. Returns false when no messages are left; the root passes none then.
 bool scatter_messages(group& ranks, const std::vector<std::string>& messages, std::string& mine, int root) {
   const auto world = static_cast<std::size_t>(ranks.size());
   std::vector<std::uint64_t> sizes(world);
@@ -94,32 +94,33 @@ bool scatter_messages(group& ranks, const std::vector<std::string>& messages, st
 
 void write_manifest(const fs::path& folder, const std::vector<manifest_entry>& entries, const std::string& schema,
                     int rank) {
-  const fs::path made = folder / ("MANIFEST.rank-" + std::to_string(rank));  // ranks may have one folder
-  fs::remove(made);
+  const fs::path temporary = folder / ("MANIFEST.rank-" + std::to_string(rank));  // ranks may share one folder
+  fs::remove(temporary);
   {
-    detail::manifest_file manifest(made.string(), true);
+    detail::manifest_file manifest(temporary.string(), true);
     manifest.append(entries);
     manifest.note(detail::schema_note + schema);
   }
-  fs::rename(made, folder / manifest_name);
+  fs::rename(temporary, folder / manifest_name);
 }
 
 }  // namespace
 
-void place_shards(group& ranks, const std::optional<any_record_source>& from, const std::string& folder,
-                  const placement_options& how) {
-  const bool is_root = ranks.rank() == how.root;
+void place_shards(group& ranks, const std::optional<any_record_source>& records, const std::string& folder,
+                  const placement_options& options) {
+  const bool is_root = ranks.rank() == options.root;
   const auto world = static_cast<std::uint32_t>(ranks.size());
-  if (is_root && !from) throw configuration_error("rank " + std::to_string(how.root) + " has no data to cut; pass it");
+  if (is_root && !records)
+    throw configuration_error("rank " + std::to_string(options.root) + " has no data to cut; pass its records");
   std::optional<shard_rule> rule;
-  if (is_root) rule.emplace(how.by, world, from->schema(), from->size(), from->columns());
-  std::uint64_t set = is_root ? digest().add(from->digest()).add(how.by).add(std::uint64_t{world}).value() : 0;
-  broadcast(ranks, set, how.root);
+  if (is_root) rule.emplace(options.by, world, records->schema(), records->size(), records->columns());
+  std::uint64_t set = is_root ? digest().add(records->digest()).add(options.by).add(std::uint64_t{world}).value() : 0;
+  broadcast(ranks, set, options.root);
   const std::string own = shard_file_of(ranks.rank(), set);
   if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
 
   const std::string schema_text =
-      detail::word_of(ranks, is_root ? detail::records::schema_to_json(from->schema()) : "", how.root);
+      detail::word_of(ranks, is_root ? detail::records::schema_to_json(records->schema()) : "", options.root);
   const record_schema schema = detail::records::schema_from_json(schema_text, folder, 0);
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
   constexpr std::uint64_t most_of_run = 4096;
@@ -131,17 +132,17 @@ void place_shards(group& ranks, const std::optional<any_record_source>& from, co
   std::uint64_t written = 0;
   for (sample_id first = 0;; first += each) {
     std::vector<std::string> messages;
-    if (is_root && first < from->size()) {
-      run.read(*from, first, std::min(each, from->size() - first), false, false);
+    if (is_root && first < records->size()) {
+      run.read(*records, first, std::min(each, records->size() - first), false, false);
       messages = messages_of(run, first, *rule);
     }
-    if (!scatter_messages(ranks, messages, mine, how.root)) break;
+    if (!scatter_messages(ranks, messages, mine, options.root)) break;
     append(writer, mine, schema.labels.size());
     written += mine.size();
   }
-  const record_file_summary made = written != 0 ? writer.commit() : record_file_summary();
+  const record_file_summary summary = written != 0 ? writer.commit() : record_file_summary();
   std::vector<std::uint64_t> of_all(3 * std::size_t{world});
-  allgather(ranks, std::array{made.records, made.bytes, made.digest}, of_all);
+  allgather(ranks, std::array{summary.records, summary.bytes, summary.digest}, of_all);
   std::vector<manifest_entry> entries;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto* const facts = &of_all[3 * rank];

@@ -31,25 +31,25 @@ bool has(const std::vector<state_property>& all, const std::string& name) {
 
 bool is_of_arena(const state_part& part) { return part.name == "parameters" || part.name.starts_with("optimizer "); }
 
-// A deadline is for one piece.
+// Broadcasts in pieces, because a deadline applies to one piece.
 void broadcast_in_pieces(group& ranks, std::span<std::byte> bytes) {
   constexpr std::size_t piece = std::size_t{16} << 20;
   for (; !bytes.empty(); bytes = bytes.subspan(std::min(piece, bytes.size())))
     broadcast(ranks, bytes.first(std::min(piece, bytes.size())), 0);
 }
 
-// The position of rank 0, with what this start of the program has behind it.
-void go_to_position_of_first(group& ranks, state& of) {
-  state_position there = of.position();
-  const state_position here = there;
-  broadcast(ranks, std::span(&there, 1), 0);
-  there.evaluations = here.evaluations;
-  there.runs = here.runs;
-  of.move_to(there);
+// Moves to the position of rank 0. Keeps this program's own counts of evaluations and runs.
+void adopt_first_position(group& ranks, state& target) {
+  state_position target_position = target.position();
+  const state_position own_position = target_position;
+  broadcast(ranks, std::span(&target_position, 1), 0);
+  target_position.evaluations = own_position.evaluations;
+  target_position.runs = own_position.runs;
+  target.move_to(target_position);
 }
 
-// Returns why this rank cannot use it; empty where it can.
-std::string take_part_of_first(group& ranks, const state_part& part) {
+// Copies the part from rank 0. Returns why this rank cannot use it; empty if it can.
+std::string adopt_first_part(group& ranks, const state_part& part) {
   if (!part.save) {
     broadcast_in_pieces(ranks, part.bytes);
     return {};
@@ -80,26 +80,28 @@ std::uint64_t digest_of_bytes(std::span<const std::byte> bytes) {
 
 std::string packed(const std::vector<state_property>& properties) {
   wire_writer writer;
-  for (const auto& one : properties) {
-    writer.add_text(one.name);
-    writer.add_text(one.value);
+  for (const auto& property : properties) {
+    writer.add_text(property.name);
+    writer.add_text(property.value);
   }
   return writer.take();
 }
 
-std::string first_difference(std::string_view one, const std::string& of_one, std::string_view other,
-                             const std::string& of_other) {
-  const auto mine = unpacked(one), theirs = unpacked(other);
+std::string first_difference(std::string_view first, const std::string& first_name, std::string_view second,
+                             const std::string& second_name) {
+  const auto mine = unpacked(first), theirs = unpacked(second);
   for (std::size_t k = 0; k < std::max(mine.size(), theirs.size()); ++k) {
     if (k < mine.size() && k < theirs.size() && mine[k] == theirs[k]) continue;
     if (k < theirs.size() && !has(mine, theirs[k].name))
-      return of_other + " has " + theirs[k].name + ", which " + of_one + " has not";
+      return second_name + " has " + theirs[k].name + ", which " + first_name + " has not";
     if (k < mine.size() && !has(theirs, mine[k].name))
-      return of_one + " has " + mine[k].name + ", which " + of_other + " has not";
-    if (k == mine.size() || k == theirs.size()) return of_one + " and " + of_other + " have another number of parts";
+      return first_name + " has " + mine[k].name + ", which " + second_name + " has not";
+    if (k == mine.size() || k == theirs.size())
+      return first_name + " and " + second_name + " have different numbers of parts";
     if (mine[k].name != theirs[k].name)
-      return of_one + " has " + mine[k].name + " where " + of_other + " has " + theirs[k].name;
-    return mine[k].name + " is " + mine[k].value + " at " + of_one + " and " + theirs[k].value + " at " + of_other;
+      return first_name + " has " + mine[k].name + " where " + second_name + " has " + theirs[k].name;
+    return mine[k].name + " is " + mine[k].value + " at " + first_name + " and " + theirs[k].value + " at " +
+           second_name;
   }
   return {};
 }
@@ -107,15 +109,15 @@ std::string first_difference(std::string_view one, const std::string& of_one, st
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine) {
   if (ranks.size() == 1) return;
   const std::string text = packed(mine);
-  const std::uint64_t digest_here[] = {digest().add(text).value()};
+  const std::uint64_t own_digest[] = {digest().add(text).value()};
   std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, digest_here, all);
-  const auto other = std::ranges::find_if(all, [&](std::uint64_t one) { return one != all.front(); });
-  if (other == all.end()) return;
-  const int odd = static_cast<int>(other - all.begin());
-  const std::string first = word_of(ranks, text, 0), theirs = word_of(ranks, text, odd);
+  allgather(ranks, own_digest, all);
+  const auto odd_value = std::ranges::find_if(all, [&](std::uint64_t value) { return value != all.front(); });
+  if (odd_value == all.end()) return;
+  const int odd_rank = static_cast<int>(odd_value - all.begin());
+  const std::string first = word_of(ranks, text, 0), theirs = word_of(ranks, text, odd_rank);
   throw mismatch_error("the ranks cannot train together (" +
-                       first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd)) +
+                       first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)) +
                        "); start all ranks with the same program, options and data");
 }
 
@@ -127,8 +129,8 @@ std::vector<differing_part> differing_parts(group& ranks, std::span<const state_
   std::vector<differing_part> found;
   for (std::size_t part = 0; part < mine.size(); ++part) {
     for (int rank = 0; rank < ranks.size(); ++rank) {
-      const auto of = [&](int one) { return all[static_cast<std::size_t>(one) * mine.size() + part]; };
-      if (of(rank) == of(reference)) continue;
+      const auto digest_at = [&](int of_rank) { return all[static_cast<std::size_t>(of_rank) * mine.size() + part]; };
+      if (digest_at(rank) == digest_at(reference)) continue;
       found.push_back({part, rank});
       break;
     }
@@ -136,54 +138,55 @@ std::vector<differing_part> differing_parts(group& ranks, std::span<const state_
   return found;
 }
 
-void begin_together(group& ranks, state& of) {
+void begin_together(group& ranks, state& target) {
   if (ranks.size() == 1) return;
-  (void)of.parts();
-  require_equal_properties(ranks, of.properties());
-  const state_position here = of.position();
-  const std::uint64_t place[] = {here.steps, here.at.epoch, here.at.position};
+  (void)target.parts();
+  require_equal_properties(ranks, target.properties());
+  const state_position position = target.position();
+  const std::uint64_t place[] = {position.steps, position.at.epoch, position.at.position};
   std::vector<std::uint64_t> places(std::size(place) * static_cast<std::size_t>(ranks.size()));
   allgather(ranks, place, places);
   bool has_moved = false;
   for (std::size_t k = 0; k < places.size(); ++k) has_moved = has_moved || places[k] != places[k % std::size(place)];
-  if (has_moved) go_to_position_of_first(ranks, of);
+  if (has_moved) adopt_first_position(ranks, target);
 
   std::vector<state_part> parts;
-  for (const auto& part : std::as_const(of).parts()) {
-    if (part.kind == state_kind::replicated || (part.name == "parameters" && of.steps() == 0)) parts.push_back(part);
+  for (const auto& part : std::as_const(target).parts()) {
+    if (part.kind == state_kind::replicated || (part.name == "parameters" && target.steps() == 0))
+      parts.push_back(part);
   }
-  const auto others = differing_parts(ranks, parts, 0);
+  const auto differing = differing_parts(ranks, parts, 0);
   std::string problem;
-  for (const auto& one : others) {
-    const auto why = take_part_of_first(ranks, parts[one.part]);
+  for (const auto& difference : differing) {
+    const auto why = adopt_first_part(ranks, parts[difference.part]);
     if (problem.empty()) problem = why;
   }
-  if (!others.empty()) {
+  if (!differing.empty()) {
     const auto problems = words_of_all(ranks, problem);
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (!problems[rank].empty())
         throw mismatch_error("rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);
     }
   }
-  if (ranks.rank() != 0 || (others.empty() && !has_moved)) return;
-  log(log_level::warning,
-      (others.empty() ? "the position of a rank"
-                      : "'" + parts[others.front().part].name + "' of rank " + std::to_string(others.front().rank)) +
-          " was not that of rank 0 at the start; all ranks begin with rank 0's values");
+  if (ranks.rank() != 0 || (differing.empty() && !has_moved)) return;
+  log(log_level::warning, (differing.empty() ? "the position of a rank"
+                                             : "'" + parts[differing.front().part].name + "' of rank " +
+                                                   std::to_string(differing.front().rank)) +
+                              " was not that of rank 0 at the start; all ranks begin with rank 0's values");
 }
 
-void require_equal_replicas(group& ranks, const state& of) {
+void require_equal_replicas(group& ranks, const state& target) {
   if (ranks.size() == 1) return;
   std::vector<state_part> parts;
-  for (const auto& part : of.parts()) {
+  for (const auto& part : target.parts()) {
     if (part.kind == state_kind::replicated && is_of_arena(part)) parts.push_back(part);
   }
-  const auto others = differing_parts(ranks, parts, 0);
-  if (others.empty()) return;
-  throw mismatch_error("'" + parts[others.front().part].name + "' of ranks 0 and " +
-                       std::to_string(others.front().rank) + " differ after step " + std::to_string(of.steps()) +
-                       " (the replicas have parted: a rank has updated with another rate, or with something that is "
-                       "not of the state); compute the same update at every rank");
+  const auto differing = differing_parts(ranks, parts, 0);
+  if (differing.empty()) return;
+  throw mismatch_error("'" + parts[differing.front().part].name + "' of ranks 0 and " +
+                       std::to_string(differing.front().rank) + " differ after step " + std::to_string(target.steps()) +
+                       " (the replicas have diverged: a rank used another learning rate, or values that are not part "
+                       "of the state); compute the same update at every rank");
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// What ranks compare before they train together, and while they do.
+// Comparisons between ranks before they train together and during training.
 #pragma once
 
 #include <cstddef>
@@ -14,35 +14,38 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Tells states apart; in blocks, so that it reads memory as fast as a checksum does.
+/// Returns a digest by which ranks compare states. It works in blocks, so that it reads memory as fast as a checksum
+/// does.
 [[nodiscard]] std::uint64_t digest_of_bytes(std::span<const std::byte> bytes);
 
-/// Properties as one text, to be sent.
+/// Returns the properties as one text, to be sent.
 [[nodiscard]] std::string packed(const std::vector<state_property>& properties);
-/// The first property that differs, as "the seed is 1 at rank 0 and 7 at rank 2"; empty where none does. Takes what
-/// `packed` made, and the names of the two ranks.
-[[nodiscard]] std::string first_difference(std::string_view one, const std::string& of_one, std::string_view other,
-                                           const std::string& of_other);
+/// Returns the first property that differs, as "the seed is 1 at rank 0 and 7 at rank 2"; empty if none differs. The
+/// texts are results of `packed`, and the names identify the two ranks.
+[[nodiscard]] std::string first_difference(std::string_view first, const std::string& first_name,
+                                           std::string_view second, const std::string& second_name);
 
-/// Collective. Throws mismatch_error at all ranks, with the first property that differs from those of rank 0.
+/// Compares properties; collective. Throws mismatch_error at all ranks, with the first property that differs from those
+/// of rank 0.
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine);
 
-/// A part that is another at this rank than at the rank of reference.
+/// A part whose value at this rank differs from the value at the reference rank.
 struct differing_part {
   std::size_t part;
   int rank;
 };
-/// Collective: for each of these parts, which all ranks have, the first rank where it is not that of `reference`.
+/// Returns, for each part that differs between ranks, the first rank whose value is not that of rank `reference`.
+/// Collective; all ranks have these parts.
 [[nodiscard]] std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts,
                                                           int reference);
 
-/// Collective: what ranks that begin together with a state each do. Throws mismatch_error at all ranks where their
-/// properties differ. The position and the replicated parts become rank 0's, as do the parameters of ranks with weights
-/// of their own before the first step; one warning names the first part that was another.
-void begin_together(group& ranks, state& of);
+/// Makes ranks begin together, each with its own state; collective. Throws mismatch_error at all ranks if their
+/// properties differ. All ranks adopt the position and the replicated parts of rank 0, and before the first step also
+/// its parameters if ranks have their own weights. A warning names the first part that differed.
+void begin_together(group& ranks, state& target);
 
-/// Collective. Throws mismatch_error at all ranks where the parameters that all have, or what an optimizer keeps of
-/// them, are not those of rank 0.
-void require_equal_replicas(group& ranks, const state& of);
+/// Compares replicas; collective. Throws mismatch_error at all ranks if the parameters, or an optimizer's arrays for
+/// them, differ from those of rank 0.
+void require_equal_replicas(group& ranks, const state& target);
 
 }}}  // namespace muster::v0::detail

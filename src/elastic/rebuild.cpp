@@ -18,34 +18,35 @@ namespace {
 
 host_map hosts_of(const elastic::generation_record& group) {
   std::vector<std::uint64_t> hosts;
-  for (const auto& one : group.members) hosts.push_back(one.host);
+  for (const auto& member : group.members) hosts.push_back(member.host);
   return host_map(hosts);
 }
 
 std::unique_ptr<shm_transport> over_memory(const transport_config& config, const elastic::generation_record& group,
                                            std::uint64_t host, int rank, int size,
-                                           const std::function<bool()>& given_up) {
-  // The token tells jobs apart, and the generation one meeting from the next.
+                                           const std::function<bool()>& is_canceled) {
+  // The token distinguishes jobs, and the generation distinguishes their successive rendezvous.
   const std::string name = "muster-elastic." + std::to_string(digest().add(config.token).value()) + "." +
                            std::to_string(group.generation) + "." + std::to_string(host);
   return connect_anew(name, rank, size, config.memory, seconds(config.configuration->positive(setting::timeout)),
-                      given_up);
+                      is_canceled);
 }
 
-// What a member says of MPI, behind where it waits.
+// Mark behind a member's endpoints if MPI can no longer connect it.
 constexpr std::string_view without_mpi = " no-mpi";
 
 std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
-                                    tcp_listeners listeners, const std::function<bool()>& given_up) {
+                                    tcp_listeners listeners, const std::function<bool()>& is_canceled) {
   const tcp_plan plan = plan_of(*config.configuration);
   const auto until = deadline_after(plan.patience);
   std::vector<std::string> endpoints;
-  for (const auto& one : group.members) endpoints.push_back(one.endpoints.substr(0, one.endpoints.find(without_mpi)));
+  for (const auto& member : group.members)
+    endpoints.push_back(member.endpoints.substr(0, member.endpoints.find(without_mpi)));
   return connect_mesh(plan, rank, endpoints, std::move(listeners),
-                      config.token + "/" + std::to_string(group.generation), until, given_up);
+                      config.token + "/" + std::to_string(group.generation), until, is_canceled);
 }
 
-// Null where the MPI of this program does not go on when ranks die, or there is none.
+// Returns the registered MPI transport; null if the program's MPI ends when ranks die, or the program has none.
 const process_transport* surviving_mpi() noexcept {
   const auto* const found = find_registered("mpi");
   return found != nullptr && found->connect_survivors != nullptr ? found : nullptr;
@@ -53,38 +54,38 @@ const process_transport* surviving_mpi() noexcept {
 
 std::unique_ptr<transport> over_mpi(const transport_config& config, const elastic::generation_record& group, int rank) {
   std::vector<elastic::member_id> members;
-  for (const auto& one : group.members) members.push_back(one.id);
+  for (const auto& member : group.members) members.push_back(member.id);
   return surviving_mpi()->connect_survivors(*config.configuration, members, rank, group.generation);
 }
 
-// Which transport joins members of these hosts.
+// Returns the name of the transport that connects members on these hosts.
 std::string transport_between(const elastic::generation_record& group, const transport_config& config) {
   const settings& configuration = *config.configuration;
   const auto hosts = hosts_of(group);
   (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
-  const auto& asked = configuration.value(setting::transport);
+  const auto& requested = configuration.value(setting::transport);
   const auto refuse = [&](const std::string& why) {
-    throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + asked + " (" + why);
+    throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + requested + " (" +
+                              why);
   };
-  if (asked == "mpi" && surviving_mpi() == nullptr) {
+  if (requested == "mpi" && surviving_mpi() == nullptr) {
     refuse(
-        "the MPI of this program ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
+        "this program's MPI ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
         "hierarchical");
   }
-  if (asked == "self" || asked == "local")
-    refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose one of these or auto");
+  if (requested == "self" || requested == "local")
+    refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose shm, tcp, hierarchical or auto");
   const bool has_lost_mpi =
-      std::ranges::any_of(group.members, [](const auto& one) { return one.endpoints.ends_with(without_mpi); });
-  if (asked == "mpi" && !has_lost_mpi)
-    return "mpi";  // also for one that is left: the others of its world may not have ended yet
+      std::ranges::any_of(group.members, [](const auto& member) { return member.endpoints.ends_with(without_mpi); });
+  if (requested == "mpi" && !has_lost_mpi)
+    return "mpi";  // also for a single member: other members of the MPI world may not have ended yet
   if (group.members.size() == 1) return "self";
-  if (asked == "shm" && !hosts.one_host()) {
-    refuse("the members of this job are on " + std::to_string(hosts.hosts.size()) +
-           " hosts); use auto, hierarchical or tcp");
+  if (requested == "shm" && !hosts.one_host()) {
+    refuse("the job's members are on " + std::to_string(hosts.hosts.size()) + " hosts); use auto, hierarchical or tcp");
   }
-  if (asked == "tcp") return "tcp";
+  if (requested == "tcp") return "tcp";
   if (hosts.one_host()) return "shm";
-  return hosts.all_alone() || (config.any_source && asked == "auto") ? "tcp" : "hierarchical";
+  return hosts.all_alone() || (config.any_source && requested == "auto") ? "tcp" : "hierarchical";
 }
 
 }  // namespace
@@ -95,32 +96,32 @@ std::string listener_endpoints(const tcp_listeners& listeners, const settings& c
 }
 
 built_group connect_members(const transport_config& config, const elastic::generation_record& group, int rank,
-                            tcp_listeners listeners, const std::function<bool()>& given_up) {
-  const std::string how = transport_between(group, config);
+                            tcp_listeners listeners, const std::function<bool()>& is_canceled) {
+  const std::string transport_name = transport_between(group, config);
   const int size = static_cast<int>(group.members.size());
-  built_group made;
-  if (how == "mpi") {
-    made.transport = over_mpi(config, group, rank);
-  } else if (how == "self") {
-    made.transport = make_self_transport();
-  } else if (how == "shm") {
-    auto within = over_memory(config, group, group.members.front().host, rank, size, given_up);
-    made.host = within->shared_host();
-    made.transport = std::move(within);
+  built_group built;
+  if (transport_name == "mpi") {
+    built.transport = over_mpi(config, group, rank);
+  } else if (transport_name == "self") {
+    built.transport = make_self_transport();
+  } else if (transport_name == "shm") {
+    auto within = over_memory(config, group, group.members.front().host, rank, size, is_canceled);
+    built.host = within->shared_host();
+    built.transport = std::move(within);
   } else {
-    made.transport = over_tcp(config, group, rank, std::move(listeners), given_up);
-    if (how == "tcp") return made;
+    built.transport = over_tcp(config, group, rank, std::move(listeners), is_canceled);
+    if (transport_name == "tcp") return built;
     auto hosts = hosts_of(group);
     std::unique_ptr<shm_transport> within;
-    if (const int here = static_cast<int>(hosts.neighbours(rank).size()); here > 1) {
+    if (const int local_size = static_cast<int>(hosts.neighbours(rank).size()); local_size > 1) {
       const auto self = static_cast<std::size_t>(rank);
-      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], here, given_up);
-      made.host = within->shared_host();
+      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], local_size, is_canceled);
+      built.host = within->shared_host();
     }
-    made.transport =
-        std::make_unique<hierarchical_transport>(std::move(made.transport), std::move(within), std::move(hosts));
+    built.transport =
+        std::make_unique<hierarchical_transport>(std::move(built.transport), std::move(within), std::move(hosts));
   }
-  return made;
+  return built;
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// From a record to connections.
+// Builds the connections of a generation from its record.
 #pragma once
 
 #include <functional>
@@ -14,27 +14,28 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What every generation of a process is built from.
+/// The inputs from which a process builds every generation.
 struct transport_config {
   const settings* configuration;
   std::shared_ptr<segment> memory;
   std::string token;
-  bool any_source = false;  ///< receives from any source are needed, which not every transport has
+  bool any_source = false;  ///< true: receives from any source are needed, which not every transport supports
 };
 
 struct built_group {
   std::unique_ptr<muster::transport> transport;
-  std::shared_ptr<shm_host> host;  ///< where all or some share memory
+  std::shared_ptr<shm_host> host;  ///< set if all or some members share memory
 };
 
-/// Where this member waits for the others, as the record has it: at these listeners, and whether MPI, where it was
-/// asked for, can still connect it. One that it cannot has all of them use another transport.
+/// Returns the endpoints at which this member waits for the others, as the record contains them: the addresses of its
+/// listeners, and a mark if the MPI that was requested can no longer connect this member. If one member has the mark,
+/// all members use another transport.
 [[nodiscard]] std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration);
 
-/// Connects the members of the record, of which this is one of that rank; `listeners` are those that the record knows.
-/// Gives up when `given_up` says so: with peer_failure, or timeout_error by `--timeout`. Throws configuration_error for
-/// a transport that cannot join members of these hosts.
+/// Connects the members of the record, as the member with this rank. `listeners` are the listeners whose endpoints the
+/// record contains. Ends with peer_failure when `given_up` returns true, and with timeout_error after `--timeout`.
+/// Throws configuration_error for a transport that cannot connect members on these hosts.
 [[nodiscard]] built_group connect_members(const transport_config& config, const elastic::generation_record& group,
-                                          int rank, tcp_listeners listeners, const std::function<bool()>& given_up);
+                                          int rank, tcp_listeners listeners, const std::function<bool()>& is_canceled);
 
 }}}  // namespace muster::v0::detail

@@ -12,10 +12,10 @@ class fixed_backend final : public detail::session_backend {
  public:
   fixed_backend(group& ranks, bool together) noexcept : ranks_(&ranks), together_(together) {}
 
-  void prepare(state& of) override {
-    if (!together_ || began_ == &of) return;
-    detail::begin_together(*ranks_, of);
-    began_ = &of;
+  void prepare(state& target) override {
+    if (!together_ || began_ == &target) return;
+    detail::begin_together(*ranks_, target);
+    began_ = &target;
   }
   group& ranks() override { return *ranks_; }
 
@@ -25,118 +25,118 @@ class fixed_backend final : public detail::session_backend {
   const state* began_ = nullptr;
 };
 
-bool reached(const state& of, const run_limits& limits) {
-  return (limits.steps != 0 && of.steps() >= limits.steps) ||
-         (limits.epochs != 0 && of.has_data() && of.position().at.epoch >= limits.epochs);
+bool reached(const state& target, const run_limits& limits) {
+  return (limits.steps != 0 && target.steps() >= limits.steps) ||
+         (limits.epochs != 0 && target.has_data() && target.position().at.epoch >= limits.epochs);
 }
 
-void require_an_end(const state& of, const run_limits& limits) {
-  if (of.has_data() || limits.steps != 0 || limits.every != 0) return;
+void require_an_end(const state& target, const run_limits& limits) {
+  if (target.has_data() || limits.steps != 0 || limits.every != 0) return;
   throw configuration_error(
       "session.run would not end (the state has no cursor, and there is no limit on steps); give the state "
       "loader.cursor(), or the run {.steps = N}");
 }
 
-// To the start of the next epoch where one is over; false when there is nothing left to do.
-bool start_epoch(state& of, const run_limits& limits) {
-  if (reached(of, limits)) return false;
-  if (!of.epoch_is_over()) return true;
-  if (limits.epochs != 0 && of.position().at.epoch + 1 >= limits.epochs) return false;
-  of.next_epoch();
-  if (of.epoch_is_over()) {
+// Moves to the start of the next epoch if an epoch is over; returns false when no work is left.
+bool start_epoch(state& target, const run_limits& limits) {
+  if (reached(target, limits)) return false;
+  if (!target.epoch_is_over()) return true;
+  if (limits.epochs != 0 && target.position().at.epoch + 1 >= limits.epochs) return false;
+  target.next_epoch();
+  if (target.epoch_is_over()) {
     throw configuration_error(
-        "an epoch of the data has no batch (it has fewer samples than one needs); choose a smaller batch");
+        "an epoch of the data has no batch (it has fewer samples than one batch); choose a smaller batch");
   }
   return true;
 }
 
-// A run lasts no longer than the call, however that ends.
+// Marks the state's run, which ends with the call, however the call ends.
 struct run_mark {
-  explicit run_mark(state& in) noexcept : of(in) { of.set_run(std::nullopt); }
+  explicit run_mark(state& marked) noexcept : target(marked) { target.set_run(std::nullopt); }
   run_mark(const run_mark&) = delete;
   run_mark& operator=(const run_mark&) = delete;
-  ~run_mark() { of.set_run(std::nullopt); }
-  state& of;
+  ~run_mark() { target.set_run(std::nullopt); }
+  state& target;
 };
 
-// One of the calls that others have finished is this one.
-bool left_out(std::uint32_t& behind) {
-  if (behind == 0) return false;
-  --behind;
+// Returns true if the others have finished this call, and counts the call.
+bool skip_finished_call(std::uint32_t& backlog) {
+  if (backlog == 0) return false;
+  --backlog;
   return true;
 }
 
 }  // namespace
 
-bool session::attempt(state& of, const std::function<void(step&)>& f, bool commits) {
-  const scoped_event measured(activity::step, commits ? "step" : "evaluation", of.steps());
-  of.begin_step(commits);
+bool session::attempt(state& target, const std::function<void(step&)>& f, bool commits) {
+  const scoped_event measured(activity::step, commits ? "step" : "evaluation", target.steps());
+  target.begin_step(commits);
   try {
-    step now(by_->ranks(), by_->generation(), of.steps(), of.progress());
-    by_->attempt([&] {
-      if (commits) of.meet(now);
-      f(now);
-      if (commits) of.exchange(by_->ranks());
+    step current(backend_->ranks(), backend_->generation(), target.steps(), target.progress());
+    backend_->attempt([&] {
+      if (commits) target.meet(current);
+      f(current);
+      if (commits) target.exchange(backend_->ranks());
     });
-    if (commits) of.commit_step();
+    if (commits) target.commit_step();
   } catch (...) {
-    of.roll_back();
-    by_->recover(of, std::current_exception());
-    of.require_restored();
+    target.roll_back();
+    backend_->recover(target, std::current_exception());
+    target.require_restored();
     return false;
   }
   if (commits)
-    by_->committed(of);
+    backend_->committed(target);
   else
-    of.finish_evaluation();
+    target.finish_evaluation();
   return true;
 }
 
-// Which may have moved the state past the ends of calls.
-void session::prepare(state& of) {
-  const auto before = of.position();
-  by_->prepare(of);
-  const auto now = of.position();
-  if (now.runs > before.runs) behind_.runs += now.runs - before.runs;
-  if (now.evaluations > before.evaluations) behind_.evaluations += now.evaluations - before.evaluations;
+// Prepares an attempt; the backend may have moved the state past the ends of calls.
+void session::prepare(state& target) {
+  const auto before = target.position();
+  backend_->prepare(target);
+  const auto after = target.position();
+  if (after.runs > before.runs) backlog_.runs += after.runs - before.runs;
+  if (after.evaluations > before.evaluations) backlog_.evaluations += after.evaluations - before.evaluations;
 }
 
-bool session::run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits) {
-  require_an_end(of, limits);
-  (void)of.parts();  // owners may have got more since
-  const run_mark signature(of);
-  if (left_out(behind_.runs)) return true;
-  prepare(of);
-  if (left_out(behind_.runs)) return true;
-  if (const auto theirs = of.followed_run()) {  // the others are in this run, perhaps at its end
-    of.set_run(theirs);
+bool session::run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits) {
+  require_an_end(target, limits);
+  (void)target.parts();  // owners may have added parts since
+  const run_mark signature(target);
+  if (skip_finished_call(backlog_.runs)) return true;
+  prepare(target);
+  if (skip_finished_call(backlog_.runs)) return true;
+  if (const auto theirs = target.followed_run()) {  // the others are in this run, perhaps at its end
+    target.set_run(theirs);
   } else {
-    if (!start_epoch(of, limits)) return false;
-    of.set_run(state::run_start{of.steps(), of.position().at.epoch});
+    if (!start_epoch(target, limits)) return false;
+    target.set_run(state::run_start{target.steps(), target.position().at.epoch});
   }
-  const auto began = of.run().value();
+  const auto start = target.run().value();
   const auto is_done = [&] {
-    const auto here = of.position();
-    if (of.epoch_is_over() || here.at.epoch != began.epoch || reached(of, limits)) return true;
-    return here.steps != began.steps && limits.every != 0 && here.steps % limits.every == 0;
+    const auto position = target.position();
+    if (target.epoch_is_over() || position.at.epoch != start.epoch || reached(target, limits)) return true;
+    return position.steps != start.steps && limits.every != 0 && position.steps % limits.every == 0;
   };
   while (!is_done()) {
-    (void)attempt(of, f, true);
-    prepare(of);
-    if (left_out(behind_.runs)) return true;
-    (void)of.followed_run();  // it is this one
+    (void)attempt(target, f, true);
+    prepare(target);
+    if (skip_finished_call(backlog_.runs)) return true;
+    (void)target.followed_run();  // it is this run
   }
-  of.finish_run();
+  target.finish_run();
   return true;
 }
 
-bool session::evaluate_once(state& of, const std::function<void(step&)>& f) {
-  (void)of.parts();
-  if (left_out(behind_.evaluations)) return false;
+bool session::evaluate_once(state& target, const std::function<void(step&)>& f) {
+  (void)target.parts();
+  if (skip_finished_call(backlog_.evaluations)) return false;
   for (;;) {
-    prepare(of);
-    if (left_out(behind_.evaluations)) return false;
-    if (attempt(of, f, false)) return true;
+    prepare(target);
+    if (skip_finished_call(backlog_.evaluations)) return false;
+    if (attempt(target, f, false)) return true;
   }
 }
 
@@ -144,6 +144,6 @@ session fixed_session(group& ranks) { return session(std::make_unique<fixed_back
 
 session detail::separate_session(group& ranks) { return session(std::make_unique<fixed_backend>(ranks, false)); }
 
-session fixed_session(context& of) { return fixed_session(of.world()); }
+session fixed_session(context& parent) { return fixed_session(parent.world()); }
 
 }}  // namespace muster::v0

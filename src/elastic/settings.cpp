@@ -19,7 +19,7 @@ constexpr setting_info slow_steps{"slow-steps", "N", "15", "elastic: in each of 
                                   detail::from(1, 100000)};
 constexpr setting_info mode{
     "mode", "NAME", "allreduce",
-    "what ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
+    "data that ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
     "gossip[:ring|:torus|:exponential], ps (a parameter server)"};
 
 extern "C" {

@@ -22,29 +22,29 @@ const std::vector<state_part>& state::parts() {
   if (in_step_ && !commits_) return has_.parts_;
   if (in_step_) {
     throw configuration_error(
-        "a state cannot be described or digested within a step (not all that the step changes is changed yet); ask "
-        "between two steps, or in an evaluation");
+        "a state cannot be described or digested within a step (the step has not made all its changes yet); call "
+        "it between two steps, or in an evaluation");
   }
-  state_parts asked;
-  for (const auto& describe : owners_) describe(asked);
+  state_parts described;
+  for (const auto& describe : owners_) describe(described);
   std::set<std::string_view> names;
-  for (const auto& part : asked.parts_) {
+  for (const auto& part : described.parts_) {
     if (part.name.empty()) {
-      throw configuration_error("a part of the state has no name (checkpoints go by it); name it");
+      throw configuration_error("a part of the state has no name (checkpoints identify parts by name); name it");
     }
     if (!names.insert(part.name).second) {
       throw configuration_error("two parts of the state are named '" + part.name +
-                                "' (checkpoints go by the name); rename one");
+                                "' (checkpoints identify parts by name); rename one");
     }
   }
-  has_ = std::move(asked);
+  has_ = std::move(described);
   return has_.parts_;
 }
 
 std::uint64_t state::digest() {
   muster::digest all;
-  const state_position here = position();
-  all.add(here.steps).add(std::as_bytes(std::span(&here.at, 1)));
+  const state_position own_position = position();
+  all.add(own_position.steps).add(std::as_bytes(std::span(&own_position.at, 1)));
   for (const auto& part : parts()) {
     if (part.kind != state_kind::replicated) continue;
     all.add(part.name);
@@ -81,11 +81,11 @@ training_position state::progress() const {
   return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
 }
 
-void state::move_to(const state_position& there) {
-  if (has_.cursor_) has_.cursor_->open(there.at);
-  steps_ = there.steps;
-  evaluations_ = there.evaluations;
-  runs_ = there.runs;
+void state::move_to(const state_position& target) {
+  if (has_.cursor_) has_.cursor_->open(target.at);
+  steps_ = target.steps;
+  evaluations_ = target.evaluations;
+  runs_ = target.runs;
 }
 
 bool state::epoch_is_over() const { return has_.cursor_ && has_.cursor_->epoch_is_over(); }
@@ -94,7 +94,8 @@ void state::next_epoch() {
   if (has_.cursor_) has_.cursor_->next_epoch();
 }
 
-// Parts come with the first steps that need them; to ask before every step would cost each of them.
+// Describes the parts at steps 1, 2, 4, 8, ... only: parts appear with the first steps that need them, and describing
+// them before every step would cost each step time.
 void state::begin_step(bool commits) {
   if (std::has_single_bit(++begun_)) (void)parts();
   commits_ = commits;
@@ -113,12 +114,12 @@ void state::begin_step(bool commits) {
   in_step_ = true;
 }
 
-void state::meet(step& with) {
-  for (const auto& one : has_.meetings_) one(with);
+void state::meet(step& current) {
+  for (const auto& agree : has_.meetings_) agree(current);
 }
 
-void state::exchange(group& among) {
-  for (const auto& one : has_.exchanges_) one(among);
+void state::exchange(group& ranks) {
+  for (const auto& exchange_changes : has_.exchanges_) exchange_changes(ranks);
 }
 
 void state::commit_step() {
@@ -152,12 +153,12 @@ void state::roll_back() noexcept {
 }
 
 void state::require_restored() {
-  std::set<std::string> known;
-  for (const auto& part : has_.parts_) known.insert(part.name);
+  std::set<std::string> known_names;
+  for (const auto& part : has_.parts_) known_names.insert(part.name);
   for (const auto& part : parts()) {
-    if (part.change != in_step::restore_on_failure || known.contains(part.name)) continue;
+    if (part.change != in_step::restore_on_failure || known_names.contains(part.name)) continue;
     throw configuration_error("part '" + part.name +
-                              "' of the state came in a step that failed (there is no copy of it to restore, and the "
+                              "' of the state was added in a step that failed (there is no copy to restore, and the "
                               "step cannot be run again); describe it before the first step");
   }
 }

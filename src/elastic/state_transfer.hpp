@@ -1,4 +1,4 @@
-// The state of those that are furthest, given to those that are behind.
+// Copies the state of the ranks at the furthest position to the other ranks.
 #pragma once
 
 #include <muster/comm/group.hpp>
@@ -6,17 +6,19 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// One rank's part in it.
+/// A rank's part in the transfer.
 struct transfer_part {
-  bool may_hold = true;   ///< whether its state counts: a joiner's does not, nor that of any but one when a job begins
-  bool in_place = false;  ///< no rank could go on from its state
+  /// True if this rank's state counts; false for a joiner, and for all ranks but one when a job begins.
+  bool may_hold = true;
+  bool in_place = false;  ///< true if no rank could continue from this rank's own state
 };
 
-/// Collective. Those that are at the furthest position and may hold send the replicated parts, chunk by chunk in
-/// turns; the others take them into memory of their own first and into their state when all of it is there and has the
-/// digest of the first of the holders: until then their state is what it was. With `in_place` they go into the state at
-/// once. Returns whether this rank was behind and copied the state. Throws what collectives throw; error when a digest
-/// is another, or no rank holds a state, and configuration_error when the parts do not fit.
-bool transfer_state(group& ranks, state& of, const transfer_part& mine);
+/// Transfers the state; collective. The ranks at the furthest position with `may_hold` send the replicated parts, chunk
+/// by chunk in turns. The other ranks receive the chunks into separate memory first. They copy them into their state
+/// when all chunks have arrived and have the digest of the first sender; until then their state is unchanged. With
+/// `in_place` the chunks are received directly into the state. Returns true if this rank was behind and has copied the
+/// state. Throws the errors of collectives; error when a digest differs or no rank holds a state; and
+/// configuration_error when the parts do not fit.
+bool transfer_state(group& ranks, state& target, const transfer_part& mine);
 
 }}}  // namespace muster::v0::detail

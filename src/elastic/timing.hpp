@@ -1,4 +1,4 @@
-// How long things take, and are given, in elastic, beside what the settings say (`membership_policy`).
+// Durations and intervals of elastic jobs, in addition to the settings (`membership_policy`).
 #pragma once
 
 #include <chrono>
@@ -8,17 +8,19 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 struct elastic_timing {
-  /// A member that is done waits so long for the others to be done too, and looks this often whether they are.
+  /// A member that is finished waits at most `farewell` for the others to finish, and checks for that every
+  /// `farewell_poll`.
   static constexpr seconds farewell{2.0};
   static constexpr std::chrono::milliseconds farewell_poll{2};
-  /// Killed processes of this host have so long to end before memory that they write is used again.
+  /// Killed processes on the local host have `end_of_killed` to end before the memory that they write is used again.
+  /// They are checked every `end_poll`.
   static constexpr seconds end_of_killed{2.0};
   static constexpr std::chrono::microseconds end_poll{200};
-  /// Between two looks whether this rank's state is still that of its last stop, while no generation forms.
+  /// Interval of checks that this rank's state has not changed since the last stop, while no generation forms.
   static constexpr std::chrono::seconds next_generation{1};
-  /// Between two looks of a thread that connects generations whether it is to end.
+  /// Interval at which a thread that connects generations checks for a request to end.
   static constexpr std::chrono::milliseconds look_at_links{50};
-  /// Connections stay so long when others are there: members change over one after another.
+  /// Time for which old connections stay after new ones exist: members change over one after another.
   static constexpr std::chrono::seconds former_links{2};
 };
 

@@ -1,4 +1,4 @@
-// How long a rank waits for others: what is left of its time is its own.
+// Measures how long a rank waits for others. The rest of its time is its own.
 #pragma once
 
 #include <muster/core/clock.hpp>
@@ -6,15 +6,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// How long this thread waits for other ranks; the sink that was installed before gets every event as well.
+/// Sums the time that this thread waits for other ranks. The sink that was installed before receives every event as
+/// well.
 class waiting_time final : public event_sink {
  public:
-  void record(const event& seen) noexcept override {
-    if (seen.what == activity::communication && seen.begin >= counted_until_) {
-      sum_ += seen.end - seen.begin;
-      counted_until_ = seen.end;
+  void record(const event& measured) noexcept override {
+    if (measured.what == activity::communication && measured.begin >= counted_until_) {
+      sum_ += measured.end - measured.begin;
+      counted_until_ = measured.end;
     }
-    if (installed_.former() != nullptr) installed_.former()->record(seen);
+    if (installed_.former() != nullptr) installed_.former()->record(measured);
   }
   [[nodiscard]] clock::duration sum() const noexcept { return sum_; }
 

@@ -1,4 +1,4 @@
-// What a membership wants done, kept until a test does it.
+// The actions that a membership requests, recorded until a test carries them out.
 #pragma once
 
 #include <cstdint>
@@ -9,11 +9,11 @@
 
 #include "elastic/membership/membership.hpp"
 
-/// A call of `membership_outlet` each.
+/// A structure for each function of `membership_outlet`.
 namespace act {
-struct say {
-  muster::elastic::heartbeat what;
-  std::vector<muster::elastic::member_id> to;
+struct send {
+  muster::elastic::heartbeat message;
+  std::vector<muster::elastic::member_id> recipients;
 };
 struct swap {
   std::uint64_t expected;
@@ -40,15 +40,16 @@ struct end {
   bool is_first = false;
 };
 }  // namespace act
-using action = std::variant<act::say, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
+using action = std::variant<act::send, act::swap, act::stop, act::halt, act::kill, act::note, act::form, act::end>;
 
 class recorded_actions final : public muster::elastic::membership_outlet {
  public:
-  /// All since the last call, in their order.
+  /// Returns all actions since the last call, in their order.
   [[nodiscard]] std::vector<action> take() { return std::exchange(all_, {}); }
 
-  void say(const muster::elastic::heartbeat& what, const std::vector<muster::elastic::member_id>& to) override {
-    all_.emplace_back(act::say{what, to});
+  void send(const muster::elastic::heartbeat& message,
+            const std::vector<muster::elastic::member_id>& recipients) override {
+    all_.emplace_back(act::send{message, recipients});
   }
   void swap(std::uint64_t expected, const muster::elastic::generation_record& next) override {
     all_.emplace_back(act::swap{expected, next});

@@ -1,35 +1,36 @@
 #!/usr/bin/env python3
-"""Starts tests/elastic/worker on some ranks, does something to them, and looks at how the job goes on. The state of every
-worker has a checksum of all samples that committed steps used: each must have been used exactly once.
+"""Starts tests/elastic/worker on some ranks, causes faults, and checks how the job continues. The state of every worker
+has a checksum over the samples that committed steps used: each sample must have been used exactly once.
 
 usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S] [--first I]
-  kill       SIGKILL of one or two ranks, at once or the second during the recovery from the first: the others end well
-  first      the same of rank 0, which writes the next generation
-  join       a process joins: it ends well, like the others
+  kill       SIGKILL of one or two ranks, at once or the second during the recovery from the first: the others end with 0
+  first      the same for rank 0, which writes the next generation
+  join       a process joins: it ends with 0, like the others
   replace    a rank is killed and another process joins at nearly the same time
-  pause      SIGSTOP of a rank for 200 ms: nothing happens
-  freeze     SIGSTOP of all ranks for 1 to --longest seconds, as when a virtual machine is suspended: nothing happens
-  stop       SIGSTOP of a rank for good: the others end well without it; let go it finds itself fenced, and of the same
-             host it has been killed
-  split      one of four ranks is stopped, the others are killed and started again, and after 12 s it goes on: there is at
-             most one training, and those that have no part in it end with a status of their own
-  anew       rank 0 is killed, then the store that it has started, and rank 0 is started again: it begins both anew, and
+  pause      SIGSTOP of a rank for 200 ms: the membership does not change
+  freeze     SIGSTOP of every rank for 1 to --longest seconds, as when a virtual machine is suspended: the membership does not change
+  stop       SIGSTOP of a rank for good: the others end with 0 without it; after SIGCONT it detects that it is fenced, or on the
+             same host it has been killed
+  split      a rank out of four is stopped, the others are killed and restarted, and after 12 s the stopped rank continues: at
+             most one training remains, and ranks without a part in it end with a status of their own
+  anew       rank 0 is killed, then the store that it has started, and rank 0 is restarted: it starts a new store and a new job, and
              the others, which the new store does not know, end with 10 (with --store file)
-  leave      SIGTERM of a rank: it ends with 143, the others well
-  store      the store ends and comes back, and a rank is killed meanwhile: the others end well (with --store etcd or
+  leave      SIGTERM of a rank: it ends with 143, the others with 0
+  store      the store ends and restarts, and a rank is killed in the meantime: the others end with 0 (with --store etcd or
              muster-store)
-  restarts   ten times the store ends and comes back, while ranks are killed and join: the others end well (with the same)
-  lost       the store ends for good: training goes on, says so once, and ends with 12 where a rank is killed
-  churn      processes join and leave again, two generations each: no memory and no files are left of them
-  few        fewer are left than --min-ranks: all end with 11
-  save       ranks are killed while the state is saved: what is saved is whole, and another job goes on from it
-  disk       saving and reading the state take twice as long as --timeout: nobody dies
+  restarts   the store ends and restarts ten times, while ranks are killed and join: the others end with 0 (with the same)
+  lost       the store ends for good: training continues, reports that once, and ends with 12 when a rank is killed
+  churn      processes join and leave again, two generations each: they leave no memory and no files behind
+  few        fewer ranks than --min-ranks are left: all end with 11
+  save       ranks are killed while the state is saved: the saved state is complete, and another job continues from it
+  disk       saving and reading the state take twice as long as --timeout: no rank dies
   storm      kills and joins, one after the other, as long as the job lasts
---store file is the one that rank 0 starts, a muster-store of PATH, which the others find through a file of a folder.
---store etcd starts one for each round, with a folder that outlives it; it is 77 that there is none. --store muster-store
-starts one (--store-program) likewise; --store launch is that of a muster-launch (the same flag), which starts no rank.
---hosts says which ranks count as on one host (MUSTER_HOST): then they talk over shm, tcp, or both.
-A failure names its round: --first I --rounds 1 with the same seed repeats that one.
+--store file is a store that rank 0 starts, a muster-store of PATH, which the others find through a file in a folder.
+--store etcd starts an etcd for each round, with a folder that outlives the process; the status is 77 without an etcd. --store
+muster-store starts a muster-store (--store-program) likewise; --store launch uses the store of a muster-launch (the same flag),
+which starts no rank.
+--hosts selects the ranks that count as on one host (MUSTER_HOST): they then use shm, tcp, or both.
+A failure names its round: --first I --rounds 1 with the same seed repeats it.
 """
 import argparse
 import os
@@ -57,13 +58,13 @@ parser.add_argument("--longest", type=float, default=3)
 parser.add_argument("--hosts", choices=["one", "each", "two"], default="one")
 parser.add_argument("--store", choices=["file", "etcd", "muster-store", "launch"], default="file")
 parser.add_argument("--store-program")
-parser.add_argument("--steps", type=int, default=60, help="of the job, 10 ms each; a storm lasts so long")
+parser.add_argument("--steps", type=int, default=60, help="steps of the job, 10 ms each; also the duration of a storm")
 parser.add_argument("--values", type=int, default=200000)
 options = parser.parse_args()
 
 
 class Etcd:
-    """One member, which can be ended and started again over what it has."""
+    """An etcd with one member, which can be ended and restarted with its contents."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="muster-etcd-")
@@ -87,7 +88,7 @@ class Etcd:
 
 
 class Store:
-    """A muster-store, which can be ended and started again over what it has."""
+    """A muster-store, which can be ended and restarted with its contents."""
 
     def __init__(self):
         self.folder = tempfile.mkdtemp(prefix="muster-store-")
@@ -110,7 +111,7 @@ class Store:
 
 
 class Launch:
-    """A muster-launch whose store the ranks of the test use, in place of one that it starts itself."""
+    """A muster-launch whose store the ranks of the test use, instead of a store of their own."""
 
     def __init__(self):
         words = [options.store_program, "-n", "1", "sh", "-c", 'echo "$MUSTER_RENDEZVOUS $MUSTER_TOKEN"; cat']
@@ -159,7 +160,7 @@ class Job:
             rank.expect("ready")
 
     def train_all(self, but=()):
-        """All but those have trained, however long it took them to join: the job may end (--until)."""
+        """Waits until all ranks except `but` have trained, however long they take to join; the job may then end (--until)."""
         living, until = [rank for rank in self.crew if rank not in but], time.monotonic() + DEADLINE
         while not all([has_trained(rank) for rank in living]):
             if time.monotonic() > until or not all(rank.open for rank in living):
@@ -171,7 +172,7 @@ class Job:
         time.sleep(most * self.draw.random())
 
     def end_well(self, but=()):
-        """All but those end with 0 and the same checksum; returns the generations they ended in."""
+        """Checks that all ranks except `but` end with 0 and the same checksum; returns their last generations."""
         seen = set()
         for rank in self.crew:
             if rank in but:
@@ -188,7 +189,7 @@ class Job:
         return {int(rank.expect("done").split(" ")[3]) for rank in self.crew if rank not in but}
 
     def check_steps(self):
-        """Nobody commits a step twice, or one in an older generation than the step before."""
+        """Checks that no rank commits a step twice, or in an older generation than the previous step."""
         for rank in self.crew:
             before, generation = -1, 0
             for line in rank.lines:
@@ -215,7 +216,7 @@ def kill(job, victims):
 
 
 def most_at_once():
-    """On hosts of their own a death is a suspicion, and of three members two cannot be: one alone is no majority."""
+    """Returns how many of three ranks may die at once: on separate hosts a death is a suspicion, which needs a majority."""
     return 2 if options.hosts == "one" else 1
 
 
@@ -286,7 +287,7 @@ def act_stop(job):
 
 
 def act_split(job):
-    """What is left of the generation is a rank that is stopped; what is started anew knows of it by the store alone."""
+    """The only remaining rank of the generation is stopped; restarted ranks find the generation only through the store."""
     job.await_start()
     job.nap(0.2)
     stopped = job.draw.choice(job.crew)
@@ -295,7 +296,7 @@ def act_split(job):
     killed = [rank for rank in job.crew if rank is not stopped]
     for rank in killed:
         os.kill(rank.pid, signal.SIGKILL)
-    # At once, or when whatever the ranks hold at the store has ended.
+    # Restarts at once, or after the leases of the ranks at the store have ended.
     late = job.draw.choice([0, 11])
     time.sleep(late)
     for rank in killed:
@@ -307,7 +308,7 @@ def act_split(job):
         status = rank.end()
         if rank in killed:
             continue
-        # 0: it was in the training; 10, 12, 13: it cannot know, or knows that it is not; killed by one of its host.
+        # 0: the rank was in the training; 10, 12, 13: it was not, or could not know; SIGKILL: another rank on the host killed it.
         if status not in (0, 10, 12, 13) and not (rank is stopped and status == -signal.SIGKILL):
             raise Failure(f"rank {rank.rank} (process {rank.pid}) ends with {status}: {rank.lines[-3:]} {rank.errors}")
         if any(line.startswith("wrong") for line in rank.lines):
@@ -320,13 +321,13 @@ def act_split(job):
 
 
 def store_of(job):
-    """The process that serves the store that rank 0 has started."""
+    """Returns the process that serves the store that rank 0 has started."""
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open(f"/proc/{name}/cmdline", "rb") as words:
                 line = words.read().split(b"\0")
         except OSError:
-            continue  # it has ended
+            continue  # the process has ended
         if line[0].endswith(b"muster-store") and f"{job.folder}/muster-{os.geteuid()}-{job.name}".encode() in line:
             return int(name)
     raise Failure("there is no muster-store of this job")
@@ -409,7 +410,7 @@ def act_restarts(job):
 
 
 def held_by(rank):
-    """Megabytes and files of a process."""
+    """Returns the resident megabytes and the number of open files of a process."""
     with open(f"/proc/{rank.pid}/status", encoding="ascii") as status:
         kilobytes = next(int(line.split()[1]) for line in status if line.startswith("VmRSS"))
     return kilobytes / 1024, len(os.listdir(f"/proc/{rank.pid}/fd"))
@@ -445,7 +446,7 @@ def act_few(job):
 
 
 def act_save(job):
-    """The ranks that are killed are the one that writes or others, at any moment of it."""
+    """Kills the rank that writes or other ranks, at any moment of the write."""
     job.await_start()
     wanted = job.draw.randint(1, 3)
     while sum(line.startswith("saves") for line in job.crew[0].lines) < wanted:
@@ -460,7 +461,7 @@ def act_save(job):
 
 
 def go_on_after(job, steps, epochs):
-    """Another job goes on from what this one saved."""
+    """Checks that another job continues from the saved state."""
     after = Job(job.draw, "after", 2, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs", str(epochs)])
     try:
         after.end_well()
@@ -488,7 +489,7 @@ def act_storm(job):
     until = time.monotonic() + 0.01 * options.steps
     while time.monotonic() < until:
         living = [rank for rank in job.crew if rank not in gone]
-        # Who has trained has the state: where all of these die at once, nothing is left to go on with.
+        # Only ranks that have trained have the state: if these all died at once, the state would be lost.
         trained = [rank for rank in living if has_trained(rank)]
         if len(living) > 2 and len(trained) > 1 and job.draw.random() < 0.6:
             victim = job.draw.choice(living)

@@ -35,36 +35,36 @@ void append(const std::string& folder, std::size_t first, std::size_t count,
   writer.commit();
 }
 
-muster::loader follow(const std::string& folder, const std::string& how = "follow") {
-  return muster::open_source("records:" + folder + "?" + how) | muster::shuffle(3) | muster::batch(8) |
+muster::loader follow(const std::string& folder, const std::string& query = "follow") {
+  return muster::open_source("records:" + folder + "?" + query) | muster::shuffle(3) | muster::batch(8) |
          muster::prefetch(2);
 }
 
-// The ids of the rest of the epoch, of all records, which are what their ids say.
+// Returns the ids of the rest of the epoch, and checks that all records have the values of their ids.
 std::vector<muster::sample_id> rest_of_epoch(muster::loader& loader) {
-  std::vector<muster::sample_id> seen;
+  std::vector<muster::sample_id> ids;
   while (const auto batch = loader.next({})) {
     for (std::size_t k = 0; k < batch.samples.size(); ++k) {
       REQUIRE(batch.values<float>()[k] == static_cast<float>(batch.samples[k]));
-      seen.push_back(batch.samples[k]);
+      ids.push_back(batch.samples[k]);
     }
     loader.commit();
   }
-  return seen;
+  return ids;
 }
 
-bool is_each_once(std::vector<muster::sample_id> seen, std::size_t count) {
-  std::ranges::sort(seen);
+bool is_each_once(std::vector<muster::sample_id> ids, std::size_t count) {
+  std::ranges::sort(ids);
   std::vector<muster::sample_id> all(count);
   std::iota(all.begin(), all.end(), muster::sample_id{0});
-  return seen == all;
+  return ids == all;
 }
 
-// Of the files of a set, what rank `rank` of three has in a folder of its own: every third, and the manifest, which is
-// put there last and at once.
-std::string own_folder(const temporary_folder& in, int rank) {
+// Returns a folder for rank `rank` of three, with every third file of a set and the manifest, which is put there last
+// and atomically.
+std::string own_folder(const temporary_folder& parent, int rank) {
   namespace fs = std::filesystem;
-  const fs::path own = in / ("rank-" + std::to_string(rank)), set = in / "set";
+  const fs::path own = parent / ("rank-" + std::to_string(rank)), set = parent / "set";
   fs::create_directories(own);
   const auto entries = muster::detail::read_contents(set.string()).entries;
   for (std::size_t k = static_cast<std::size_t>(rank); k < entries.size(); k += 3)
@@ -79,42 +79,44 @@ template <class Amid>
 std::vector<std::vector<muster::sample_id>> train_on_shards(const std::vector<std::string>& folders,
                                                             std::uint64_t steps, Amid&& amid,
                                                             std::vector<std::exception_ptr>* failures = nullptr,
-                                                            const std::string& how = "&follow=1") {
+                                                            const std::string& query = "&follow=1") {
   std::mutex mutex;
   std::vector<std::vector<muster::sample_id>> used(5);
-  const auto one = [&](muster::group& world) {
-    auto loader = muster::open_source("shards:" + folders[static_cast<std::size_t>(world.rank())] + "?local=1" + how) |
-                  muster::shuffle(3) | muster::batch(8) | muster::prefetch(2);
+  const auto train_rank = [&](muster::group& world) {
+    auto loader =
+        muster::open_source("shards:" + folders[static_cast<std::size_t>(world.rank())] + "?local=1" + query) |
+        muster::shuffle(3) | muster::batch(8) | muster::prefetch(2);
     muster::followed_data followed(loader);
     muster::state state{followed, loader.cursor()};
     auto session = muster::fixed_session(world);
-    const auto step = [&](muster::step& now) {
-      const auto batch = loader.next(now.shard());
-      if (muster::allreduce(now.group(), batch.samples.size(), muster::sum) != batch.global_size)
+    const auto step = [&](muster::step& current) {
+      const auto batch = loader.next(current.shard());
+      if (muster::allreduce(current.group(), batch.samples.size(), muster::sum) != batch.global_size)
         throw muster::mismatch_error("the parts of a batch are not all of it");
       const std::lock_guard lock(mutex);
       for (std::size_t k = 0; k < batch.samples.size(); ++k) {
-        if (batch.values<float>()[k] != static_cast<float>(batch.samples[k])) throw muster::mismatch_error("another");
-        used[now.epoch()].push_back(batch.samples[k]);
+        if (batch.values<float>()[k] != static_cast<float>(batch.samples[k]))
+          throw muster::mismatch_error("a wrong value");
+        used[current.epoch()].push_back(batch.samples[k]);
       }
       amid(world.rank(), loader);
     };
     while (session.run(state, step, {.steps = steps})) {
     }
   };
-  const auto outcomes = test::outcomes(3, one);
+  const auto outcomes = test::outcomes(3, train_rank);
   for (const auto& outcome : outcomes)
     if (failures == nullptr && outcome) std::rethrow_exception(outcome);
   if (failures != nullptr) *failures = outcomes;
   return used;
 }
 
-// At all ranks: one that hears of it before it has looked itself is told what the other one says.
-void check_all_are(const std::vector<std::exception_ptr>& failures, const std::string& what) {
+// Checks the failure of every rank: a rank that is notified before its own check reports the other rank's text.
+void check_all_are(const std::vector<std::exception_ptr>& failures, const std::string& text) {
   int of_data = 0;
   for (const auto& failure : failures) {
     REQUIRE(failure);
-    CHECK_THROWS_WITH(std::rethrow_exception(failure), contains(what));
+    CHECK_THROWS_WITH(std::rethrow_exception(failure), contains(text));
     if (muster::exit_status_of(failure) == 3) ++of_data;
   }
   CHECK(of_data > 0);
@@ -142,20 +144,20 @@ TEST_CASE("an epoch keeps the version that it began with, and the next one has w
   CHECK(is_each_once(rest_of_epoch(loader), 80));
   const auto later = loader.cursor().now();
 
-  auto other = follow(folder / "set");  // which sees all, and goes where the first one was
-  CHECK(other.cursor().size == 87);
-  other.open(middle);
-  CHECK(other.cursor().now() == middle);
-  CHECK(rest_of_epoch(other).size() == 42);
-  other.open(later);
-  CHECK_FALSE(other.next({}));
+  auto second = follow(folder / "set");  // sees all records, and is moved to the first loader's position
+  CHECK(second.cursor().size == 87);
+  second.open(middle);
+  CHECK(second.cursor().now() == middle);
+  CHECK(rest_of_epoch(second).size() == 42);
+  second.open(later);
+  CHECK_FALSE(second.next({}));
   auto wrong = middle;
   wrong.dataset ^= 1;
-  CHECK_THROWS_WITH(other.open(wrong), contains("the dataset's digest is"));
+  CHECK_THROWS_WITH(second.open(wrong), contains("the dataset's digest is"));
   wrong = middle;
   wrong.size = 51;  // within a file
-  CHECK_THROWS_WITH(other.open(wrong), contains("has no version of 51 records"));
-  CHECK(other.cursor().now() == later);
+  CHECK_THROWS_WITH(second.open(wrong), contains("has no version of 51 records"));
+  CHECK(second.cursor().now() == later);
 
   const auto plain = muster::open_source("records:" + (folder / "set")) | muster::batch(8);
   CHECK_FALSE(plain.follows());
@@ -172,7 +174,7 @@ TEST_CASE("ranks go to the same version at the end of an epoch or within, and a 
   append(folder / "set", 0, 41);
   std::mutex mutex;
   std::vector<std::vector<muster::sample_id>> used(5);
-  const auto train = [&](std::uint64_t from, std::uint64_t to, bool resume) {
+  const auto train = [&](std::uint64_t first_step, std::uint64_t last_step, bool resume) {
     test::run_ranks(ranks, [&](muster::group& world) {
       auto loader = follow(folder / "set", within ? "every=2" : "follow");
       muster::barrier(world);  // all begin with the same version: rank 0 appends soon
@@ -181,28 +183,29 @@ TEST_CASE("ranks go to the same version at the end of an epoch or within, and a 
       auto session = muster::fixed_session(world);
       muster::checkpoint store(folder / "saved");
       if (resume && !store.load(session, state)) throw muster::mismatch_error("there is no checkpoint");
-      const auto step = [&](muster::step& now) {
-        const auto batch = loader.next(now.shard());
+      const auto step = [&](muster::step& current) {
+        const auto batch = loader.next(current.shard());
         const std::lock_guard lock(mutex);
-        auto& here = used[now.epoch()];
-        here.insert(here.end(), batch.samples.begin(), batch.samples.end());
-        // Grows in the middle of each epoch, and at its last step when some ranks may have looked already.
+        auto& used_in_epoch = used[current.epoch()];
+        used_in_epoch.insert(used_in_epoch.end(), batch.samples.begin(), batch.samples.end());
+        // Grows the data in the middle of each epoch, and at its last step when some ranks may have checked already.
         if (world.rank() == 0 && muster::record_files(folder / "set").size() < 150 &&
             (loader.step() == 1 || loader.may_grow()))
           append(folder / "set", muster::record_files(folder / "set").size(), 9);
       };
-      while (session.run(state, step, {.steps = to})) {
+      while (session.run(state, step, {.steps = last_step})) {
       }
       store.save(session, state);
-      if (from > state.steps()) throw muster::mismatch_error("it went back");
+      if (first_step > state.steps()) throw muster::mismatch_error("the state moved backwards");
     });
   };
   train(0, 3, false);  // into the first epoch, of 6 steps
-  train(3, 6, true);   // to its end
-  train(6, 9, true);   // into the second
+  train(3, 6, true);   // to the end of the first epoch
+  train(6, 9, true);   // into the second epoch
   train(9, within ? 75 : 40, true);
   CAPTURE(ranks, within, used[0].size(), used[1].size(), used[2].size());
-  // What comes in the last step of an epoch joins that one or the next, as some rank has looked before or not.
+  // Records that are added in the last step of an epoch join that epoch or the next, as some rank has checked before or
+  // not.
   CHECK((within ? used[0].size() > 41 + 9 : used[0].size() == 41));
   CHECK(is_each_once(used[0], used[0].size()));
   CHECK(used[1].size() > 41);
@@ -227,10 +230,10 @@ TEST_CASE("ranks that have opened different versions begin with the oldest of th
     muster::followed_data followed(loader);
     muster::state state{followed, loader.cursor()};
     auto session = muster::fixed_session(world);
-    const auto step = [&](muster::step& now) {
-      const auto batch = loader.next(now.shard());
+    const auto step = [&](muster::step& current) {
+      const auto batch = loader.next(current.shard());
       const std::lock_guard lock(mutex);
-      used[now.epoch()].insert(used[now.epoch()].end(), batch.samples.begin(), batch.samples.end());
+      used[current.epoch()].insert(used[current.epoch()].end(), batch.samples.begin(), batch.samples.end());
     };
     while (session.run(state, step, {.epochs = 2})) {
     }

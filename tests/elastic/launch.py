@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""muster-launch from outside: what it starts, what it starts again, how it ends.
+"""Tests muster-launch as a program: the processes that it starts and restarts, and its exit status.
 
 usage: launch.py --launcher PATH --program PATH   (test_elastic_worker)
 """
@@ -21,7 +21,7 @@ parser.add_argument("--program", required=True)
 parser.add_argument("--seed", type=int, default=int(os.environ.get("MUSTER_TEST_SEED", "20261127")))
 options = parser.parse_args()
 JOB = ["--samples", "500", "--batch", "50", "--epochs", "8", "--values", "1000"]
-ENDLESS = [*JOB, "--epochs", "3000", "--until", "ENOUGH"]  # to the epoch in which the test waits for its end
+ENDLESS = [*JOB, "--epochs", "3000", "--until", "ENOUGH"]  # until the test requests the end
 FOLDER = tempfile.TemporaryDirectory()
 
 
@@ -31,12 +31,12 @@ class Run:
     def __init__(self, *words, prepare=None):
         Run.count += 1
         self.enough = f"{FOLDER.name}/{Run.count}"
-        self.joined = set()  # processes that were ready
+        self.joined = set()  # processes that have printed "ready"
         words = [self.enough if word == "ENOUGH" else word for word in words]
         self.process = subprocess.Popen([options.launcher, *words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, preexec_fn=prepare)
 
     def ranks(self, count):
-        """The processes of the first so many ranks that are ready."""
+        """Returns the processes of the next `count` ranks that are ready."""
         found = []
         while len(found) < count:
             line = self.process.stdout.readline()
@@ -58,13 +58,13 @@ class Run:
             sys.exit(f"muster-launch {'; '.join(problems)}\n{err}\n{out[-2000:]}")
 
     def all_join(self):
-        """Waits until each process that runs is a member: one that joins finds no job when the others end."""
+        """Waits until each running process is a member: a joining process finds no job after the others end."""
         of_job = set(map(int, subprocess.check_output(["pgrep", "-P", str(self.process.pid)]).split()))
         while not of_job <= self.joined:
             self.ranks(1)
 
     def is_at(self, size):
-        """Waits until so many ranks run; what the job has said goes on to be read in the end."""
+        """Waits until so many ranks run; the job's output stays unread until the end."""
         until = time.monotonic() + 60
         while ask(self.control, "status") != {"ranks": size, "size": size, "min": 1, "max": 4}:
             if time.monotonic() > until:
@@ -73,7 +73,7 @@ class Run:
 
 
 def ask(control, *requests):
-    """The answer to the last request of a connection."""
+    """Sends requests over one connection and returns the reply to the last request."""
     with socket.socket(socket.AF_UNIX) as to:
         to.settimeout(60)
         to.connect(control)
@@ -90,7 +90,7 @@ os.kill(killed.ranks(3)[1], signal.SIGKILL)
 killed.ranks(1)
 killed.end(0, "was killed by signal 9; it is restarted", "4 processes were started, 1 died, and the job is done", done=3)
 
-# One that is stopped is killed by the others of its host, and comes back as somebody new.
+# A stopped rank is killed by the other ranks on the same host, and restarted as a new member.
 stopped = Run("-n", "3", "--restart", "2", options.program, *ENDLESS)
 os.kill(stopped.ranks(3)[1], signal.SIGSTOP)
 stopped.ranks(1)
@@ -106,18 +106,18 @@ more.process.send_signal(signal.SIGUSR2)
 more.ranks(1)
 more.end(0, done=3)
 
-# One process that others join later.
+# A single process, which others join later.
 alone = Run("-n", "1", "--max", "2", options.program, *ENDLESS)
 alone.ranks(1)
 alone.process.send_signal(signal.SIGUSR2)
 alone.ranks(1)
 alone.end(0, done=2)
 
-# The socket: whatever is asked of it, each sample is used once (the ranks compare), and who left did not die.
+# The control socket: with any requests, each sample is used once (the ranks compare), and a rank that left did not die.
 with tempfile.TemporaryDirectory() as place:
     control, draw = f"{place}/control", random.Random(options.seed)
     with socket.socket(socket.AF_UNIX) as before:
-        before.bind(control)  # what a job that was killed has left
+        before.bind(control)  # a killed job leaves its socket behind
     steered = Run("-n", "2", "--max", "4", "--restart", "1", "--control", control, options.program, *ENDLESS)
     steered.control = control
     steered.ranks(2)
@@ -129,7 +129,7 @@ with tempfile.TemporaryDirectory() as place:
         for size in [1, 4, *(draw.randint(1, 4) for _ in range(6))]:
             if ask(control, f"size {size}")["size"] != size:
                 sys.exit(f"it is not to have {size} ranks")
-            if draw.random() < 0.7:  # else the next request comes amid the change
+            if draw.random() < 0.7:  # otherwise the next request arrives during the change
                 steered.is_at(size)
     for wrong in ("size 0", "size 5"):
         if f"size cannot be {wrong[-1]} (it is 1 to 4" not in ask(control, "status", wrong)["error"]:
@@ -157,7 +157,7 @@ with tempfile.TemporaryDirectory() as place:
     Run("-n", "1", "--control", place * 9, options.program).end(2, "1 to 107 bytes")
     Run("-n", "1", "--elastic", "off", "--control", control, options.program).end(2, "stay as they are")
 
-# One that does not leave is killed, and not started again.
+# A rank that does not leave is killed, and not restarted.
 DEAF = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -181,27 +181,27 @@ time.sleep(0.1)
 ended.process.send_signal(signal.SIGTERM)
 ended.end(143)
 
-# A step's own error is no failure of a rank, whatever its type: the step is not run again.
+# An error in a step's function is not a failure of a rank, whatever its type: the step is not repeated.
 Run("-n", "2", options.program, *JOB, "--throws", "3").end(5, "the program's own store did not answer", done=0)
-# Ctrl-C goes to all processes of the terminal: muster-launch alone acts on it.
+# Ctrl-C is sent to all processes of the terminal: only muster-launch acts on it.
 interrupted = Run("-n", "2", options.program, *ENDLESS, prepare=os.setsid)
 interrupted.ranks(2)
 os.killpg(interrupted.process.pid, signal.SIGINT)
 interrupted.end(143, "ended with 143")
 
-# What a parent may leave to a process: SIGCHLD ignored, nohup, signals that are blocked.
+# Settings that a process may inherit: SIGCHLD ignored, nohup, blocked signals.
 Run("-n", "3", options.program, *JOB, prepare=lambda: signal.signal(signal.SIGCHLD, signal.SIG_IGN)).end(0, done=3)
 nohup = Run("-n", "2", options.program, *ENDLESS, prepare=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
 nohup.ranks(2)
 nohup.process.send_signal(signal.SIGHUP)
-nohup.process.send_signal(signal.SIGUSR1)  # which ranks that catch it get: the members are printed
+nohup.process.send_signal(signal.SIGUSR1)  # forwarded to ranks that catch it: they print the members
 nohup.end(0, " is process ", done=2)
 blocked = Run("-n", "2", options.program, *ENDLESS, prepare=lambda: signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
 blocked.ranks(2)
 blocked.process.send_signal(signal.SIGTERM)
 blocked.end(143)
 
-# A program of torch.distributed finds its rank 0, and one under another launcher is muster-launch's.
+# A program of torch.distributed finds its rank 0. Under another launcher muster-launch still numbers the ranks.
 SAYS = "import os; print('ready', os.environ['MASTER_PORT'], os.environ['MASTER_ADDR'], 'SLURM_PROCID' in os.environ, flush=True)"
 torch = Run("-n", "2", "--elastic", "off", sys.executable, "-c", SAYS, prepare=lambda: os.environ.update(SLURM_PROCID="0"))
 ports = torch.ranks(2)
@@ -209,7 +209,7 @@ if ports[0] != ports[1] or ports[0] <= 0:
     sys.exit(f"the ranks get the ports {ports}")
 torch.end(0)
 
-# One that fails at its start is started again, and not as fast as it fails.
+# A program that fails at its start is restarted with a delay.
 failing = Run("-n", "1", "--restart", "4", sys.executable, "-c", "import time; print('ready', int(time.monotonic() * 1000), flush=True); raise SystemExit(3)")
 starts = failing.ranks(5)
 failing.end(3)
@@ -217,14 +217,14 @@ if starts[4] - starts[0] < 1500:
     sys.exit(f"a program that fails was started at {starts} ms")
 
 Run("-n", "2", "--restart", "5", options.program, "--heartbeat", "none").end(2, "--heartbeat cannot be 'none'")
-# Ranks that differ between exchanges cannot be done without.
+# Modes whose ranks differ between exchanges cannot lose a rank.
 for mode in ("local-sgd", "local-sgd:4", "gossip", "gossip:torus"):
     Run("-n", "2", options.program, "--mode", mode).end(2, f"--mode asks for {mode} (", "--elastic off")
 
 # A process that mpirun did not start has no part in MPI's world.
 Run("-n", "2", options.program, "--transport", "mpi").end(2, "asks for transport mpi", "use --transport shm or tcp")
 
-# The others of the job never come. The store is started by rank 0, and without it nothing more is needed of that.
+# The other ranks of the job never start. Rank 0 starts the store, so the other ranks cannot connect without it.
 for rank, words, status, says, more in (
         (1, ["--heartbeat", "none"], 2, "--heartbeat cannot be 'none'", {}),
         (0, ["--transport", "mpi"], 2, "mpirun did not start this process", {"PMIX_RANK": "0"}),  # by prun

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Elastic jobs that mpirun starts: with --enable-recovery it leaves the others alone when a rank dies. It then ends with 0
-whatever became of the ranks, so what each of them ended with is looked at behind a shell.
+"""Elastic jobs that mpirun starts: with --enable-recovery mpirun does not end the other ranks when a rank dies. It then ends with
+0 whatever the ranks' statuses are, so a shell around each rank prints the status.
 
 usage: mpirun.py --program PATH   (test_elastic_worker; muster-store is in PATH)
 """
@@ -22,11 +22,11 @@ if shutil.which("mpirun") is None or "Open MPI" not in subprocess.run(["mpirun",
 RANKS = 4
 ULFM = "FT MPI support: yes" in subprocess.run(["ompi_info"], capture_output=True, text=True, check=False).stdout
 LAUNCH = ["--with-ft", "ulfm", "--map-by", ":OVERSUBSCRIBE"] if ULFM else ["--enable-recovery", "--oversubscribe"]
-JOB = ["--samples", "500", "--batch", "50", "--epochs", "20"]  # two seconds, so that the deaths come before the end
+JOB = ["--samples", "500", "--batch", "50", "--epochs", "20"]  # two seconds, so that the ranks die before the end
 
 
 def run(what, victims, done, status, *flags, before=""):
-    """Kills the victims when all ranks train; the others are to end with that status, so many of them done."""
+    """Kills the victims when all ranks train; checks the status of the others, and how many have finished."""
     tell = f'{before}"{options.program}" "$@"; echo "status $?"'
     job = subprocess.Popen(["mpirun", *LAUNCH, "-n", str(RANKS), "sh", "-c", tell, "sh", *JOB,
                             *flags], env=os.environ | {"MUSTER_ELASTIC": "on", "OMPI_ALLOW_RUN_AS_ROOT": "1",
@@ -51,11 +51,11 @@ def run(what, victims, done, status, *flags, before=""):
     print(f"{what}: {done} done, {len(victims)} killed")
 
 
-for victim in range(RANKS):  # in the order in which they were ready: any rank, also rank 0
+for victim in range(RANKS):  # victims by the order in which the ranks were ready: any rank, also rank 0
     run("one is killed, shm", [victim], 3, 0)
 run("two are killed, shm", [1, 2], 2, 0)
 run("one is killed, tcp", [0], 3, 0, "--transport", "tcp")
-# Where not all ranks are on one host they find the store through PMIx and not through a file.
+# Ranks on several hosts find the store through PMIx, not through a file.
 apart = "export OMPI_COMM_WORLD_LOCAL_SIZE=1; "
 run("rank 0 is killed, as if on several hosts", [0], 3, 0, before=apart)
 run("two are killed, as if on several hosts", [0, 1], 2, 0, before=apart)

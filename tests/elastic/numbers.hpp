@@ -1,4 +1,4 @@
-// A source of nothing but ids, for loaders in tests.
+// A source that consists of ids only, for loaders in tests.
 #pragma once
 
 #include <cstdint>

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a muster-store on one more host.
+"""An elastic job on hosts that are network namespaces, whose network is cut. The store is a muster-store on a further host.
 
 usage: partition.py WHAT --program PATH --store-program PATH [--resets N] [--seed S]
-  cut        the link of one of three hosts goes down: the other two go on; the third, without them and the store, ends with 12
-  one-way    nothing leaves that host any more, and everything reaches it: the same, or with 10 where it hears first that it was fenced
-  gone       all processes of that host are killed: two hosts go on
-  halves     two hosts of two ranks each are cut from each other: neither has a majority, neither goes on, all say so
-  reset      the connections between two of the hosts are reset, again and again: all three go on together
-Ends with 77 and says why where there can be no such hosts.
+  cut        the link to a host out of three is set down: the other two continue; the third, without them and the store, ends with 12
+  one-way    the host can receive and not send: the same, or 10 if the host is notified first that it was fenced
+  gone       all processes of the host are killed: two hosts continue
+  halves     two hosts of two ranks each are cut from each other: neither has a majority, neither continues, and all ranks report that
+  reset      the connections between two hosts are reset repeatedly: all three continue together
+Ends with 77 and prints the reason if such hosts cannot be created.
 """
 import argparse
 import os
@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 
-LOST = {"gone": [-signal.SIGKILL], "one-way": [10, 12]}   # the statuses of the ranks of the host; [12] where nothing is named
+LOST = {"gone": [-signal.SIGKILL], "one-way": [10, 12]}   # the expected statuses of the host's ranks; [12] by default
 TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(TESTS, "comm"), os.path.join(TESTS, "..", "python")]
 from muster_bench import hosts  # noqa: E402
@@ -53,7 +53,7 @@ def generations_of(rank):
 
 
 def run_resets(network):
-    """Each reset makes another generation, of the same members."""
+    """Checks that each reset leads to another generation with the same members."""
     draw = random.Random(options.seed)
     *ranked, apart = network.hosts
     serving, store = hosts.serve_store(options.store_program, apart)

@@ -1,4 +1,4 @@
-// Shards that a rank cuts and sends to the others.
+// Shards that the root cuts and sends to the other ranks.
 #include <muster/elastic/place_shards.hpp>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using source = std::optional<muster::any_record_source>;
 
 source records(std::uint64_t size) { return muster::any_record_source(test_records({.size = size, .shape = {300}})); }
 
-// The ids of the records that can be read in a folder: their labels.
+// Returns the ids of the records that are readable in a folder: their labels.
 std::vector<float> ids_in(const std::string& folder) {
   const auto shards = muster::open_source("shards:" + folder + "?local");
   const muster::held_shards held = shards.held();
@@ -84,7 +84,7 @@ TEST_CASE("shards are not placed over other records, nor without data, nor by a 
   CHECK_THROWS_WITH(place(100, "weights:1,2,3"), contains("3 weights were given for 2 shards"));
   place(100, "range");
   CHECK_THROWS_WITH(place(101, "range"), contains("has other records already"));
-  std::filesystem::remove_all(folder / "host-1");  // a host that was lost gets its shard again
+  std::filesystem::remove_all(folder / "host-1");  // a host that was lost receives its shard again
   place(100, "range");
   CHECK(ids_in(folder / "host-1").size() == 50);
 }

@@ -19,15 +19,15 @@ struct total {
   void describe(muster::state_parts& parts) { parts.add("sum", std::span(sum), muster::state_kind::replicated); }
 };
 
-// A session_backend of one rank that goes on after every failure but those of the user.
-class patient final : public muster::detail::session_backend {
+// A session_backend of one rank that recovers from every failure except those of the user.
+class recovering_backend final : public muster::detail::session_backend {
  public:
-  explicit patient(muster::group& ranks) : ranks_(&ranks) {}
-  void prepare(muster::state& of) override {
-    if (look) look(of);
+  explicit recovering_backend(muster::group& ranks) : ranks_(&ranks) {}
+  void prepare(muster::state& target) override {
+    if (look) look(target);
     if (jump) {
-      of.move_to(*jump);
-      of.follow_run(run);
+      target.move_to(*jump);
+      target.follow_run(run);
     }
     jump.reset();
   }
@@ -40,11 +40,11 @@ class patient final : public muster::detail::session_backend {
       ++generation_;
     }
   }
-  void committed(const muster::state& of) noexcept override { last = of.steps(); }
+  void committed(const muster::state& target) noexcept override { last = target.steps(); }
 
   std::function<void(const muster::state&)> look;
   std::optional<muster::state_position> jump;
-  std::optional<muster::state::run_start> run;  // of those whose position that is
+  std::optional<muster::state::run_start> run;  // the run of the ranks that have that position
   std::uint64_t last = 0;
 
  private:
@@ -158,7 +158,7 @@ TEST_CASE("a session_backend that recovers has each step committed once, however
     auto loader = numbers{1000} | muster::shuffle(4) | muster::batch(7);
     std::vector<double> sum(1, 0.0);
     muster::state state{muster::restored_values{"sum", std::span(sum)}, loader.cursor()};
-    auto owned = std::make_unique<patient>(world);
+    auto owned = std::make_unique<recovering_backend>(world);
     auto& session_backend = *owned;
     muster::session session(std::move(owned));
     muster::random_stream random(11);
@@ -191,7 +191,7 @@ TEST_CASE("a step that fails when a part of the state has just come is not run a
     } owner;
     total model;
     muster::state state{model, owner};
-    muster::session session(std::make_unique<patient>(world));
+    muster::session session(std::make_unique<recovering_backend>(world));
     int calls = 0;
     const auto step = [&](muster::step&) {
       ++calls;
@@ -199,7 +199,8 @@ TEST_CASE("a step that fails when a part of the state has just come is not run a
       owner.values[0] += 1;
       if (calls == 1) throw muster::peer_failure({1}, "somebody died");
     };
-    CHECK_THROWS_WITH(session.run(state, step, {.steps = 3}), contains("part 'lazy' of the state came in a step that"));
+    CHECK_THROWS_WITH(session.run(state, step, {.steps = 3}),
+                      contains("part 'lazy' of the state was added in a step that"));
     CHECK(calls == 1);
     CHECK(session.run(state, step, {.steps = 3}));
     CHECK(owner.values[0] == 6);
@@ -222,10 +223,10 @@ TEST_CASE("ranks exchange what a step has made before it commits, and a failure 
   } model;
   muster::group self(muster::make_self_transport());
   muster::state state{model};
-  muster::session session(std::make_unique<patient>(self));
+  muster::session session(std::make_unique<recovering_backend>(self));
   model.fails = true;
   session.run(state, [&](muster::step&) { model.weight[0] += 1; }, {.steps = 2});
-  CHECK(model.exchanged_at == std::vector<double>{1, 1, 2});  // the first step twice
+  CHECK(model.exchanged_at == std::vector<double>{1, 1, 2});  // the first step runs twice
   CHECK(model.weight[0] == 2);
   session.evaluate(state, [&](muster::step&) { model.weight[0] += 1; });
   CHECK(model.exchanged_at.size() == 3);
@@ -238,13 +239,14 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
     auto ahead = numbers{100} | muster::batch(10);
     total model;
     muster::state state{model, loader.cursor()};
-    auto owned = std::make_unique<patient>(world);
+    auto owned = std::make_unique<recovering_backend>(world);
     auto& session_backend = *owned;
     muster::session session(std::move(owned));
     const auto nothing = [](muster::step&) {};
 
     for (int k = 0; k < 4; ++k) ahead.commit();
-    session_backend.jump = muster::state_position{4, 0, 0, std::as_const(ahead).cursor()};  // joins in the middle
+    // Joins in the middle of an epoch.
+    session_backend.jump = muster::state_position{4, 0, 0, std::as_const(ahead).cursor()};
     std::uint64_t steps = 0;
     CHECK(session.run(state, [&](muster::step&) { ++steps; }));
     CHECK(steps == 6);
@@ -254,7 +256,8 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
 
     ahead.next_epoch();
     for (int k = 0; k < 10; ++k) ahead.commit();
-    session_backend.jump = muster::state_position{20, 1, 2, std::as_const(ahead).cursor()};  // and have done an epoch
+    // The others have finished an epoch.
+    session_backend.jump = muster::state_position{20, 1, 2, std::as_const(ahead).cursor()};
     CHECK(session.run(state, nothing));
     CHECK(state.steps() == 20);
     CHECK(session.evaluate(state, nothing));
@@ -264,11 +267,11 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
   });
 }
 
-// Once it trained the next epoch while the others evaluated the last.
+// In an earlier version the rank trained the next epoch while the others evaluated the last one.
 TEST_CASE("a rank that joins leaves out the calls that the others have behind them") {
   test::run_ranks(1, [](muster::group& world) {
     constexpr std::uint64_t epochs = 4;
-    struct moment {  // at which another could join
+    struct moment {  // a point at which another rank could join
       muster::state_position at;
       std::optional<muster::state::run_start> run;
       std::size_t calls;
@@ -280,16 +283,18 @@ TEST_CASE("a rank that joins leaves out the calls that the others have behind th
       auto loader = numbers{30} | muster::batch(10);
       total model;
       muster::state state{model, loader.cursor()};
-      auto owned = std::make_unique<patient>(world);
+      auto owned = std::make_unique<recovering_backend>(world);
       std::vector<std::string> done;
       if (joins != nullptr) {
         owned->jump = joins->at;
         owned->run = joins->run;
       } else {
-        owned->look = [&](const muster::state& now) { moments.push_back({now.position(), now.run(), done.size()}); };
+        owned->look = [&](const muster::state& current) {
+          moments.push_back({current.position(), current.run(), done.size()});
+        };
       }
       muster::session session(std::move(owned));
-      const auto note = [&](const std::string& what) { done.push_back(what + " " + std::to_string(state.steps())); };
+      const auto note = [&](const std::string& name) { done.push_back(name + " " + std::to_string(state.steps())); };
       while (session.run(state, [&](muster::step&) { note("step"); }, {.epochs = epochs, .every = every})) {
         session.evaluate(state, [&](muster::step&) { note("evaluation"); });
         session.evaluate(state, [&](muster::step&) { note("checkpoint"); });

@@ -1,5 +1,5 @@
-// The membership protocol over a simulated clock, network and store: one thread, everything drawn from a seed. What
-// happens to it is in simulation/faults.hpp, what is made whole afterwards in simulation/healing.hpp.
+// The membership protocol over a simulated clock, network and store: one thread, and all random choices follow from a
+// seed. The faults are in simulation/faults.hpp, their end in simulation/healing.hpp.
 #pragma once
 
 #include <algorithm>
@@ -22,13 +22,14 @@ namespace simulation {
 
 class run {
  public:
-  run(std::uint64_t seed, const world& of) : random_(seed), world_(of), groups_(static_cast<std::size_t>(of.hosts), 0) {
-    for (int i = 0; i < of.members; ++i) start_process(static_cast<std::uint64_t>(i), now_ + draw(0, 20));
+  run(std::uint64_t seed, const world& parameters)
+      : random_(seed), world_(parameters), groups_(static_cast<std::size_t>(parameters.hosts), 0) {
+    for (int i = 0; i < parameters.members; ++i) start_process(static_cast<std::uint64_t>(i), now_ + draw(0, 20));
     plan_faults();
   }
 
-  /// Faults begin within 3.1 s. At 3.5 s a quorum is made whole and must progress within a bound of turns; the others
-  /// are whole at 9.5 s, and at 16 s everything must have kept on failure.
+  /// Runs the simulation. Faults begin within 3.1 s. At 3.5 s a quorum is restored and must progress within a bound of
+  /// turns. The other processes are restored at 9.5 s, and at 16 s everything must have made progress on failure.
   outcome finish() {
     const auto end = time{} + milliseconds(16000);
     while (!queue_.empty() && queue_.top().when <= end) {
@@ -37,10 +38,10 @@ class run {
       now_ = next.when;
       dispatch(next);
     }
-    auto seen = ledger_.settle(now_);
-    seen.healing = healing_;
-    seen.turns = turns_;
-    return seen;
+    auto result = ledger_.settle(now_);
+    result.healing = healing_;
+    result.turns = turns_;
+    return result;
   }
 
  private:
@@ -48,55 +49,55 @@ class run {
   struct event {
     time when;
     std::uint64_t order;
-    member_id whose;  // 0: of no member
-    std::shared_ptr<std::function<void()>> what;
+    member_id owner;  // 0: of no member
+    std::shared_ptr<std::function<void()>> callback;
     bool operator<(const event& other) const { return when != other.when ? when > other.when : order > other.order; }
   };
 
-  microseconds draw(int low, int high) {  // milliseconds
+  microseconds draw(int low, int high) {  // in milliseconds
     return microseconds(low * 1000 +
                         static_cast<int>(random_.below(static_cast<std::uint64_t>(high - low) * 1000 + 1)));
   }
   bool chance(double p) { return random_.uniform() < p; }
-  void at(time when, member_id whose, std::function<void()> what) {
-    queue_.push({when, ++order_, whose, std::make_shared<std::function<void()>>(std::move(what))});
+  void at(time when, member_id owner, std::function<void()> callback) {
+    queue_.push({when, ++order_, owner, std::make_shared<std::function<void()>>(std::move(callback))});
   }
-  void after(microseconds delay, member_id whose, std::function<void()> what) {
-    at(now_ + delay, whose, std::move(what));
+  void after(microseconds delay, member_id owner, std::function<void()> callback) {
+    at(now_ + delay, owner, std::move(callback));
   }
   process* find(member_id id) {
     const auto found = processes_.find(id);
     return found != processes_.end() && found->second->alive ? found->second.get() : nullptr;
   }
   void dispatch(const event& next) {
-    if (next.whose == 0) return (*next.what)();
-    auto* const one = find(next.whose);
-    if (one == nullptr) return;
-    if (one->paused_until > now_) return one->held.push_back(next.what);
-    (*next.what)();
-    if (one->alive) carry_out(*one);
+    if (next.owner == 0) return (*next.callback)();
+    auto* const peer = find(next.owner);
+    if (peer == nullptr) return;
+    if (peer->paused_until > now_) return peer->held.push_back(next.callback);
+    (*next.callback)();
+    if (peer->alive) carry_out(*peer);
   }
 
-  void pause(process& one, time until) {
-    one.paused_until = until;
-    at(until, 0, [this, id = one.id] { wake(id); });
-    tell(std::to_string(one.id) + " stands still");
+  void pause(process& peer, time until) {
+    peer.paused_until = until;
+    at(until, 0, [this, id = peer.id] { wake(id); });
+    trace(std::to_string(peer.id) + " stands still");
   }
   void wake(member_id id) {
-    auto* const one = find(id);
-    if (one == nullptr || one->paused_until > now_) return;
-    for (auto& what : std::exchange(one->held, {})) queue_.push({now_, ++order_, id, std::move(what)});
+    auto* const peer = find(id);
+    if (peer == nullptr || peer->paused_until > now_) return;
+    for (auto& callback : std::exchange(peer->held, {})) queue_.push({now_, ++order_, id, std::move(callback)});
   }
 
   elastic::membership_policy policy() const {
-    elastic::membership_policy made;
-    made.initial = world_.members;
-    made.min = world_.min;
-    made.beat = milliseconds(50);
-    made.suspicion_timeout = milliseconds(250);
-    made.quorum_timeout = milliseconds(2500);
-    made.monitors = world_.monitors;
-    return made;
+    elastic::membership_policy policy;
+    policy.initial = world_.members;
+    policy.min = world_.min;
+    policy.beat = milliseconds(50);
+    policy.suspicion_timeout = milliseconds(250);
+    policy.quorum_timeout = milliseconds(2500);
+    policy.monitors = world_.monitors;
+    return policy;
   }
   void start_process(std::uint64_t order, time when) {
     elastic::member self;
@@ -104,34 +105,34 @@ class run {
     self.host = random_.below(static_cast<std::uint64_t>(world_.hosts));
     self.order = order;
     at(when, 0, [this, self] {
-      auto made = std::make_unique<process>(self, policy(), now_);
-      auto& one = *processes_.emplace(self.id, std::move(made)).first->second;
-      tick(one.id);
-      look_at_store(one.id);
+      auto created = std::make_unique<process>(self, policy(), now_);
+      auto& peer = *processes_.emplace(self.id, std::move(created)).first->second;
+      tick(peer.id);
+      look_at_store(peer.id);
     });
   }
   void tick(member_id id) {
     after(draw(8, 14), id, [this, id] {
-      auto& one = *find(id);
-      ++one.turns;
-      one.protocol.tick(now_);
+      auto& peer = *find(id);
+      ++peer.turns;
+      peer.protocol.tick(now_);
       tick(id);
     });
   }
 
   // ---- network ----
-  bool reaches(std::uint64_t from, std::uint64_t to) const {
-    return from == to || (groups_[from] & (std::uint64_t{1} << to)) == 0;
+  bool reaches(std::uint64_t sender, std::uint64_t receiver) const {
+    return sender == receiver || (groups_[sender] & (std::uint64_t{1} << receiver)) == 0;
   }
-  void send(process& from, member_id to, bool reliable, std::function<void(process&)> what) {
-    const auto other = processes_.find(to);
-    if (other == processes_.end()) return;
-    if (!reaches(from.host, other->second->host) || cut_.contains({from.id, to})) return;
+  void send(process& sender, member_id receiver, bool reliable, std::function<void(process&)> callback) {
+    const auto found = processes_.find(receiver);
+    if (found == processes_.end()) return;
+    if (!reaches(sender.host, found->second->host) || cut_.contains({sender.id, receiver})) return;
     if (!reliable && chance(world_.loss)) return;
     const int copies = !reliable && chance(world_.duplicates) ? 2 : 1;
     for (int i = 0; i < copies; ++i) {
-      const auto slow = !reliable && chance(0.05) ? draw(0, 120) : draw(0, 3);
-      after(slow, to, [this, to, what] { what(*find(to)); });
+      const auto delay = !reliable && chance(0.05) ? draw(0, 120) : draw(0, 3);
+      after(delay, receiver, [this, receiver, callback] { callback(*find(receiver)); });
     }
   }
 
@@ -142,109 +143,110 @@ class run {
       look_at_store(id);
     });
   }
-  bool store_hears(process& one) const {
-    return (cut_from_store_ & (std::uint64_t{1} << one.host)) == 0 && !without_store_.contains(one.id);
+  bool reaches_store(process& peer) const {
+    return (cut_from_store_ & (std::uint64_t{1} << peer.host)) == 0 && !without_store_.contains(peer.id);
   }
   void ask_store(member_id id) {
-    auto* const one = find(id);
-    if (one == nullptr || !store_hears(*one) || version_ == 0) return;
+    auto* const peer = find(id);
+    if (peer == nullptr || !reaches_store(*peer) || version_ == 0) return;
     after(draw(0, 3), id,
-          [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
+          [this, id, version = version_, record = record_] { find(id)->protocol.on_record(now_, version, record); });
   }
-  void swap(process& one, const act::swap& wanted) {
-    const auto id = one.id;
-    if (!store_hears(one)) {
+  void swap(process& peer, const act::swap& requested) {
+    const auto id = peer.id;
+    if (!reaches_store(peer)) {
       after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
       return;
     }
     ++swaps_under_way_;
-    at(now_ + draw(0, 3), 0, [this, id, wanted] {
+    at(now_ + draw(0, 3), 0, [this, id, requested] {
       --swaps_under_way_;
-      const bool done = wanted.expected == version_;
+      const bool done = requested.expected == version_;
       if (done) {
-        ledger_.swaps(now_, wanted.next);
+        ledger_.swaps(now_, requested.next);
         ++version_;
-        record_ = wanted.next;
-        for (const auto& [other, its] : processes_) ask_store(other);
+        record_ = requested.next;
+        for (const auto& [other, process] : processes_) ask_store(other);
         plan_echo();
       }
       auto* const asker = find(id);
       if (asker == nullptr) return;
-      if (!store_hears(*asker) || chance(0.02)) {  // the answer is lost
+      if (!reaches_store(*asker) || chance(0.02)) {  // the reply is lost
         after(milliseconds(150), id, [this, id] { find(id)->protocol.store_failed(now_); });
       } else {
-        after(draw(0, 3), id,
-              [this, id, version = version_, record = record_] { find(id)->protocol.learn(now_, version, record); });
+        after(draw(0, 3), id, [this, id, version = version_, record = record_] {
+          find(id)->protocol.on_record(now_, version, record);
+        });
       }
     });
   }
 
-  // ---- what the protocol wants ----
-  void carry_out(process& one) {
+  // ---- actions of the protocol ----
+  void carry_out(process& peer) {
     for (;;) {
-      const auto actions = one.wanted.take();
-      if (actions.empty() || !one.alive) return;
-      for (const auto& what : actions) std::visit([&](const auto& a) { perform(one, a); }, what);
+      const auto actions = peer.outlet.take();
+      if (actions.empty() || !peer.alive) return;
+      for (const auto& requested : actions) std::visit([&](const auto& a) { perform(peer, a); }, requested);
     }
   }
-  void perform(process& one, const act::say& a) {
-    for (const auto id : a.to) {
-      send(one, id, false, [this, said = a.what](process& other) {
-        other.protocol.hear(now_, said);
+  void perform(process& peer, const act::send& a) {
+    for (const auto id : a.recipients) {
+      send(peer, id, false, [this, message = a.message](process& other) {
+        other.protocol.on_heartbeat(now_, message);
         other.protocol.tick(now_);
       });
     }
   }
-  void perform(process& one, const act::swap& a) {
-    ledger_.proposes(now_, one, a.next);
-    swap(one, a);
+  void perform(process& peer, const act::swap& a) {
+    ledger_.proposes(now_, peer, a.next);
+    swap(peer, a);
   }
-  void perform(process& one, const act::stop& a) {
-    tell(std::to_string(one.id) + " is to stop: " + a.why);
-    // Computing, it sees that late; now and then very late.
+  void perform(process& peer, const act::stop& a) {
+    trace(std::to_string(peer.id) + " is to stop: " + a.why);
+    // A computing rank notices the request late, and now and then very late.
     const auto late = chance(0.02) ? draw(100, 1500) : draw(0, 8);
-    one.told = true;
-    after(late, one.id, [this, id = one.id, g = one.generation] {
+    peer.must_stop = true;
+    after(late, peer.id, [this, id = peer.id, g = peer.generation] {
       auto& self = *find(id);
       if (self.generation == g) stop_session(self);
     });
   }
-  void perform(process& one, const act::halt& a) { one.halt = a.step; }
+  void perform(process& peer, const act::halt& a) { peer.halt = a.step; }
   void perform(process&, const act::kill& a) {
     at(now_ + draw(0, 2), 0, [this, id = a.peer.id] { crash(id); });
   }
   void perform(process&, const act::note&) {}
-  void perform(process& one, const act::form& a) {
-    ++one.attempt;
-    one.generation = a.group.generation;
-    one.told = false;
-    one.group = a.group;
-    one.hellos.clear();
-    one.waits = false;
-    one.halt = 0;
-    one.has_state = std::count(a.group.state_sources.begin(), a.group.state_sources.end(), one.id) > 0;
-    if (one.has_state && one.step != a.group.step) throw violation("a holder does not hold the step of its record");
-    greet(one);
-    give_up_later(one, draw(350, 400));
+  void perform(process& peer, const act::form& a) {
+    ++peer.attempt;
+    peer.generation = a.group.generation;
+    peer.must_stop = false;
+    peer.group = a.group;
+    peer.hellos.clear();
+    peer.waits = false;
+    peer.halt = 0;
+    peer.has_state = std::count(a.group.state_sources.begin(), a.group.state_sources.end(), peer.id) > 0;
+    if (peer.has_state && peer.step != a.group.step) throw violation("a holder does not hold the step of its record");
+    greet(peer);
+    time_out_later(peer, draw(350, 400));
   }
-  void perform(process& one, const act::end& a) {
-    one.ended = true;
-    ledger_.ends(now_, one, a);
-    crash(one.id);
+  void perform(process& peer, const act::end& a) {
+    peer.ended = true;
+    ledger_.ends(now_, peer, a);
+    crash(peer.id);
   }
 
   // ---- the session of a process: simulation/session.hpp ----
-  void stop_session(process& one);
-  void greet(process& one);
-  void advance_forming(process& one);
-  void give_state(process& holder, member_id to);
-  void begin_step(process& one);
-  void try_commit(process& one);
-  void give_up_later(process& one, microseconds limit);
+  void stop_session(process& peer);
+  void greet(process& peer);
+  void advance_forming(process& peer);
+  void send_state(process& holder, member_id receiver);
+  void begin_step(process& peer);
+  void try_commit(process& peer);
+  void time_out_later(process& peer, microseconds limit);
 
   // ---- faults: simulation/faults.hpp ----
   void crash(member_id id);
-  void reset(member_id one, member_id other);
+  void reset(member_id first, member_id second);
   member_id anybody();
   void plan_faults();
   void plan_echo();
@@ -255,12 +257,12 @@ class run {
   // ---- the end of faults: simulation/healing.hpp ----
   [[nodiscard]] std::set<member_id> draw_quorum();
   void heal_a_quorum();
-  void leave_faulty(process& one);
+  void leave_faulty(process& peer);
   void await_progress();
   [[nodiscard]] bool is_excused() const;
   void heal_the_rest();
 
-  void tell(const std::string& line) const { ledger_.tell(now_, line); }
+  void trace(const std::string& line) const { ledger_.trace(now_, line); }
 
   muster::random_stream random_;
   world world_;
@@ -269,7 +271,7 @@ class run {
   std::uint64_t last_id_ = 0;
   std::priority_queue<event> queue_;
   crew processes_;
-  std::vector<std::uint64_t> groups_;  // by host: those it does not reach, as bits
+  std::vector<std::uint64_t> groups_;  // by host: bits of the hosts that it does not reach
   std::uint64_t cut_from_store_ = 0;
   int swaps_under_way_ = 0;
   microseconds last_fault_{0};
@@ -278,12 +280,12 @@ class run {
   elastic::generation_record record_;
   ledger ledger_{processes_, record_};
 
-  // Since the faults ended.
+  // After the end of the faults.
   std::set<member_id> quorum_;
-  std::set<std::pair<member_id, member_id>> cut_;  // from, to
+  std::set<std::pair<member_id, member_id>> cut_;  // sender, receiver
   std::set<member_id> without_store_;
   time healed_at_{};
-  std::uint64_t everywhere_ = 0;  // steps that all had committed then
+  std::uint64_t everywhere_ = 0;  // steps that all members had committed at that time
   std::uint64_t turns_ = 0;
   outcome::liveness healing_ = outcome::liveness::no_quorum;
 

@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Ranks and connections that are slow are named, and nothing else is: with tests/elastic/worker as the ranks.
+"""Checks that slow ranks and connections are reported, and nothing else, with tests/elastic/worker as the ranks.
 
 usage: slow.py WHAT --program PATH [--hosts one|each] [--store-program PATH] [--steps N] [--ranks N] [--seed S]
   rank      a rank gets so small a part of a processor (a cgroup's quota) that its steps take ten times as long as the others':
-            it is named within 20 steps
-  link      what leaves one of three hosts (network namespaces) has less than a tenth of the bandwidth of the others: its connection
-            is named within 20 steps, and a rank at which it ends leaves
-  replaced  a rank takes ten times as long as the others and is to leave, while no rank can be spared and another process waits:
-            it is named within 20 steps and ends with 15, the other takes its place, each sample is used once
-  noisy     --steps steps of ranks that are alike, beside processes that take a processor now and then: nothing is named
---hosts says which ranks count as on one host (MUSTER_HOST): over shm or tcp. No time is measured: steps are counted.
-Ends with 77 and says why where there can be no such hosts or quotas.
+            it is reported within 20 steps
+  link      the outgoing bandwidth of a host out of three (network namespaces) is less than a tenth of the others': its connection
+            is reported within 20 steps, and a rank at either end leaves
+  replaced  a rank takes ten times as long as the others and has to leave, while no rank can be spared and another process waits:
+            it is reported within 20 steps and ends with 15, the other process replaces it, each sample is used once
+  noisy     --steps steps of equal ranks, beside processes that occupy a processor now and then: nothing is reported
+--hosts selects the ranks that count as on one host (MUSTER_HOST): over shm or tcp. No time is measured: steps are counted.
+Ends with 77 and prints the reason if such hosts or quotas cannot be created.
 """
 import argparse
 import contextlib
@@ -44,7 +44,7 @@ SKIP = 77
 
 @contextlib.contextmanager
 def job():
-    """Starts ranks, of one host or each of its own, with a store that rank 0 starts."""
+    """Starts ranks, on one host or each on a separate host, with a store that rank 0 starts."""
     with tempfile.TemporaryDirectory(prefix="muster-slow-") as folder:
         crew = []
 
@@ -61,7 +61,7 @@ def job():
 
 
 def read_all(crew):
-    """What they have said so far."""
+    """Reads the ranks' available output."""
     for rank in crew:
         while rank.open and select.select([rank.process.stdout], [], [], 0)[0]:
             rank.read(time.monotonic())
@@ -86,7 +86,7 @@ def refuse_names(crew):
 
 
 def await_name(crew, first, word):
-    """Whatever names it first, in a rank's lines from these on: after how many steps of that rank."""
+    """Waits for the first report, in any rank's lines from `first` on, and checks the rank's number of steps until then."""
     until = time.monotonic() + DEADLINE
     while True:
         took = {}
@@ -120,7 +120,7 @@ def end_all(crew):
 
 
 def quota():
-    """A group of processes with a twentieth of a processor, in short turns: as a slower one, and none that stands still for some steps."""
+    """Creates a cgroup with a twentieth of a processor, in short periods, which acts like a slower processor without long pauses."""
     holding.PERIOD = 20_000
     for files in (holding._version_2(0.05, 0), holding._version_1(0.05, 0)):
         made = holding._make(f"muster-slow-{os.getpid()}", files)
@@ -147,7 +147,7 @@ def run_rank():
             await_name(crew, first, f"rank {victim.rank} is slow")
     finally:
         for group in groups:
-            for _ in range(100):    # its last process may not have gone yet
+            for _ in range(100):    # its last process may not have ended yet
                 with contextlib.suppress(OSError):
                     group.rmdir()
                     break
@@ -180,9 +180,9 @@ def run_link():
         victim = random.Random(options.seed).choice(crew)
         first = [len(rank.lines) for rank in crew]
         ranked[victim.rank].limit(20_000_000, "16kb")
-        await_name(crew, first, f"rank {victim.rank} ")     # what comes to it is slow as well, by late acknowledgements
+        await_name(crew, first, f"rank {victim.rank} ")     # its incoming traffic is slow as well, by late acknowledgements
         until = time.monotonic() + DEADLINE
-        while all(rank.open for rank in crew):  # a rank at either end: which one is the reason cannot be known of three
+        while all(rank.open for rank in crew):  # a rank at either end: with three ranks the cause cannot be identified
             if time.monotonic() > until:
                 raise Failure("no rank leaves")
             select.select([rank.process.stdout for rank in crew], [], [], DEADLINE)
@@ -196,7 +196,7 @@ def run_link():
 def run_replaced():
     with job() as (crew, start):
         slow = random.Random(options.seed).randrange(options.ranks)
-        for rank in range(options.ranks + 1):   # the last one finds no room
+        for rank in range(options.ranks + 1):   # the last process finds no room
             if rank == options.ranks:
                 for one in crew:
                     one.expect("ready")

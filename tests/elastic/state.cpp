@@ -11,7 +11,7 @@
 
 namespace {
 
-// An owner that keeps what a step changes apart, as error feedback does.
+// An owner that keeps the changes of a step apart, as error feedback does.
 struct apart {
   int value = 1;
   int next = 1;
@@ -22,7 +22,7 @@ struct apart {
   }
 };
 
-// One whose state has no fixed size.
+// An owner whose state has no fixed size.
 struct diary {
   std::string text;
 
@@ -105,17 +105,17 @@ TEST_CASE("a part that came with use is restored as the others are") {
 TEST_CASE("a part without a place of its own is restored on failure where that is asked for") {
   diary words{"so far"};
   struct restored {
-    diary* of;
+    diary* target;
     void describe(muster::state_parts& parts) {
       parts.add(
           "restored diary", muster::state_kind::replicated, [this] { return saved(); },
           [this](std::span<const std::byte> bytes) {
-            of->text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+            target->text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
           },
           muster::in_step::restore_on_failure);
     }
     [[nodiscard]] std::vector<std::byte> saved() const {
-      const auto bytes = std::as_bytes(std::span(of->text));
+      const auto bytes = std::as_bytes(std::span(target->text));
       return {bytes.begin(), bytes.end()};
     }
   } owner{&words};
@@ -178,11 +178,11 @@ TEST_CASE("the digest is of what is replicated and of the position") {
 }
 
 TEST_CASE("a state goes where another was") {
-  auto there = numbers{100} | muster::shuffle(3) | muster::batch(30);
-  auto here = numbers{100} | muster::shuffle(3) | muster::batch(30);
+  auto source = numbers{100} | muster::shuffle(3) | muster::batch(30);
+  auto destination = numbers{100} | muster::shuffle(3) | muster::batch(30);
   weights model;
-  muster::state ahead{model, there.cursor()};
-  muster::state behind{model, here.cursor()};
+  muster::state ahead{model, source.cursor()};
+  muster::state behind{model, destination.cursor()};
   for (int k = 0; k < 3; ++k) {
     ahead.begin_step();
     ahead.commit_step();
@@ -190,7 +190,7 @@ TEST_CASE("a state goes where another was") {
   CHECK(ahead.position().is_beyond(behind.position()));
   CHECK_FALSE(behind.position().is_beyond(ahead.position()));
   behind.move_to(ahead.position());
-  CHECK(here.cursor() == there.cursor());
+  CHECK(destination.cursor() == source.cursor());
   CHECK(behind.position() == ahead.position());
   CHECK_FALSE(behind.position().is_beyond(ahead.position()));
 
@@ -201,13 +201,13 @@ TEST_CASE("a state goes where another was") {
 }
 
 TEST_CASE("parts have names of their own, and come with use") {
-  weights one, two;
-  CHECK_THROWS_WITH((muster::state{one, two}), contains("two parts of the state are named 'weights'"));
-  CHECK_THROWS_AS((muster::state{muster::restored_values{"", std::span(one.values)}}), muster::configuration_error);
+  weights first, second;
+  CHECK_THROWS_WITH((muster::state{first, second}), contains("two parts of the state are named 'weights'"));
+  CHECK_THROWS_AS((muster::state{muster::restored_values{"", std::span(first.values)}}), muster::configuration_error);
   auto loader = numbers{100} | muster::batch(30);
   CHECK_THROWS_WITH((muster::state{loader.cursor(), loader.cursor()}), contains("two cursors"));
 
-  muster::state state{one};
+  muster::state state{first};
   CHECK(state.parts().size() == 1);
   CHECK_FALSE(state.has_data());
   CHECK(state.progress().epoch == 0.0);

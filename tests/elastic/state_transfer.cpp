@@ -44,7 +44,7 @@ struct parts_of_some_size {
   int own = 0;
 };
 
-// A transport that damages a byte of the first large message that it receives.
+// A transport that damages one byte of the first large message that it receives.
 class damaging_transport final : public muster::transport_decorator {
  public:
   using transport_decorator::transport_decorator;
@@ -59,8 +59,8 @@ class damaging_transport final : public muster::transport_decorator {
     if (&r == watched_ && !std::exchange(damaged_, true)) r.data[r.bytes / 2] ^= std::byte{1};
     return true;
   }
-  [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call& how) override {
-    return std::make_unique<damaging_transport>(inner().subgroup(how));
+  [[nodiscard]] std::unique_ptr<muster::transport> subgroup(const muster::subgroup_call& call) override {
+    return std::make_unique<damaging_transport>(inner().subgroup(call));
   }
 
  private:
@@ -68,7 +68,7 @@ class damaging_transport final : public muster::transport_decorator {
   bool damaged_ = false;
 };
 
-void go_to(muster::state& of, std::uint64_t steps) { of.move_to({.steps = steps}); }
+void go_to(muster::state& state, std::uint64_t steps) { state.move_to({.steps = steps}); }
 
 }  // namespace
 
@@ -78,20 +78,21 @@ TEST_CASE("ranks that are behind receive the state of the furthest rank, and no 
   for (std::uint64_t seed = first; seed < first + 12; ++seed) {
     muster::random_stream draw(seed);
     const int ranks = 2 + static_cast<int>(draw.below(4));
-    // By rank: steps done, may its state count, does it go in place, what it has of the holders' state.
+    // Plans by rank: steps done, whether its state may count, whether it is received in place, and its differences from
+    // the holders' state.
     struct plan {
       std::uint64_t steps = 5;
       bool holds = true, in_place = false;
-      std::vector<std::size_t> wrong;  // bytes of the large part
+      std::vector<std::size_t> wrong;  // damaged bytes of the large part
     };
     std::vector<plan> plans(static_cast<std::size_t>(ranks));
     for (std::size_t r = 1; r < plans.size(); ++r) {
-      auto& one = plans[r];
+      auto& planned = plans[r];
       if (draw.below(3) == 0) continue;  // a holder
-      one.steps = draw.below(2) * 4;
-      one.holds = one.steps != 0 && draw.below(2) == 0;
-      one.in_place = !one.holds && draw.below(2) == 0;
-      for (auto n = draw.below(3); n > 0; --n) one.wrong.push_back(draw.below(11 * mebi + 3));
+      planned.steps = draw.below(2) * 4;
+      planned.holds = planned.steps != 0 && draw.below(2) == 0;
+      planned.in_place = !planned.holds && draw.below(2) == 0;
+      for (auto n = draw.below(3); n > 0; --n) planned.wrong.push_back(draw.below(11 * mebi + 3));
     }
     INFO("seed " << seed << ", " << ranks << " ranks");
     std::mutex one_at_a_time;
@@ -119,7 +120,7 @@ TEST_CASE("ranks that are behind receive the state of the furthest rank, and no 
 
 TEST_CASE("replicas at one position that differ get the state that most of them have") {
   const int odd = GENERATE(0, 1, 3);
-  const test::heard_log heard;
+  const test::heard_log log;
   test::run_ranks(4, [&](muster::group& world) {
     parts_of_some_size owned(1);
     if (world.rank() == odd) owned.large[5 * mebi] ^= 1;
@@ -129,7 +130,7 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
     if (copied != (world.rank() == odd)) throw muster::mismatch_error("the wrong rank copied");
     if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the replicas still differ");
   });
-  CHECK_THAT(heard.text(), contains("declared keep_on_failure"));
+  CHECK_THAT(log.text(), contains("declared keep_on_failure"));
 }
 
 TEST_CASE("a state that was damaged on its way is refused, and that of before stays") {
@@ -143,7 +144,7 @@ TEST_CASE("a state that was damaged on its way is refused, and that of before st
     try {
       (void)muster::detail::transfer_state(world, state, {.may_hold = rank == 0});
     } catch (const muster::error&) {
-      refused = std::current_exception();  // by the only one that receives
+      refused = std::current_exception();  // thrown by the only rank that receives
     }
     return owned.large == parts_of_some_size(rank == 0 ? 1 : 99).large && state.steps() == (rank == 0 ? 3 : 0);
   };

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Elastic jobs under Open MPI with ULFM whose ranks are killed: the rest are connected anew by shrinking MPI's world, and all
-end well with the same state.
+"""Elastic jobs under Open MPI with ULFM whose ranks are killed: the other ranks connect again by shrinking MPI's world, and
+all end with 0 and the same state.
 
 usage: ulfm.py [kill|refuse|late] --program PATH [--ranks 3] [--rounds 5] [--transport mpi|tcp|both] [--seed S]
                [--first I] [--victims 0,1]                                              (test_elastic_worker)
-  kill     one or two ranks die by SIGKILL at a random moment, the second perhaps during the recovery from the first. Where
-           two die and only they had committed the last step, the others may end with 14, all of them: that is counted.
-           With --victims it is these, in this order
-  refuse   a process of another mpirun would join: it ends with a line that says why not, the ranks train on
-  late     a rank comes after more than half the patience: the others wait for it in MPI_Init, before any is a member
+  kill     one or two ranks die by SIGKILL at a random moment, the second perhaps during the recovery from the first. If
+           two ranks die and only these had committed the last step, the others may all end with 14, which is counted.
+           --victims selects the ranks and their order
+  refuse   a process of another mpirun tries to join: it ends with one line that explains the refusal, and the ranks continue
+  late     a rank starts after more than half the quorum timeout: the others wait in MPI_Init, before any rank is a member
 
-The time is that from the first kill to the end of the first step that the last survivor has done without the killed ones.
-With both transports the rounds of one and the other take turns.
+The printed time lasts from the first kill until the last survivor has finished its first step without the killed ranks.
+With both transports the rounds alternate.
 """
 import os
 import random
@@ -30,13 +30,13 @@ parser.add_argument("--victims", help="ranks, separated by commas")
 options = parser.parse_args()
 skip_without_ulfm()
 TRANSPORTS = ["mpi", "tcp"] if options.transport == "both" else [options.transport]
-EPOCHS = 25 if options.what == "refuse" else 5  # of 10 steps of 10 ms: the process that would join starts MPI first
+EPOCHS = 25 if options.what == "refuse" else 5  # 10 steps of 10 ms each: the joining process has to start MPI first
 GUEST = "guest"
 PATIENCE = 4 if options.what == "late" else 30
 
 
 class Round:
-    """One job and what is done to it."""
+    """A job and its faults."""
 
     def __init__(self, number, transport):
         self.draw = random.Random(f"{options.seed}.{number}")
@@ -95,7 +95,7 @@ class Round:
         return any(one == rank and text in rest for one, _, rest in self.job.lines)
 
     def run(self):
-        """Seconds from the kill to the first step without the victims; nothing when their state was lost with them."""
+        """Returns the seconds from the kill to the first step without the victims; None if the state was lost with the victims."""
         try:
             for said in self.job.events():
                 self.hear(*said)
@@ -129,7 +129,7 @@ kills = dict.fromkeys(TRANSPORTS, 0)
 
 
 def one_round(number):
-    """Per transport."""
+    """Runs a round over each transport and returns the times by transport."""
     times = {}
     for transport in TRANSPORTS:
         turn = Round(number, transport)

@@ -1,22 +1,23 @@
-// One rank of an elastic job that can tell whether every sample was used exactly once: its state has a checksum of all
-// ids that committed steps used, which is a function of the data alone. The tests beside it start it and do things to
-// it.
+// A rank of an elastic job that can verify that every sample was used exactly once: its state has a checksum of all
+// ids that committed steps used, which is a function of the data alone. The test scripts in this folder start it and
+// cause faults.
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
 //                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--throws STEP]
 //                            [--until FILE]
-//   --values   floats of the model, which are reduced in each step and copied to those that join
-//   --ballast  more of the state, which is copied alone
-//   --work     what each step takes beside that, asleep
-//   --burn     and of a processor
-//   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
-//   --disk     megabytes a second that files are written and read at
-//   --throws   from this step on its rank 0 throws a timeout_error that is of nothing of the job's
-//   --until    the epoch in which this file is there is the last, if --epochs does not end before
-//   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
+//   --values   number of floats of the model, which are reduced in each step and copied to ranks that join
+//   --ballast  further state, which is only copied
+//   --work     additional time per step, asleep
+//   --burn     additional processor time per step
+//   --checkpoint  continues from the checkpoint there, and saves after each epoch: "saves PROCESS", then "saved"
+//   --disk     megabytes per second at which files are written and read
+//   --throws   from this step on, rank 0 throws a timeout_error that is unrelated to the job's group
+//   --until    the epoch in which this file exists is the last, unless --epochs ends the run before
+//   --steps    prints when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 //              and "named TEXT" when the log names a rank or a connection as slow
-// It says "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each, "done CHECKSUM STEPS
-// GENERATION" at the end, "ended STATUS TEXT" for other ends; "wrong TEXT" when the state is not what it must be.
+// It prints "ready PROCESS" when it has a group, "rebuilt GENERATION RANK SIZE ORIGINS" for each group, "done CHECKSUM
+// STEPS GENERATION" at the end, "ended STATUS TEXT" for other ends, and "wrong TEXT" when the state is not the expected
+// one.
 #include <sys/syscall.h>
 #include <time.h>
 #include <unistd.h>
@@ -44,7 +45,7 @@
 
 namespace {
 
-double bytes_a_second = 0;  // 0: as fast as it is
+double bytes_a_second = 0;  // 0: unlimited
 
 ssize_t take_time(ssize_t bytes) {
   if (bytes > 0 && bytes_a_second > 0)
@@ -54,7 +55,7 @@ ssize_t take_time(ssize_t bytes) {
 
 }  // namespace
 
-// A slow disk: these stand in front of the C library's.
+// Simulates a slow disk: these functions replace the C library's.
 extern "C" ssize_t write(int file, const void* bytes, size_t size) {
   return take_time(::syscall(SYS_write, file, bytes, size));
 }
@@ -64,7 +65,7 @@ extern "C" ssize_t read(int file, void* bytes, size_t size) {
 
 namespace {
 
-struct words {
+struct worker_options {
   std::uint64_t samples = 1000;
   std::uint64_t batch = 50;
   std::uint64_t epochs = 4;
@@ -78,44 +79,44 @@ struct words {
   std::string until;
 };
 
-words read_words(int argc, char** argv) {
-  words read;
+worker_options parse_options(int argc, char** argv) {
+  worker_options parsed;
   for (int i = 1; i < argc; ++i) {
     const std::string name = argv[i];
     const auto number = [&] { return i + 1 < argc ? std::strtod(argv[++i], nullptr) : 0.0; };
-    if (name == "--samples") read.samples = static_cast<std::uint64_t>(number());
-    if (name == "--batch") read.batch = static_cast<std::uint64_t>(number());
-    if (name == "--epochs") read.epochs = static_cast<std::uint64_t>(number());
-    if (name == "--values") read.values = static_cast<std::size_t>(number());
-    if (name == "--work") read.work = number();
-    if (name == "--burn") read.burn = number();
-    if (name == "--ballast") read.ballast = static_cast<std::size_t>(number() * 1e6);
+    if (name == "--samples") parsed.samples = static_cast<std::uint64_t>(number());
+    if (name == "--batch") parsed.batch = static_cast<std::uint64_t>(number());
+    if (name == "--epochs") parsed.epochs = static_cast<std::uint64_t>(number());
+    if (name == "--values") parsed.values = static_cast<std::size_t>(number());
+    if (name == "--work") parsed.work = number();
+    if (name == "--burn") parsed.burn = number();
+    if (name == "--ballast") parsed.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--disk") bytes_a_second = number() * 1e6;
-    if (name == "--steps") read.steps = true;
-    if (name == "--throws") read.throws = static_cast<std::uint64_t>(number());
-    if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
-    if (name == "--until" && i + 1 < argc) read.until = argv[++i];
+    if (name == "--steps") parsed.steps = true;
+    if (name == "--throws") parsed.throws = static_cast<std::uint64_t>(number());
+    if (name == "--checkpoint" && i + 1 < argc) parsed.checkpoint = argv[++i];
+    if (name == "--until" && i + 1 < argc) parsed.until = argv[++i];
   }
-  return read;
+  return parsed;
 }
 
-void say(const std::string& line) {
-  const std::string whole = line + "\n";
-  (void)!::write(STDOUT_FILENO, whole.data(), whole.size());
+void print_line(const std::string& line) {
+  const std::string text = line + "\n";
+  (void)!::write(STDOUT_FILENO, text.data(), text.size());
 }
 
-// Milliseconds of a processor that this thread had.
+// Returns the thread's processor time, in milliseconds.
 double processor_time() {
-  timespec had{};
-  (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &had);
-  return 1e3 * static_cast<double>(had.tv_sec) + 1e-6 * static_cast<double>(had.tv_nsec);
+  timespec time{};
+  (void)::clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
+  return 1e3 * static_cast<double>(time.tv_sec) + 1e-6 * static_cast<double>(time.tv_nsec);
 }
 
-// Between the steps, so that a reader can count them.
-void name_what_is_slow() {
+// Prints the slow ranks and connections between the steps, so that a reader can count these.
+void print_slow_ranks() {
   muster::set_log_callback([](const muster::log_message& message) {
     std::fprintf(stderr, "%.*s\n", static_cast<int>(message.text.size()), message.text.data());
-    if (message.text.find(" slow: ") != std::string_view::npos) say("named " + std::string(message.text));
+    if (message.text.find(" slow: ") != std::string_view::npos) print_line("named " + std::string(message.text));
   });
 }
 
@@ -139,26 +140,26 @@ struct model {
 
   void learn() {
     for (std::size_t k = 0; k < weights.size(); ++k) weights[k] += gradient[k];
-    used += brought[0];
-    count += brought[1];
-    enough += brought[2];
+    used += last_sums[0];
+    count += last_sums[1];
+    enough += last_sums[2];
   }
 
   std::uint64_t used = 0;
   std::uint64_t count = 0;
-  std::uint64_t enough = 0;       // ranks that saw the file of --until, all steps together
-  std::uint64_t brought[3] = {};  // by the last step: to each
+  std::uint64_t enough = 0;         // number of ranks that saw the file of --until, summed over all steps
+  std::uint64_t last_sums[3] = {};  // sums of the last step for each of the three totals
   muster::buffer<float> weights;
   muster::buffer<float> gradient;
   muster::buffer<std::uint8_t> ballast;
 };
 
-// The generations that the events tell of.
+// Counts the generations that the events report.
 class generations final : public muster::event_sink {
  public:
-  void record(const muster::event& seen) noexcept override {
-    if (seen.what != muster::activity::rebuild || seen.bytes <= last || seen.end < seen.begin) return;
-    last = seen.bytes;
+  void record(const muster::event& measured) noexcept override {
+    if (measured.what != muster::activity::rebuild || measured.bytes <= last || measured.end < measured.begin) return;
+    last = measured.bytes;
     ++count;
   }
   std::uint64_t last = 0;
@@ -168,105 +169,107 @@ class generations final : public muster::event_sink {
   muster::scoped_event_sink installed_{*this};
 };
 
-// Compares what a change says with the group and the state behind it.
-void check_change(const muster::elastic::change& what, const muster::group& ranks, const muster::state& state) {
+// Compares a reported change with the group and the state after it.
+void check_change(const muster::elastic::change& change, const muster::group& ranks, const muster::state& state) {
   const auto at = state.position();
-  const bool was_member = what.rank_before >= 0, is_first = what.generation == 1;
-  const double times[] = {what.detect, what.agree, what.connect, what.state};
-  const auto rank = static_cast<std::size_t>(what.rank);
+  const bool was_member = change.rank_before >= 0, is_first = change.generation == 1;
+  const double times[] = {change.detect, change.agree, change.connect, change.state};
+  const auto rank = static_cast<std::size_t>(change.rank);
   const std::pair<const char*, bool> facts[] = {
-      {"rank", what.rank == ranks.rank() && what.size == ranks.size()},
-      {"origin", std::cmp_equal(what.origin.size(), what.size) && what.origin[rank] == what.rank_before},
-      {"size before", std::ranges::all_of(what.origin, [&](int before) { return before < what.size_before; })},
-      {"step", at.steps + at.evaluations + at.runs == what.step},
-      {"copied", was_member || is_first || what.copied},
-      {"reason", is_first || !what.why.empty()},
+      {"rank", change.rank == ranks.rank() && change.size == ranks.size()},
+      {"origin", std::cmp_equal(change.origin.size(), change.size) && change.origin[rank] == change.rank_before},
+      {"size before", std::ranges::all_of(change.origin, [&](int before) { return before < change.size_before; })},
+      {"step", at.steps + at.evaluations + at.runs == change.step},
+      {"copied", was_member || is_first || change.copied},
+      {"reason", is_first || !change.why.empty()},
       {"times", !was_member || std::ranges::all_of(times, [](double part) { return part > 0; })},
   };
   for (const auto& [name, holds] : facts) {
     if (holds) continue;
-    say(std::string("wrong ") + name + " of a change");
+    print_line(std::string("wrong ") + name + " of a change");
     std::_Exit(70);
   }
 }
 
-void train(muster::context& context, const words& asked) {
-  if (asked.steps) name_what_is_slow();
-  auto loader = numbers{asked.samples} | muster::shuffle(7) | muster::batch(asked.batch);
-  model learned(context, asked.values, asked.ballast);
+void train(muster::context& context, const worker_options& options) {
+  if (options.steps) print_slow_ranks();
+  auto loader = numbers{options.samples} | muster::shuffle(7) | muster::batch(options.batch);
+  model learned(context, options.values, options.ballast);
   muster::state state{learned, loader.cursor()};
-  const generations told;
+  const generations events;
   std::uint64_t rebuilt = 0;
   std::optional<muster::checkpoint> store;
-  if (!asked.checkpoint.empty()) store.emplace(asked.checkpoint);
-  muster::elastic::session_options options;
-  options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& what) {
+  if (!options.checkpoint.empty()) store.emplace(options.checkpoint);
+  muster::elastic::session_options session_options;
+  session_options.on_rebuild = [&](muster::group& ranks, const muster::elastic::change& change) {
     ++rebuilt;
-    check_change(what, ranks, state);
+    check_change(change, ranks, state);
     std::string origins;
-    for (const int rank : what.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
-    say("rebuilt " + std::to_string(what.generation) + " " + std::to_string(what.rank) + " " +
-        std::to_string(what.size) + " " + origins);
+    for (const int rank : change.origin) origins += (origins.empty() ? "" : ",") + std::to_string(rank);
+    print_line("rebuilt " + std::to_string(change.generation) + " " + std::to_string(change.rank) + " " +
+               std::to_string(change.size) + " " + origins);
   };
-  auto session = muster::elastic::session(context, options);
+  auto session = muster::elastic::session(context, session_options);
   const auto check = [&] {
-    // Every weight has been moved by the number of samples: what a lost or doubled step would change.
+    // Every weight equals the number of samples, which a lost or repeated step would change.
     for (const float weight : learned.weights) {
       if (weight != static_cast<float>(learned.count)) {
-        say("wrong weight " + std::to_string(weight) + " after " + std::to_string(learned.count) + " samples");
+        print_line("wrong weight " + std::to_string(weight) + " after " + std::to_string(learned.count) + " samples");
         std::_Exit(70);
       }
     }
   };
   bool first = true;
-  const auto step = [&](muster::step& now) {
-    if (std::exchange(first, false)) say("ready " + std::to_string(::getpid()));
-    const auto batch = loader.next(now.shard());
-    if (now.number() >= asked.throws && now.group().rank() == 0)
+  const auto step = [&](muster::step& current) {
+    if (std::exchange(first, false)) print_line("ready " + std::to_string(::getpid()));
+    const auto batch = loader.next(current.shard());
+    if (current.number() >= options.throws && current.group().rank() == 0)
       throw muster::timeout_error("results", {}, "the program's own store did not answer");
     std::uint64_t mine = 0;
-    for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
-    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
-    for (const double until = asked.burn > 0 ? processor_time() + asked.burn : 0; processor_time() < until;) {
+    for (const auto id : batch.samples) mine += mark_of(id, current.epoch());
+    std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.work));
+    for (const double until = options.burn > 0 ? processor_time() + options.burn : 0; processor_time() < until;) {
     }
     for (float& g : learned.gradient) g = static_cast<float>(batch.samples.size());
-    muster::allreduce(now.group(), learned.gradient.span(), muster::sum);
-    learned.brought[0] = mine;
-    learned.brought[1] = batch.samples.size();
-    learned.brought[2] = !asked.until.empty() && ::access(asked.until.c_str(), F_OK) == 0 ? 1 : 0;
-    muster::allreduce(now.group(), learned.brought, muster::sum);
+    muster::allreduce(current.group(), learned.gradient.span(), muster::sum);
+    learned.last_sums[0] = mine;
+    learned.last_sums[1] = batch.samples.size();
+    learned.last_sums[2] = !options.until.empty() && ::access(options.until.c_str(), F_OK) == 0 ? 1 : 0;
+    muster::allreduce(current.group(), learned.last_sums, muster::sum);
     learned.learn();
-    if (asked.steps) {
+    if (options.steps) {
       const auto at = std::chrono::nanoseconds(muster::clock::now().time_since_epoch()).count();
-      say("step " + std::to_string(now.number()) + " " + std::to_string(now.generation()) + " " +
-          std::to_string(now.group().size()) + " " + std::to_string(at));
+      print_line("step " + std::to_string(current.number()) + " " + std::to_string(current.generation()) + " " +
+                 std::to_string(current.group().size()) + " " + std::to_string(at));
     }
   };
-  if (store && store->load(session, state)) say("goes on after " + std::to_string(state.steps()));
+  if (store && store->load(session, state)) print_line("goes on after " + std::to_string(state.steps()));
   const auto epochs = [&] {
-    return learned.enough == 0 ? asked.epochs : (learned.count + asked.samples - 1) / asked.samples;
+    return learned.enough == 0 ? options.epochs : (learned.count + options.samples - 1) / options.samples;
   };
   while (session.run(state, step, {.epochs = epochs()})) {
     check();
     if (!store) continue;
-    say("saves " + std::to_string(state.steps()));
+    print_line("saves " + std::to_string(state.steps()));
     store->save(session, state);
-    say("saved");
+    print_line("saved");
   }
-  std::uint64_t wanted = 0;
+  std::uint64_t expected = 0;
   for (std::uint64_t epoch = 0; epoch < epochs(); ++epoch) {
-    for (std::uint64_t id = 0; id < asked.samples; ++id) wanted += mark_of(id, epoch);
+    for (std::uint64_t id = 0; id < options.samples; ++id) expected += mark_of(id, epoch);
   }
-  if (learned.used != wanted || learned.count != asked.samples * epochs()) {
-    say("wrong samples: " + std::to_string(learned.count) + " used of " + std::to_string(asked.samples * epochs()));
+  if (learned.used != expected || learned.count != options.samples * epochs()) {
+    print_line("wrong samples: " + std::to_string(learned.count) + " used of " +
+               std::to_string(options.samples * epochs()));
     std::_Exit(70);
   }
-  if (told.last != session.generation() || told.count > rebuilt) {
-    say("wrong events: " + std::to_string(told.count) + " generations, the last " + std::to_string(told.last));
+  if (events.last != session.generation() || events.count > rebuilt) {
+    print_line("wrong events: " + std::to_string(events.count) + " generations, the last " +
+               std::to_string(events.last));
     std::_Exit(70);
   }
-  say("done " + std::to_string(learned.used) + " " + std::to_string(state.steps()) + " " +
-      std::to_string(session.generation()));
+  print_line("done " + std::to_string(learned.used) + " " + std::to_string(state.steps()) + " " +
+             std::to_string(session.generation()));
 }
 
 }  // namespace
@@ -274,9 +277,9 @@ void train(muster::context& context, const words& asked) {
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     try {
-      train(context, read_words(argc, argv));
+      train(context, parse_options(argc, argv));
     } catch (const muster::error& failure) {
-      say("ended " + std::to_string(failure.exit_status()) + " " + failure.what());
+      print_line("ended " + std::to_string(failure.exit_status()) + " " + failure.what());
       throw;
     }
   });

@@ -32,7 +32,7 @@ class naive_store {
     const bool there = items_.contains(key);
     const std::uint64_t version = there ? items_[key].version : 0;
     const std::string value = there ? items_[key].value : "";
-    switch (asked.what) {
+    switch (asked.call) {
       case store_call::get:
         tell(from, asked.id, store_status::done, version, value);
         break;

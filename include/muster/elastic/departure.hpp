@@ -1,4 +1,4 @@
-// How a process' part in an elastic job ends.
+// The end of a process's part in an elastic job.
 #pragma once
 
 #include <string>
@@ -7,29 +7,30 @@
 
 namespace muster { inline namespace v0 { namespace elastic {
 
-/// Why a process' part in the job is over; each is the exit status of a process that ends so.
+/// The reason why a process's part in the job is over. Its number is the exit status of such a process.
 enum class exit_reason : int {
-  left = 143,          ///< it was asked to, as by SIGTERM
-  fenced = 10,         ///< the others went on without it
-  too_few = 11,        ///< fewer than `--min-ranks` were left for as long as the patience
-  no_majority = 12,    ///< suspects, and no majority that agrees, for as long as the patience
-  never_started = 13,  ///< the first generation did not come together, or no member took a joiner in
-  state_lost = 14,     ///< all members that had the state died before another had copied it
-  too_slow = 15        ///< it held up the others, and slow members are to leave
+  left = 143,          ///< a request to leave, such as SIGTERM
+  fenced = 10,         ///< the other members continued without it
+  too_few = 11,        ///< fewer than `--min-ranks` were left for the whole quorum timeout
+  no_majority = 12,    ///< suspects, and no majority that agrees, for the whole quorum timeout
+  never_started = 13,  ///< the first generation was not formed, or no member admitted the joiner
+  state_lost = 14,     ///< all members that had the state died before another member had copied it
+  too_slow = 15        ///< the process delayed the others, and slow members are to leave
 };
 
-/// This process' part in the job is over, though the job may go on.
+/// Reports that this process's part in the job is over; the job itself may continue.
 class departure : public error {
  public:
-  /// `text` is one line: problem (why) suggestion; `is_first`: of the members that are left, this one saves.
+  /// Takes the text, one line: problem (why) suggestion. `is_first`: true at the one remaining member that saves the
+  /// state.
   departure(exit_reason why, const std::string& text, bool is_first = false)
       : error(error_kind::peer_failure, text), why_(why), is_first_(is_first) {}
 
-  /// The reason; its number is the exit status.
+  /// Returns the reason; its number is the exit status.
   [[nodiscard]] exit_reason why() const noexcept { return why_; }
-  /// Whether the whole job ends here, for want of members or because all have left, and this is the one of the members
-  /// that saves the state: it is that of the last step that this process committed, and the context's world is this
-  /// process alone.
+  /// Returns true if the whole job ends here, because too few members are left or because all have left, and this
+  /// process is the member that saves the state. The state is then the state after the last step that this process
+  /// committed, and the context's world is this process alone.
   ///
   ///     catch (const muster::elastic::departure& gone) {
   ///       auto alone = muster::fixed_session(context);

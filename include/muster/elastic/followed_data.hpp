@@ -1,5 +1,5 @@
-// Data that all ranks have to agree about: which version, where they grow, and which rank reads what, where they lie in
-// shards.
+// Agreement of all ranks about their data: the version of data that grows, and the assignment of samples to ranks for
+// data in shards.
 #pragma once
 
 #include <cstdint>
@@ -10,36 +10,37 @@
 
 namespace muster { inline namespace v0 {
 
-/// A state_owner, to stand before loader.cursor() in a `state`; a training has one. Ranks that have opened different
-/// versions of a source that is followed (`records:FOLDER?follow`) begin with the oldest of them. In the last step of
-/// an epoch, or every N steps (`records:FOLDER?every=N`), they agree on the newest version that all of them see, and
-/// the next epoch has its records, or the one that they are in: which version that is belongs to the state, is saved
-/// with it and copied to a rank that joins. Of a source in shards
-/// (`shards:FOLDER?local`) the ranks tell one another before a step which of them they have, whenever ranks have come
-/// or gone or the source has grown, and each sample goes to a rank that has it
-/// (`loader::deal_by`); a step throws data_error at every rank where manifests differ. Of other sources it is nothing.
+/// A state_owner for data that all ranks have to agree about. List it before `loader.cursor()` in a `state`; a training
+/// has at most one. Ranks that have opened different versions of a growing source (`records:FOLDER?follow`) begin with
+/// the oldest version. In the last step of an epoch, or every N steps (`records:FOLDER?every=N`), they agree on the
+/// newest version that all ranks see. The next epoch then uses that version's records, or with `every` the present
+/// epoch does. The version is a part of the state: it is saved with the state and copied to a rank that joins.
+///
+/// For a source in shards (`shards:FOLDER?local`) the ranks exchange before a step which shards they have, whenever
+/// ranks have joined or left or the source has grown. Each sample is then assigned to a rank that has it
+/// (`loader::deal_by`). A step throws data_error at every rank if manifests differ. For other sources it does nothing.
 /// Refers to the loader.
 class followed_data {
  public:
-  /// `data` must outlive it.
+  /// Refers to `data`, which must outlive it.
   explicit followed_data(loader& data) noexcept : data_(&data) {}
   void describe(state_parts& parts);  ///< as a state_owner
 
  private:
-  void meet(step& with);
-  std::uint64_t go_to_oldest(group& ranks);
+  void agree_before(step& current);
+  std::uint64_t open_oldest(group& ranks);
 
   loader* data_;
-  /// What has to change, at all ranks, before they have to tell one another anew.
-  struct meeting {
+  /// The inputs of the last agreement. When no input has changed, at all ranks, the ranks need no new exchange.
+  struct agreement_inputs {
     std::uint64_t generation = 0;
     int world = 0;
     std::uint64_t records = 0;
-    friend bool operator==(const meeting&, const meeting&) = default;
+    friend bool operator==(const agreement_inputs&, const agreement_inputs&) = default;
   };
-  meeting met_;
-  std::uint64_t next_ = 0;    // records, that were agreed on last
-  std::uint64_t agreed_ = 0;  // the same, if the step under way commits
+  agreement_inputs agreed_inputs_;
+  std::uint64_t next_ = 0;    // number of records that the ranks agreed on last
+  std::uint64_t agreed_ = 0;  // the same number, if the step under way commits
 };
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// Cutting data into shards at the start of a job, and sending each to the rank that is to hold it.
+// Cuts data into shards at the start of a job and sends each shard to the rank that holds it.
 #pragma once
 
 #include <optional>
@@ -9,21 +9,22 @@
 
 namespace muster { inline namespace v0 {
 
-/// How place_shards() cuts.
+/// The options of place_shards().
 struct placement_options {
-  /// A shard for each rank, as shard_rule has it: "range", "hash:KEY" or, with a weight for each, "weights:2,1,1".
+  /// The assignment of records to one shard per rank, as in shard_rule: "range", "hash:KEY" or, with a weight for each
+  /// rank, "weights:2,1,1".
   std::string by = "range";
   int root = 0;  ///< the rank that has the data
 };
 
-/// Collective, before training: the root cuts its records into a shard for each rank and sends each rank its own, which
-/// that writes into its `folder`. All get the same manifest; each opens what it holds by "shards:FOLDER?local". Ranks
-/// may name one folder or several. Where all have the shards of these records already, as after a restart, nothing is
-/// sent. `from` is used at the root alone. About 2 MiB are on their way at once.
+/// Cuts the root's records into a shard for each rank and sends each rank its shard, which that rank writes into its
+/// `folder`. Collective; call it before training. All ranks receive the same manifest, and each opens its own shard by
+/// "shards:FOLDER?local". Ranks may name one folder or several. If all ranks have the shards of these records already,
+/// as after a restart, nothing is sent. `records` is used at the root alone. About 2 MiB are under way at once.
 ///
-/// Throws configuration_error for a folder with other records and one that cannot be written, and what the rule and the
-/// source throw; peer_failure at the other ranks; the errors of collectives.
-void place_shards(group& ranks, const std::optional<any_record_source>& from, const std::string& folder,
-                  const placement_options& how = {});
+/// Throws configuration_error for a folder with other records and for a folder that cannot be written, the errors of
+/// the rule and the source, peer_failure at the other ranks, and the errors of collectives.
+void place_shards(group& ranks, const std::optional<any_record_source>& records, const std::string& folder,
+                  const placement_options& options = {});
 
 }}  // namespace muster::v0

@@ -1,4 +1,4 @@
-// A training as a sequence of steps, each of which commits or did not happen.
+// A training as a sequence of steps. Each step either commits or has no effect.
 #pragma once
 
 #include <concepts>
@@ -13,23 +13,23 @@
 
 namespace muster { inline namespace v0 {
 
-/// The end of a `session::run`. Numbers count from the start of the training, so that a rank that joins later ends with
-/// the others; 0: no limit. A run also ends with the epoch.
+/// The end of a `session::run`. Numbers count from the start of the training, so that a rank that joins later ends at
+/// the same point as the others; 0: no limit. A run also ends with the epoch.
 struct run_limits {
   std::uint64_t epochs = 0;  ///< ends with this epoch
   std::uint64_t steps = 0;   ///< ends with this step
-  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of it: to save, to evaluate
+  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of `every`: to save, to evaluate
 };
 
 class session;
 
 namespace detail {
 
-/// Decides which ranks train together (as it is: a group that stays), and what happens when one of them fails: the
-/// interface between a session, which owns one of these, and the membership. Called by the thread that is the rank.
+/// Decides which ranks train together and how a failure of a rank is handled: the interface between a session, which
+/// owns a backend, and the membership. This base class keeps one fixed group. Called by the rank's thread.
 ///
 ///     for (;;) {                                     // session::run
-///       session_backend.prepare(state);                    // group() and generation() are those of the next attempt
+///       session_backend.prepare(state);                    // group() and generation() are valid for the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
 ///       try { state.meet(step); f(step); state.exchange(group); } catch (...) {
@@ -47,40 +47,40 @@ class session_backend {
   session_backend& operator=(const session_backend&) = delete;
   virtual ~session_backend() = default;
 
-  /// Before each attempt at a step or an evaluation, and once more before a run ends: makes sure that there is a group
-  /// and that all its members have one state. When ranks join, leave or fail this forms the next generation, and copies
-  /// the state of the furthest member (`state_position::is_beyond`) to those that are behind: replicated parts are
-  /// overwritten, rank-local ones stay, then `state::move_to`. Members may call it from different places (one from the
-  /// failed step, another from the next step or an evaluation): only positions are compared, and each member continues
-  /// at its new position.
+  /// Prepares each attempt at a step or an evaluation, and is called once more before a run ends: ensures that there is
+  /// a group and that all its members have one state. When ranks join, leave or fail it forms the next generation, and
+  /// copies the state of the furthest member (`state_position::is_beyond`) to the other members: it overwrites
+  /// replicated parts, keeps rank-local parts, and then calls `state::move_to`. Members may call it from different
+  /// places (one member from the failed step, another from the next step or an evaluation): only positions are
+  /// compared, and each member continues at its new position.
   virtual void prepare(state& /*of*/) {}
-  /// The current group: valid from `prepare` to the next `prepare` or `recover`.
+  /// Returns the current group, which is valid from `prepare` to the next `prepare` or `recover`.
   [[nodiscard]] virtual group& ranks() = 0;
   [[nodiscard]] virtual std::uint64_t generation() const noexcept { return 0; }
-  /// Runs the function of one attempt, and lets its exceptions pass.
+  /// Runs the function of one attempt and does not catch its exceptions.
   virtual void attempt(const std::function<void()>& f) { f(); }
-  /// After an attempt that threw; the state is restored. Returns if the attempt may be repeated without the failed
-  /// ranks; else throws `why`, which ends the run.
+  /// Handles an attempt that threw; the state is already restored. Returns if the attempt may be repeated without the
+  /// failed ranks. Otherwise throws `why`, which ends the run.
   virtual void recover(state& /*of*/, std::exception_ptr why) { std::rethrow_exception(why); }
-  /// A step was committed.
+  /// Reports that a step was committed.
   virtual void committed(const state& /*of*/) noexcept {}
 };
 
-/// A fixed session whose ranks do not wait for one another, and compare nothing.
+/// Returns a fixed session whose ranks neither wait for one another nor compare their states.
 [[nodiscard]] muster::session separate_session(group& ranks);
 
 }  // namespace detail
 
-/// Runs steps. Made by `fixed_session(context)`, which keeps its ranks, or by `elastic::session(context)`, in which
-/// ranks leave, fail and join. Used by the thread that is the rank.
+/// Runs steps. Create a session by `fixed_session(context)`, which keeps its ranks, or by `elastic::session(context)`,
+/// in which ranks leave, fail and join. Used by the rank's thread.
 class session {
  public:
-  /// Owns the backend that makes and rebuilds the group; programs call fixed_session or elastic::session.
-  explicit session(std::unique_ptr<detail::session_backend> by) noexcept : by_(std::move(by)) {}
+  /// Takes the backend that builds and rebuilds the group; programs call fixed_session or elastic::session.
+  explicit session(std::unique_ptr<detail::session_backend> backend) noexcept : backend_(std::move(backend)) {}
 
-  /// Calls `f(step)` for one batch after another, to the end of the epoch or a limit; a step commits when `f` returns
-  /// and the ranks have exchanged what they average in a step (`sync_mode`).
-  /// A cursor at the end of an epoch moves to the next epoch first. False when a limit was reached before:
+  /// Calls `f(step)` for successive batches, to the end of the epoch or a limit. A step commits when `f` returns and
+  /// the ranks have exchanged the averages of the step (`sync_mode`). A cursor at the end of an epoch first moves to
+  /// the next epoch. Returns false when a limit had already been reached:
   ///
   ///     while (session.run(state, train, {.epochs = 90})) {
   ///       session.evaluate(state, measure);
@@ -88,57 +88,58 @@ class session {
   ///     }
   ///
   /// `f` may throw at any point; the state is then as before the step. In an elastic session the step is repeated after
-  /// a failure of other ranks, with those that are left, so `f` may change other things than the state only in ways
-  /// that may happen twice. Other exceptions end the run. All ranks pass the same limits; without a cursor in the state
-  /// there must be a limit on steps. Throws configuration_error when the run could not end or the data has no batch.
+  /// a failure of other ranks, with the remaining ranks. `f` may therefore change objects outside the state only in
+  /// ways that may happen twice. Other exceptions end the run. All ranks pass the same limits. A state without a cursor
+  /// requires a limit on steps. Throws configuration_error when the run could not end or the data has no batch.
   ///
-  /// A process that joins starts its program from the beginning: the runs and evaluations that the others have finished
-  /// return at once, with true and false, until it reaches the call that the others are in. So the sequence of calls,
-  /// and what one passes to the next, must be a function of the results of `run` and of the state.
+  /// A process that joins starts its program from the beginning. Runs and evaluations that the other ranks have
+  /// finished return at once, with true and false, until the process reaches the call that the others are in. The
+  /// sequence of calls, and any data passed from one call to the next, must therefore be a function of the results of
+  /// `run` and of the state.
   template <std::invocable<step&> F>
-  bool run(state& of, F&& f, const run_limits& limits = {}) {
+  bool run(state& target, F&& f, const run_limits& limits = {}) {
     return run_steps(
-        of, [&f](step& now) { f(now); }, limits);
+        target, [&f](step& current) { f(current); }, limits);
   }
 
-  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a shard and a group as in `run`, repeated
-  /// after a failure that an elastic session survives. Changes of state that is restored on failure are undone. False
-  /// when the others had finished it before this rank failed in it or joined: then this rank skips it. Use it for
-  /// everything collective between steps. Changes of parts that are not restored on failure (the epochs of a tracker)
-  /// stay, so `f` makes them last, after everything that may fail.
+  /// Calls `f(step)` once as a step that changes nothing: an evaluation, with a shard and a group as in `run`. It is
+  /// repeated after a failure that an elastic session survives. Changes of parts that are restored on failure are
+  /// undone. Returns false when the others had finished the evaluation before this rank failed in it or joined: this
+  /// rank then skips it. Use it for every collective operation between steps. Changes of parts that are not restored on
+  /// failure (the epochs of a tracker) stay, so `f` makes them last, after everything that may fail.
   template <std::invocable<step&> F>
-  bool evaluate(state& of, F&& f) {
-    return evaluate_once(of, [&f](step& now) { f(now); });
+  bool evaluate(state& target, F&& f) {
+    return evaluate_once(target, [&f](step& current) { f(current); });
   }
 
-  /// The current group, between two steps.
-  [[nodiscard]] muster::group& group() { return by_->ranks(); }
-  /// The generation of that group; see step.
-  [[nodiscard]] std::uint64_t generation() const noexcept { return by_->generation(); }
+  /// Returns the current group, between two steps.
+  [[nodiscard]] muster::group& group() { return backend_->ranks(); }
+  /// Returns the generation of that group; see step.
+  [[nodiscard]] std::uint64_t generation() const noexcept { return backend_->generation(); }
 
  private:
-  bool run_steps(state& of, const std::function<void(step&)>& f, const run_limits& limits);
-  bool evaluate_once(state& of, const std::function<void(step&)>& f);
-  bool attempt(state& of, const std::function<void(step&)>& f, bool commits);
-  void prepare(state& of);
+  bool run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits);
+  bool evaluate_once(state& target, const std::function<void(step&)>& f);
+  bool attempt(state& target, const std::function<void(step&)>& f, bool commits);
+  void prepare(state& target);
 
-  /// Calls that the others have finished and this rank skips.
+  /// Number of calls that the others have finished and that this rank skips.
   struct backlog {
     std::uint32_t runs = 0;
     std::uint32_t evaluations = 0;
   };
 
-  std::unique_ptr<detail::session_backend> by_;
-  backlog behind_;
+  std::unique_ptr<detail::session_backend> backend_;
+  backlog backlog_;
 };
 
-/// A session without changes of membership: a failure of any rank ends the run, with the state as it was before the
-/// step. The first run or evaluation of a state begins, at all ranks, with the position and the replicated parts of
-/// rank 0; one warning names the first part that was another. Throws mismatch_error at all ranks, with the first
-/// property that differs, for states of other parts, properties or data (`state::properties`). The context (or group)
-/// outlives it.
+/// Returns a session without changes of membership: a failure of any rank ends the run, with the state as it was before
+/// the step. At the first run or evaluation of a state all ranks adopt the position and the replicated parts of rank 0,
+/// and one warning names the first part that differed. Throws mismatch_error at all ranks, with the first property that
+/// differs, for states of other parts, properties or data (`state::properties`). The context (or group) must outlive
+/// it.
 [[nodiscard]] session fixed_session(group& ranks);
-/// The same for the world of a context; call it inside `context.run` where ranks are threads.
-[[nodiscard]] session fixed_session(context& of);
+/// Returns the same for the world of a context; call it inside `context.run` where ranks are threads.
+[[nodiscard]] session fixed_session(context& parent);
 
 }}  // namespace muster::v0

@@ -1,11 +1,12 @@
-// The settings of elastic.
+// The settings of elastic jobs.
 #pragma once
 
 #include <muster/core/env.hpp>
 
 namespace muster { inline namespace v0 { namespace setting {
 
-/// Elastic sessions, and the mode of training, which decides what a session may do. `--help-all` describes each.
+/// Elastic sessions, and the mode of training, which decides what a session may do. `--help-all` describes each
+/// setting.
 extern const setting_info min_ranks, max_ranks, slow_ranks, slow_factor, slow_steps, mode;
 
 }}}  // namespace muster::v0::setting

@@ -1,4 +1,4 @@
-// The state of a training: its parts, and how a step changes them and commits.
+// The state of a training: its parts, and how a step changes and commits them.
 #pragma once
 
 #include <concepts>
@@ -21,20 +21,20 @@ namespace muster { inline namespace v0 {
 class group;
 class step;
 
-/// The ranks that a part of the state belongs to.
+/// The ranks that own a part of the state.
 enum class state_kind : std::uint8_t {
   replicated = 0,  ///< the same bytes at every rank after every step
   rank_local = 1   ///< each rank's own: lost when the rank dies, and in its initial state at a rank that joins
 };
 
-/// How a part is restored when a step that changed it fails.
+/// The way in which a part is restored when a step that changed it fails.
 enum class in_step : std::uint8_t {
   restore_on_failure,  ///< the state copies it before each step and restores the copy when the step fails
   keep_on_failure      ///< its owner changes it only when the step commits, or undoes changes (`state_parts::hook`)
 };
 
-/// One named part of a state: bytes at a fixed place for the life of the state, or, where `save` is given, something of
-/// variable size that is serialised by `save` and `load`.
+/// One named part of a state: bytes at a fixed address for the life of the state, or, if `save` is set, an object of
+/// variable size that `save` and `load` serialise.
 struct state_part {
   std::string name;
   state_kind kind = state_kind::replicated;
@@ -55,37 +55,40 @@ struct state_property {
 /// Collects the parts of an owner of state; see `state_owner`.
 class state_parts {
  public:
-  /// Values at a fixed place for the life of the state, which are hashed, sent and saved as bytes. A step may change
-  /// them at any point; large values are, if their owner defers changes to the commit, `keep_on_failure` and not
-  /// copied.
+  /// Adds values at a fixed address for the life of the state, which are hashed, sent and saved as bytes. A step may
+  /// change them at any point. An owner of large values that defers its changes to the commit passes `keep_on_failure`,
+  /// so that they are not copied.
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
            in_step change = in_step::restore_on_failure) {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
-  /// A part of variable size. `load` gets the bytes of a `save`, perhaps of another process; if they do not fit it
-  /// throws configuration_error and changes nothing. Restored on failure, it is saved before each step.
+  /// Adds a part of variable size. `load` receives the bytes of a `save`, perhaps of another process. If the bytes do
+  /// not fit, `load` throws configuration_error and changes nothing. A part that is restored on failure is saved before
+  /// each step.
   void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
            std::function<void(std::span<const std::byte>)> load, in_step change = in_step::keep_on_failure) {
     parts_.push_back({std::move(name), kind, change, {}, std::move(save), std::move(load)});
   }
-  /// A property of the owner that is not saved and is the same at all ranks, such as an option: ranks compare it before
-  /// they train together, and their error names the first that differs.
+  /// Adds a property of the owner that is not saved and is the same at all ranks, such as an option. Ranks compare the
+  /// properties before they train together, and their error names the first that differs.
   void add_property(std::string name, std::string value) { properties_.push_back({std::move(name), std::move(value)}); }
-  /// For owners that keep the changes of a step apart until it commits: `begin` is called before a step starts, `adopt`
-  /// when it commits, `discard` when it failed or before it is repeated. None throws. Each may be empty.
+  /// Adds the hooks of an owner that keeps the changes of a step apart until it commits. `begin` is called before a
+  /// step starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No hook throws. Each may
+  /// be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
-  /// For owners that exchange changes of a step between ranks, such as averages of weights: called at all ranks after
-  /// the function of the step and before the commit. Collective; if it throws, the step fails. The parts that it
-  /// changes are restored on failure.
-  void exchange(std::function<void(group&)> among) { exchanges_.push_back(std::move(among)); }
-  /// For owners that have to know the ranks of a step before it begins, such as what each of them can read: called at
-  /// all ranks before the function of a step that may commit. Collective; if it throws, the step fails.
-  void meet(std::function<void(step&)> with) { meetings_.push_back(std::move(with)); }
-  /// The position in the data. Throws configuration_error when the state has one already.
+  /// Adds an exchange of a step's changes between ranks, such as averages of weights. The function is called at all
+  /// ranks after the function of the step and before the commit. Collective; if it throws, the step fails. The parts
+  /// that it changes are restored on failure.
+  void exchange(std::function<void(group&)> function) { exchanges_.push_back(std::move(function)); }
+  /// Adds a function that needs the ranks of a step before the step begins, for example to learn which data each rank
+  /// can read. The function is called at all ranks before the function of a step that may commit. Collective; if it
+  /// throws, the step fails.
+  void meet(std::function<void(step&)> function) { meetings_.push_back(std::move(function)); }
+  /// Adds the position in the data. Throws configuration_error when the state has one already.
   void add(const live_cursor& at);
 
  private:
@@ -103,9 +106,9 @@ class state_parts {
   std::optional<live_cursor> cursor_;
 };
 
-/// A member of a `state`: adds its parts in `describe`, the same parts in the same order at every call. Parts may be
-/// added with use (an optimizer's arrays), but none disappears. A step that fails in which a part was added that is
-/// restored on failure ends the run, since there is no copy to restore.
+/// A member of a `state`: its `describe` adds its parts, the same parts in the same order at every call. Later calls
+/// may add further parts (an optimizer's arrays), but no part disappears. If a step fails in which a part that is
+/// restored on failure was added, the run ends, since there is no copy to restore.
 template <class T>
 concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requires(T& owner, state_parts& parts) {
   owner.describe(parts);
@@ -119,41 +122,41 @@ struct restored_values {
   std::span<T> values;
   state_kind kind = state_kind::replicated;
 
-  /// Adds the values under `name`, as state_owner has it.
+  /// Adds the values under `name`, as `state_owner` requires.
   void describe(state_parts& parts) { parts.add(name, values, kind); }
 };
-/// The element type is that of the span.
+/// Deduces the element type from the span.
 template <class T>
 restored_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> restored_values<T>;
 static_assert(state_owner<restored_values<float>>);
 
-/// The progress of a state: survivors compare it, and checkpoints begin with it.
+/// The progress of a state. Survivors compare it, and checkpoints begin with it.
 struct state_position {
   std::uint64_t steps = 0;        ///< committed steps
   std::uint32_t evaluations = 0;  ///< calls of `session::evaluate` finished since the program started
   std::uint32_t runs = 0;         ///< calls of `session::run` finished since then
-  cursor at{};                    ///< in the data; default-constructed without data
+  cursor at{};                    ///< the position in the data; default-constructed without data
 
   friend bool operator==(const state_position&, const state_position&) = default;
-  /// Whether a rank at this position is further than one at `there`.
-  [[nodiscard]] bool is_beyond(const state_position& there) const noexcept {
+  /// Returns true if a rank at this position is further than a rank at `other`.
+  [[nodiscard]] bool is_beyond(const state_position& other) const noexcept {
     return std::tie(steps, evaluations, runs, at.epoch, at.position) >
-           std::tie(there.steps, there.evaluations, there.runs, there.at.epoch, there.at.position);
+           std::tie(other.steps, other.evaluations, other.runs, other.at.epoch, other.at.position);
   }
 };
 static_assert(std::is_trivially_copyable_v<state_position>);
 static_assert(std::has_unique_object_representations_v<state_position>, "checkpoints have its bytes");
 
-/// Everything that must survive a failed step, the death of a rank or a restart:
+/// The state that must survive a failed step, the death of a rank or a restart:
 ///
 ///     muster::state state{arena, optimizer, model.batch_norm(), loader.cursor()};
 ///
-/// Owners that are lvalues are referenced and must outlive it; temporaries, such as the last two, are stored in it.
-/// A step either commits (the cursor moves, owners adopt changes) or did not happen (restored on failure parts are
-/// restored). Used by the thread that is the rank.
+/// Owners that are lvalues are referenced and must outlive it; temporaries, such as the last two, are stored in it. A
+/// step either commits (the cursor moves, owners adopt their changes) or has no effect (parts with `restore_on_failure`
+/// are restored). Used by the rank's thread.
 class state {
  public:
-  /// Of at least one owner. Throws configuration_error when two parts have one name.
+  /// Describes the owners, at least one. Throws configuration_error when two parts have one name.
   template <class... Owners>
   requires(sizeof...(Owners) > 0 && (state_owner<Owners> && ...) &&
            !(std::same_as<std::remove_cvref_t<Owners>, state> || ...)) explicit state(Owners&&... owners) {
@@ -163,66 +166,69 @@ class state {
   state(const state&) = delete;
   state& operator=(const state&) = delete;
 
-  /// The parts, in the order of the owners; calls `describe` of each. Throws configuration_error for equal names, and
-  /// within a step that may commit; in an evaluation these are the parts of its begin.
+  /// Returns the parts, in the order of the owners, by calling each owner's `describe`. Throws configuration_error for
+  /// equal names, and within a step that may commit. Within an evaluation it returns the parts as of the evaluation's
+  /// begin.
   [[nodiscard]] const std::vector<state_part>& parts();
-  /// The parts of the last such call.
+  /// Returns the parts of the last call of the other overload.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
-  /// The properties of the last call of `parts`: what its owners have added, its replicated parts, and its data.
+  /// Returns the properties as of the last call of `parts`: the properties that its owners have added, its replicated
+  /// parts, and its data.
   [[nodiscard]] std::vector<state_property> properties() const;
-  /// Of all replicated parts, the steps and the cursor: equal at all ranks of a training. Reads all bytes. Throws
-  /// configuration_error within a step that may commit, whose changes are not all of the state yet.
+  /// Returns a digest of the replicated parts, the steps and the cursor; it is equal at all ranks of a training. Reads
+  /// all bytes. Throws configuration_error within a step that may commit, because the state is incomplete there.
   [[nodiscard]] std::uint64_t digest();
 
-  /// Steps committed.
+  /// Returns the number of committed steps.
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   [[nodiscard]] state_position position() const;
-  /// How far schedules are told that it is.
+  /// Returns the position that schedules use.
   [[nodiscard]] training_position progress() const;
-  /// Goes where `there` says, after the parts were filled with what goes with it. Throws what the loader throws for a
-  /// cursor that is not of its data, and is where it was then.
-  void move_to(const state_position& there);
+  /// Moves to `target`, after its caller has filled the parts with the values of that position. Throws the loader's
+  /// errors for a cursor that does not fit its data; the position is then unchanged.
+  void move_to(const state_position& target);
 
-  /// Whether it has a cursor. What is below is about that one.
+  /// Returns true if the state has a cursor. The next two functions use that cursor.
   [[nodiscard]] bool has_data() const noexcept { return has_.cursor_.has_value(); }
-  /// Whether no batch of the epoch is left.
+  /// Returns true if no batch of the epoch is left.
   [[nodiscard]] bool epoch_is_over() const;
-  /// Goes to the start of the next epoch.
+  /// Moves to the start of the next epoch.
   void next_epoch();
 
-  /// The life of a step, for sessions: what it may change is copied; the ranks agree on what it needs; they exchange
-  /// what they have made; and then either the copy is dropped, the owners adopt what they kept apart and the cursor
-  /// moves past its batch; or all is put back. `roll_back` does nothing when no step has begun. An evaluation is a step
-  /// that does not commit.
+  /// The stages of a step, called by sessions. `begin_step` copies the parts that the step may change. In `meet` the
+  /// ranks agree on the inputs of the step. In `exchange` they exchange the step's changes. Then either `commit_step`
+  /// drops the copy, lets the owners adopt their changes and moves the cursor past its batch, or `roll_back` restores
+  /// everything. `roll_back` does nothing when no step has begun. An evaluation is a step that does not commit.
   void begin_step(bool commits = true);
-  void meet(step& with);
-  void exchange(group& among);
+  void meet(step& current);
+  void exchange(group& ranks);
   void commit_step();
   void roll_back() noexcept;
-  /// After a failed step that is to be run again: throws configuration_error when a part that is restored on failure
-  /// came in it, so that there was no copy to restore.
+  /// Checks a failed step that is to be run again. Throws configuration_error when a part that is restored on failure
+  /// was added during that step, because there was no copy to restore.
   void require_restored();
-  /// The end of an evaluation, which is rolled back and counted; and of a run.
+  /// Ends an evaluation: rolls it back and counts it. `finish_run` counts a run.
   void finish_evaluation() noexcept;
   void finish_run() noexcept { ++runs_; }
 
-  /// Where the run began that a rank is in.
+  /// The position at which the rank's present run began.
   struct run_start {
     std::uint64_t steps = 0;
     std::uint64_t epoch = 0;
   };
-  /// Of this rank: set and taken back by `session::run`. A rank that copies this state has to end that run where this
-  /// rank does, and cannot tell from the position: after the last step of an epoch it is that of the next run's start.
+  /// Returns the start of this rank's run, which `session::run` sets and clears. A rank that copies this state has to
+  /// end its run where this rank does. The position alone does not show that: after the last step of an epoch it equals
+  /// the start of the next run.
   [[nodiscard]] const std::optional<run_start>& run() const noexcept { return run_; }
   void set_run(const std::optional<run_start>& began) noexcept { run_ = began; }
-  /// Of the rank that this one's state was copied from, until `followed_run` takes it.
-  void follow_run(const std::optional<run_start>& theirs) noexcept { followed_ = theirs; }
+  /// Sets the run of the rank from which this state was copied; `followed_run` returns and clears it.
+  void follow_run(const std::optional<run_start>& source_run) noexcept { followed_ = source_run; }
   [[nodiscard]] std::optional<run_start> followed_run() noexcept { return std::exchange(followed_, std::nullopt); }
 
  private:
-  // What adds the parts of an owner, which is referenced or stored.
+  // Returns a function that adds the parts of an owner, which is referenced or stored.
   template <class T>
-  static std::function<void(state_parts&)> describer(T&& given) {
+  static std::function<void(state_parts&)> describer(T&& owner_value) {
     const auto describe = [](auto& owner, state_parts& parts) {
       if constexpr (std::same_as<std::remove_cvref_t<T>, live_cursor>)
         parts.add(owner);
@@ -230,17 +236,19 @@ class state {
         owner.describe(parts);
     };
     if constexpr (std::is_lvalue_reference_v<T>)
-      return [&given, describe](state_parts& parts) { describe(given, parts); };
+      return [&owner_value, describe](state_parts& parts) { describe(owner_value, parts); };
     else
-      return [kept = std::make_shared<T>(std::move(given)), describe](state_parts& parts) { describe(*kept, parts); };
+      return [stored = std::make_shared<T>(std::move(owner_value)), describe](state_parts& parts) {
+        describe(*stored, parts);
+      };
   }
 
   std::vector<std::function<void(state_parts&)>> owners_;
-  state_parts has_;                             // by the last call of `parts`
-  std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of one that is restored on failure
+  state_parts has_;                             // as of the last call of `parts`
+  std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of a part that is restored on failure
   bool in_step_ = false;
-  bool commits_ = false;     // the step under way may
-  std::uint64_t begun_ = 0;  // steps and evaluations
+  bool commits_ = false;     // true while a step is under way that may commit
+  std::uint64_t begun_ = 0;  // number of steps and evaluations that have begun
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;
   std::uint32_t runs_ = 0;

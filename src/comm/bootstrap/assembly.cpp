@@ -13,15 +13,15 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// What is left in the store goes with the process that left it, so that a start that failed is in no other's way.
+// Entries in the store end with the process that wrote them, so that a failed start does not block the next one.
 constexpr auto passing = store_life::of_client;
 constexpr const char* key_of_launch = "starts/launch";
-constexpr const char* begun = "begun";
+constexpr const char* job_has_begun = "begun";
 constexpr const char* prefix_of_meeting = "starts/met";
 
 std::string key_of_server(int number) { return "starts/server/" + std::to_string(number); }
 
-// What rank 0 leaves for those that come on their own.
+// The record that rank 0 writes for processes that are started separately.
 struct announcement {
   int ranks = 0;
   int servers = 0;
@@ -29,11 +29,11 @@ struct announcement {
 
   [[nodiscard]] std::string text() const { return std::to_string(ranks) + " " + std::to_string(servers) + " " + job; }
   [[nodiscard]] static announcement read(const std::string& text, const std::string& where) {
-    announcement made;
+    announcement result;
     std::istringstream in(text);
-    in >> made.ranks >> made.servers;
-    std::getline(in.ignore(), made.job);
-    if (in && made.ranks > 0 && made.servers > 0) return made;
+    in >> result.ranks >> result.servers;
+    std::getline(in.ignore(), result.job);
+    if (in && result.ranks > 0 && result.servers > 0) return result;
     throw configuration_error(
         "the record of the job in the store " + where +
         " cannot be read (another version of muster may have written it); start all processes with the same build");
@@ -41,16 +41,16 @@ struct announcement {
 };
 
 void check(const settings& configuration, const std::string& origin) {
-  const auto refuse = [&](const setting_info& which, const std::string& why) {
-    throw configuration_error(origin + " cannot be used with --" + std::string(which.name) + " " +
-                              configuration.value(which) + " (" + why);
+  const auto refuse = [&](const setting_info& setting, const std::string& why) {
+    throw configuration_error(origin + " cannot be used with --" + std::string(setting.name) + " " +
+                              configuration.value(setting) + " (" + why);
   };
   const auto& transport = configuration.value(setting::transport);
   if (transport == "mpi" || transport == "self" || transport == "local")
     refuse(setting::transport,
            "it does not connect processes of different launches); use auto, tcp, shm or hierarchical");
   if (configuration.value(setting::elastic) == "on")
-    refuse(setting::elastic, "an elastic job has no separately launched servers); leave one of the two out");
+    refuse(setting::elastic, "an elastic job has no separately launched servers); remove one option");
   if (configuration.integer(setting::ranks) > 1)
     refuse(setting::ranks, "processes cannot join ranks that are threads); start the workers with a launcher");
   const auto& where = configuration.value(setting::rendezvous);
@@ -59,20 +59,20 @@ void check(const settings& configuration, const std::string& origin) {
            "processes of different launches have no common launcher to find each other by); set --rendezvous "
            "tcp://HOST:PORT, HOST being rank 0's, or file:/FOLDER");
   if (!where.starts_with("tcp://") && configuration.value(setting::job) == "auto")
-    refuse(setting::job, "auto is the name of one launch, and the ranks find the job at " + where +
+    refuse(setting::job, "auto is the name of a single launch, and the ranks find the job at " + where +
                              " by its name); set the same --job for all processes");
 }
 
-void announce(any_store& store, const announcement& what, clock::time_point until) {
-  if (!store.compare_and_swap(key_of_launch, 0, what.text(), until, passing).swapped) {
+void announce(any_store& store, const announcement& job, clock::time_point until) {
+  if (!store.compare_and_swap(key_of_launch, 0, job.text(), until, passing).swapped) {
     throw configuration_error("another job waits for its servers at " + store.where() +
                               " (two jobs use one store); give each job its own store, or its own --job");
   }
 }
 
-announcement hear(any_store& store, clock::time_point until) {
+announcement await_announcement(any_store& store, clock::time_point until) {
   const auto found = store.watch(key_of_launch, 0, until);
-  if (found && found->value == begun) {
+  if (found && found->value == job_has_begun) {
     throw configuration_error(
         "the job at " + store.where() +
         " has started already (all its remote servers have joined); start it with more --remote-servers");
@@ -84,7 +84,7 @@ announcement hear(any_store& store, clock::time_point until) {
                           "--timeout / MUSTER_TIMEOUT");
 }
 
-// The number of this server among those that were started on their own.
+// Takes a number for this server among the separately started servers.
 int take_number(any_store& store, const announcement& job, clock::time_point until) {
   for (int number = 0; number < job.servers; ++number) {
     if (store.compare_and_swap(key_of_server(number), 0, "here", until, passing).swapped) return number;
@@ -108,28 +108,28 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   assembled.job = job_name(configuration, of_launcher);
   if (is_server) assembled.rank = 1;  // not rank 0: a server does not serve the store
   assembled.size = std::max(2, assembled.size);
-  assembled_launch made{assembled, open_store(configuration, assembled)};
-  auto& store = *made.store;
+  assembled_launch result{assembled, open_store(configuration, assembled)};
+  auto& store = *result.store;
 
   announcement job{of_launcher.size, servers, assembled.job};
   if (is_server) {
-    job = hear(store, until);
-    made.launch.rank = job.ranks + take_number(store, job, until);
-    made.launch.job = job.job;
+    job = await_announcement(store, until);
+    result.launch.rank = job.ranks + take_number(store, job, until);
+    result.launch.job = job.job;
   } else if (of_launcher.rank == 0) {
     announce(store, job, until);
   }
-  auto& launch = made.launch;
+  auto& launch = result.launch;
   launch.size = job.ranks + job.servers;
   const auto hosts = exchange(store, prefix_of_meeting, launch.rank, launch.size, host_identity(configuration), until);
-  const auto& here = hosts[static_cast<std::size_t>(launch.rank)];
-  launch.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), here));
-  launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, here));
+  const auto& own_host = hosts[static_cast<std::size_t>(launch.rank)];
+  launch.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), own_host));
+  launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, own_host));
   launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " launched separately";
   if (launch.rank == 0) {
-    (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, begun, until, passing);
+    (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, job_has_begun, until, passing);
   }
-  return made;
+  return result;
 }
 
 }}}  // namespace muster::v0::detail

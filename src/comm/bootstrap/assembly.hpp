@@ -1,4 +1,4 @@
-// A job that is put together from several starts: that of a launcher, and servers that are started on their own.
+// A job that is assembled from several starts: the ranks of a launcher, and servers that are started separately.
 #pragma once
 
 #include <memory>
@@ -11,16 +11,16 @@ namespace muster { inline namespace v0 { namespace detail {
 
 struct assembled_launch {
   launch_env launch;
-  /// Where all met. Rank 0 keeps it open as long as the job, for its word there that the job has begun; others may
-  /// close theirs.
+  /// The store through which the processes connected. Rank 0 keeps the store open as long as the job, because its entry
+  /// there shows that the job has begun. Other ranks may close theirs.
   std::unique_ptr<any_store> store;
 };
 
-/// The launch that this process is part of: `of_launcher` where nothing else is asked for. With `--remote-servers N`
-/// the launcher's ranks are the first, and N processes that were started with `--role server` come behind them in the
-/// order in which they arrive: they meet in the store of `--rendezvous`. Collective over all of them then. Throws
-/// configuration_error where they cannot meet, or for a server more than the job waits for; timeout_error naming the
-/// ranks that did not come by `--timeout`.
+/// Returns this process's launch: `of_launcher` unless remote servers are requested. With `--remote-servers N` the
+/// launcher's ranks are the first, and N processes that were started with `--role server` follow in the order of their
+/// arrival. They find each other through the store of `--rendezvous`. The call is then collective over all these
+/// processes. Throws configuration_error when they cannot find each other, or for a server beyond the requested number;
+/// timeout_error naming the ranks that have not arrived by `--timeout`.
 [[nodiscard]] assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher);
 
 }}}  // namespace muster::v0::detail

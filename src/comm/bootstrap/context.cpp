@@ -23,7 +23,7 @@ namespace {
 
 [[noreturn]] void refuse(const std::string& text) { throw configuration_error(text); }
 
-// The one context of this process, while it lives.
+// Ensures that a process has at most one context at a time.
 class sole_context {
  public:
   sole_context() {
@@ -50,7 +50,7 @@ void apply_diagnostics(const settings& configuration) {
 }  // namespace
 
 struct context::implementation {
-  explicit implementation(settings from) : configuration(std::move(from)) {
+  explicit implementation(settings chosen_settings) : configuration(std::move(chosen_settings)) {
     detail::prepare_process();
     configuration.check_numbers();
   }
@@ -87,24 +87,24 @@ struct context::implementation {
     log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
   }
 
-  // The ranks are connected already.
+  // Refuses settings that connect ranks, because the program has already connected them.
   void refuse_connecting_settings(std::string_view name) const {
-    const auto& asked = configuration.value(setting::transport);
-    const bool other = asked != "auto" && asked != name;
-    for (const auto* const one : {&setting::transport, &setting::ranks, &setting::elastic, &setting::rendezvous}) {
-      if (one == &setting::transport ? !other : configuration.value(*one) == one->fallback) continue;
-      refuse(configuration.origin(*one) + " is " + configuration.value(*one) +
+    const auto& requested = configuration.value(setting::transport);
+    const bool is_other = requested != "auto" && requested != name;
+    for (const auto* const setting : {&setting::transport, &setting::ranks, &setting::elastic, &setting::rendezvous}) {
+      if (setting == &setting::transport ? !is_other : configuration.value(*setting) == setting->fallback) continue;
+      refuse(configuration.origin(*setting) + " is " + configuration.value(*setting) +
              " (the program has connected its ranks, over " + std::string(name) + "); leave it out");
     }
   }
 
-  // Each process would train alone, with all of the data.
+  // Refuses an elastic job that would not form a group: each process would train alone, on all of the data.
   void require_elastic_job() const {
     const std::string origin = configuration.origin(setting::elastic);
     if (configuration.integer(setting::ranks) > 1) {
       refuse(origin + " is on and " + configuration.origin(setting::ranks) + " asks for " +
              std::to_string(configuration.integer(setting::ranks)) +
-             " ranks as threads (threads neither leave nor die alone); drop one of them");
+             " ranks as threads (threads neither leave nor die alone); drop one setting");
     }
     if (detail::find_registered("tcp") == nullptr) {
       refuse(origin +
@@ -121,7 +121,7 @@ struct context::implementation {
   }
 
   void run_as_process(const std::function<void(group&)>& body) {
-    const detail::rank_of_thread here(*process_world);
+    const detail::rank_of_thread current_rank(*process_world);
     try {
       body(*process_world);
     } catch (...) {
@@ -136,14 +136,14 @@ struct context::implementation {
   settings configuration;
   launch_env launch;
   bool elastic = false;
-  std::shared_ptr<detail::segment> shared;  // before the world: it outlives all groups
+  std::shared_ptr<detail::segment> shared;  // declared before the world, because it must outlive all groups
   group_settings for_groups;
   detail::transport_choice chosen;
-  // Where ranks of several starts met, at rank 0: it outlives the world.
+  // The store of a job of several starts, at rank 0. It outlives the world.
   std::unique_ptr<any_store> store;
-  std::optional<group> process_world;  // none when ranks are threads
+  std::optional<group> process_world;  // empty when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
-  bool has_failed = false;  // as `settle` was told
+  bool has_failed = false;  // the result that `settle` has reported
 };
 
 context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
@@ -175,7 +175,7 @@ context::~context() {
   if (world && is_thrown) world->abort("an exception ends its program");
   if (!self_->elastic || self_->launch.size == 1 || is_thrown || self_->has_failed || detail::store_was_opened())
     return;
-  log(log_level::warning, "the " + std::to_string(self_->launch.size) + " ranks of this job never met (" +
+  log(log_level::warning, "the " + std::to_string(self_->launch.size) + " ranks of the job never met (" +
                               self_->configuration.origin(setting::elastic) +
                               " is on, and the program began no elastic session: each rank ran alone); set --elastic "
                               "off, or use a muster::training or muster::elastic::session");
@@ -186,7 +186,7 @@ group& context::world() {
   if (self_->process_world) return *self_->process_world;
   throw configuration_error(
       "context.world() was called outside of context.run (" + std::to_string(self_->chosen.threads) +
-      " ranks are threads, and the calling thread is none of them); move the call into context.run");
+      " ranks are threads, and the calling thread is not a rank); move the call into context.run");
 }
 
 int context::ranks() const noexcept {

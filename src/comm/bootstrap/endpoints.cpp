@@ -14,20 +14,21 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-using ends = std::vector<std::unique_ptr<transport>>;
+using transport_list = std::vector<std::unique_ptr<transport>>;
 
-// Ranks that are threads: rank 0 makes the hub that all use.
-ends over_local(group& ranks, int count) {
+// Connects ranks that are threads: rank 0 creates the hub that all use.
+transport_list over_local(group& ranks, int count) {
   const auto hub = made_by_first(ranks, [&] { return std::make_shared<local_hub>(count * ranks.size()); });
-  ends made;
+  transport_list endpoints;
   for (int k = 0; k < count; ++k) {
-    made.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
+    endpoints.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
   }
-  return made;
+  return endpoints;
 }
 
-// Those of a host meet in one place, which takes as many threads as there are ends to be met.
-ends over_memory(const settings& configuration, group& ranks, int count) {
+// Connects ranks over shared memory. All endpoints of a host use one rendezvous, which requires one thread per
+// endpoint.
+transport_list over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
   launch.job = "ends";
   const std::string suffix = "/ends-" + word_of(ranks, random_token().substr(0, 16), 0);
@@ -40,19 +41,19 @@ ends over_memory(const settings& configuration, group& ranks, int count) {
 
 std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect) {
-  std::vector<std::future<std::unique_ptr<transport>>> coming;
-  for (int k = 0; k < count; ++k) coming.push_back(std::async(std::launch::async, connect, k));
-  ends made;
-  for (auto& one : coming) made.push_back(one.get());
-  return made;
+  std::vector<std::future<std::unique_ptr<transport>>> futures;
+  for (int k = 0; k < count; ++k) futures.push_back(std::async(std::launch::async, connect, k));
+  transport_list endpoints;
+  for (auto& future : futures) endpoints.push_back(future.get());
+  return endpoints;
 }
 
 std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks, int count) {
   const std::string name(ranks.abilities().name);
   if (name == "local" || name == "self") return over_local(ranks, count);
   if (name == "shm") return over_memory(configuration, ranks, count);
-  const std::string wanted = name == "hierarchical" ? "tcp" : name;
-  if (const auto* const found = find_registered(wanted); found != nullptr && found->connect_endpoints != nullptr)
+  const std::string mesh_name = name == "hierarchical" ? "tcp" : name;
+  if (const auto* const found = find_registered(mesh_name); found != nullptr && found->connect_endpoints != nullptr)
     return found->connect_endpoints(configuration, ranks, count);
   throw configuration_error("transport " + name +
                             " cannot give a process several endpoints (it has one rank a process); use shm or tcp");

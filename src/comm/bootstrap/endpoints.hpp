@@ -1,4 +1,4 @@
-// Several ranks in one process: each connected by itself, so that each can be a thread of its own.
+// Several ranks in one process. Each rank is connected by itself, so that each can be used by its own thread.
 #pragma once
 
 #include <functional>
@@ -11,14 +11,14 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Collective over the group: connects each of its ranks so many times to all others and itself, by what the group is
-/// connected by (`hierarchical`: by tcp). The k-th of what it returns at rank r is rank k * size + r of `count` * size.
-/// Throws configuration_error where the transport cannot do that, timeout_error, and what connecting throws.
+/// Connects each rank of the group `count` times to all others and itself, by the group's transport (`hierarchical`: by
+/// tcp). Collective over the group. Element k of the result at rank r is rank k * size + r of `count` * size. Throws
+/// configuration_error if the transport does not support that, timeout_error, and the errors of connecting.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks,
                                                                         int count);
 
-/// Calls `connect` with each number below `count`, in threads of their own: each end may wait for the others. Throws
-/// what the first that failed threw.
+/// Calls `connect` with each number below `count`, each in its own thread, because each call may wait for the others.
+/// Throws the exception of the first call that failed.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
 

@@ -21,12 +21,12 @@ std::string detail::boot_number() {
 }
 
 std::string host_identity(const settings& configuration) {
-  const auto& asked = configuration.value(setting::host);
-  if (asked != "auto") return asked;
-  // Not the mount namespace: `ip netns exec` gives every process one of its own.
+  const auto& requested = configuration.value(setting::host);
+  if (requested != "auto") return requested;
+  // The mount namespace is not included: `ip netns exec` gives every process its own.
   struct stat network {};
-  const bool known = ::stat("/proc/self/ns/net", &network) == 0;
-  return detail::host_name() + "/" + detail::boot_number() + "/" + (known ? std::to_string(network.st_ino) : "");
+  const bool has_network = ::stat("/proc/self/ns/net", &network) == 0;
+  return detail::host_name() + "/" + detail::boot_number() + "/" + (has_network ? std::to_string(network.st_ino) : "");
 }
 
 }}  // namespace muster::v0

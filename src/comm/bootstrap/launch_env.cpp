@@ -11,8 +11,8 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// The variables of one launcher. `also` must be there too for its rank to count: a shell inside an allocation has
-// Slurm's rank without being a step of it.
+// The variables of a launcher. The rank counts only if the variable `also` is set too: a shell inside an allocation
+// has Slurm's rank without being a step of the allocation.
 struct dialect {
   launch_env::launcher kind;
   const char* rank;
@@ -20,11 +20,11 @@ struct dialect {
   const char* local_rank;
   const char* local_size;
   const char* also;
-  std::array<const char*, 2> job;  // the variables that tell one start from another, together
+  std::array<const char*, 2> job;  // the variables that together identify one start
 };
 
 constexpr dialect dialects[] = {
-    {launch_env::launcher::generic,  // by torchrun, which may be a step of the others
+    {launch_env::launcher::generic,  // set by torchrun, which may be a step of the other launchers
      "RANK",
      "WORLD_SIZE",
      "LOCAL_RANK",
@@ -67,13 +67,14 @@ std::optional<int> number(const variable_reader& read, const char* name) {
   const auto value = parse_number<int>(*text);
   if (!value || *value < 0) {
     throw configuration_error("the launcher's " + std::string(name) + " cannot be '" + *text +
-                              "' (it is a whole number, 0 or more); unset it or start the program by its launcher");
+                              "' (not a whole number, 0 or more); unset it or start the program by its launcher");
   }
   return *value;
 }
 
-// What tells this start from others on the host. A launcher that gives nothing is at least the parent of its ranks; of
-// ranks started by hand the parent may be a shell, which starts other jobs too.
+// Returns a name that distinguishes this start from others on the host. Without such variables it is the parent
+// process, which is at least the launcher of the ranks. For ranks started by hand it is empty, because their parent may
+// be a shell, which starts other jobs too.
 std::string job_of(const dialect& d, const variable_reader& read) {
   const bool by_hand = d.kind == launch_env::launcher::generic;
   std::string name;
@@ -85,7 +86,7 @@ std::string job_of(const dialect& d, const variable_reader& read) {
   return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
 }
 
-// The shell of salloc and the script of sbatch have steps of their own, with numbers from this on.
+// Returns true for a step of srun. The shell of salloc and the script of sbatch are steps whose numbers begin here.
 bool is_step_of_srun(const std::string& step) {
   constexpr std::uint32_t first_of_slurm = 0xfffffff0;
   return parse_number<std::uint32_t>(step).value_or(0) < first_of_slurm;
@@ -104,19 +105,19 @@ launch_env detect_launch(const variable_reader& read) {
   for (auto d : dialects) {
     if (d.also != nullptr && !read(d.also)) continue;
     if (d.kind == launch_env::launcher::slurm && !is_step_of_srun(*read(d.also))) continue;
-    // With srun --preserve-env the other is the allocation's.
+    // With srun --preserve-env the other variable belongs to the allocation.
     constexpr const char* size_of_step = "SLURM_STEP_NUM_TASKS";
     if (d.kind == launch_env::launcher::slurm && read(size_of_step)) d.size = size_of_step;
     const auto rank = number(read, d.rank);
     const auto size = number(read, d.size);
     if (!rank && !size) continue;
     if (!rank || !size) {
-      const char* const there = rank ? d.rank : d.size;
+      const char* const present = rank ? d.rank : d.size;
       const char* const missing = rank ? d.size : d.rank;
-      // A size alone is not this launcher's word: batch scripts and containers set it for others to use.
+      // A size without a rank does not mean this launcher: batch scripts and containers set it for other purposes.
       if (!rank && d.kind != launch_env::launcher::open_mpi && d.kind != launch_env::launcher::generic) continue;
-      throw configuration_error(std::string(there) + " is set and " + missing +
-                                " is not (a launcher sets both); set the other one too, or unset it");
+      throw configuration_error(std::string(present) + " is set and " + missing +
+                                " is not (a launcher sets both); set both, or unset it");
     }
     if (*size < 1 || *rank >= *size) {
       throw configuration_error(spelled(d.rank, *rank) + " and " + spelled(d.size, *size) +

@@ -18,32 +18,32 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 struct process_status {
-  char state = 'X';           // as ps shows it: X when there is no such process
-  std::uint64_t started = 0;  // ticks since the system came up
+  char state = 'X';           // as ps shows it; X when there is no such process
+  std::uint64_t started = 0;  // ticks since the system started
 };
 
-// Nothing where the system does not tell: without /proc, or without a descriptor to read it.
+// Returns nothing if the system does not report a status: without /proc, or without a free descriptor.
 std::optional<process_status> status_of(pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);
   const descriptor file(::open((folder + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   struct stat own {};
   if (!file && errno == ENOENT && ::stat("/proc/self/stat", &own) == 0) return process_status();
-  char room[1024];
-  const auto got = file ? ::read(file.get(), room, sizeof room) : -1;
+  char buffer[1024];
+  const auto got = file ? ::read(file.get(), buffer, sizeof buffer) : -1;
   if (got < 0) return errno == ESRCH ? std::optional(process_status()) : std::nullopt;
-  const std::string text(room, static_cast<std::size_t>(got));
-  const auto behind_name = text.rfind(')');  // a name may have any character
+  const std::string text(buffer, static_cast<std::size_t>(got));
+  const auto behind_name = text.rfind(')');  // the name may contain any character
   if (behind_name == std::string::npos) return std::nullopt;
   std::istringstream words(text.substr(behind_name + 1));
   process_status read;
   std::string word;
   words >> read.state;
-  for (int i = 1; i < 20; ++i) words >> word;  // the start is the 22nd word of all
+  for (int i = 1; i < 20; ++i) words >> word;  // the start is word 22 of the line
   read.started = std::strtoull(word.c_str(), nullptr, 10);
   return read;
 }
 
-bool is_over(const process_status& of) { return of.state == 'X' || of.state == 'Z'; }
+bool is_over(const process_status& status) { return status.state == 'X' || status.state == 'Z'; }
 
 }  // namespace
 
@@ -56,16 +56,16 @@ std::string process_numbers() {
   return ::stat("/proc/self/ns/pid", &space) == 0 ? std::to_string(space.st_ino) : "";
 }
 
-life::life(const process_identity& whose)
-    : file_(static_cast<int>(::syscall(SYS_pidfd_open, whose.process, 0))), process_(whose.process) {
+life::life(const process_identity& identity)
+    : file_(static_cast<int>(::syscall(SYS_pidfd_open, identity.process, 0))), process_(identity.process) {
   const int code = file_ ? 0 : errno;
   if (code == EMFILE || code == ENFILE || code == ENOMEM) {
-    throw error(error_kind::other, "process " + std::to_string(whose.process) + " of this host cannot be watched (" +
+    throw error(error_kind::other, "process " + std::to_string(identity.process) + " on this host cannot be watched (" +
                                        std::strerror(code) + "); raise the limit of descriptors (ulimit -n)");
-  }  // else the system has none: before Linux 5.3
-  const auto now = status_of(whose.process);
-  const bool is_another = now && whose.started != 0 && now->started != whose.started;
-  was_over_ = code == ESRCH || (now && is_over(*now)) || is_another;
+  }  // else the system has no pidfds: before Linux 5.3
+  const auto status = status_of(identity.process);
+  const bool is_other_process = status && identity.started != 0 && status->started != identity.started;
+  was_over_ = code == ESRCH || (status && is_over(*status)) || is_other_process;
   if (was_over_) file_ = {};
 }
 
@@ -76,8 +76,8 @@ bool life::ended() const noexcept {
 }
 
 bool life::is_stopped() const {
-  const auto now = was_over_ ? std::nullopt : status_of(process_);
-  return now && (now->state == 'T' || now->state == 't');
+  const auto status = was_over_ ? std::nullopt : status_of(process_);
+  return status && (status->state == 'T' || status->state == 't');
 }
 
 void life::kill() const noexcept {

@@ -1,4 +1,4 @@
-// The processes of this host: their ids, whether they live, and how one ends.
+// Processes on the local host: their identities, their state, and how to kill one.
 #pragma once
 
 #include <sys/types.h>
@@ -10,7 +10,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// A process as no later one can be mistaken for: its number and when it started; 0 where the system does not tell.
+/// A process, distinguished from later processes with the same number: its number and its start time; 0 if the system
+/// does not report it.
 struct process_identity {
   pid_t process = 0;
   std::uint64_t started = 0;
@@ -19,23 +20,24 @@ struct process_identity {
   bool operator==(const process_identity&) const = default;
 };
 
-/// In which world of process numbers this process is: equal where a number means the same process.
+/// Returns the identity of the calling process's pid namespace: equal for processes to which a number means the same
+/// process.
 [[nodiscard]] std::string process_numbers();
 
-/// An eye on a process of this host.
+/// Observes a process on the local host.
 class life {
  public:
   life() = default;
-  /// Throws error when no descriptor is left for it.
-  explicit life(const process_identity& whose);
+  /// Starts to observe a process. Throws error when no descriptor is left.
+  explicit life(const process_identity& identity);
 
-  /// A file that is readable when the process has ended; -1 where there is none.
+  /// Returns a descriptor that is readable when the process has ended; -1 if there is none.
   [[nodiscard]] int file() const noexcept { return file_.get(); }
-  /// Whether it has ended: proof.
+  /// Returns true if the process has ended. The result is proof.
   [[nodiscard]] bool ended() const noexcept;
-  /// Whether it was told to stand still (SIGSTOP, a debugger).
+  /// Returns true if the process is stopped (SIGSTOP, a debugger).
   [[nodiscard]] bool is_stopped() const;
-  /// Ends it (SIGKILL), if it is still that very process.
+  /// Kills the process (SIGKILL), if it is still the same process.
   void kill() const noexcept;
 
  private:

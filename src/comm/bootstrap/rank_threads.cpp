@@ -19,8 +19,8 @@ namespace {
 
 thread_local group* world_of_thread = nullptr;
 
-// Of several ranks that failed, the one that gives the exception: the lowest that had a reason of its own, not
-// another's.
+// The exception of a rank. If several ranks failed, the lowest rank whose failure was not caused by another rank's
+// failure provides the exception of the job.
 struct outcome {
   std::exception_ptr thrown;
   bool first_hand = false;
@@ -58,12 +58,12 @@ context::outcome settle_world(group& world, std::exception_ptr failure) {
   const bool first_hand = !state.follows();
   if (!state.failed()) state.fail(failure);
   mine = {exit_status_of(failure), first_hand, describe(failure)};
-  const auto& left = state.await_departures(deadline_after(exit_timing::failure_agreement));
+  const auto& departures = state.await_departures(deadline_after(exit_timing::failure_agreement));
   for (int rank = world.size() - 1; rank >= 0; --rank) {
-    const auto& other = left[static_cast<std::size_t>(rank)];
-    if (!other || !other->first_hand) continue;
+    const auto& departed = departures[static_cast<std::size_t>(rank)];
+    if (!departed || !departed->first_hand) continue;
     if (first_hand && rank > world.rank()) continue;
-    mine = {other->status, false, other->text};
+    mine = {departed->status, false, departed->text};
   }
   return mine;
 }
@@ -71,12 +71,12 @@ context::outcome settle_world(group& world, std::exception_ptr failure) {
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body) {
   const auto hub = std::make_shared<local_hub>(count);
   std::vector<outcome> outcomes(static_cast<std::size_t>(count));
-  std::vector<std::jthread> threads;  // join even when not all can be started
+  std::vector<std::jthread> threads;  // joined even if not all threads could be started
   for (int rank = 0; rank < count; ++rank) {
     threads.emplace_back([&, rank] {
       set_log_rank(rank);
       group world(std::make_unique<local_transport>(hub, rank), settings);
-      const rank_of_thread here(world);
+      const rank_of_thread current_rank(world);
       try {
         body(world);
         if (!world.failed()) finish(world);
@@ -89,8 +89,8 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
     });
   }
   threads.clear();
-  const auto worst =
-      std::ranges::max_element(outcomes, {}, [](const outcome& of) { return of.thrown ? 1 + of.first_hand : 0; });
+  const auto worst = std::ranges::max_element(
+      outcomes, {}, [](const outcome& result) { return result.thrown ? 1 + result.first_hand : 0; });
   if (worst->thrown) std::rethrow_exception(worst->thrown);
 }
 

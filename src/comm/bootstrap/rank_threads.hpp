@@ -1,5 +1,5 @@
-// Which rank of a world a thread is; and how the ranks of a job end: together, with one status, and one of them says
-// why.
+// Maps a thread to its rank of a world, and ends the ranks of a job together: with one exit status, which one rank
+// explains.
 #pragma once
 
 #include <exception>
@@ -8,13 +8,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Collective, when this rank has done all: waits for the others, and finds those in a collective that never will be.
+/// Waits for the other ranks when this rank has finished. Collective. Detects ranks that wait in a collective that will
+/// never complete.
 void finish(group& world);
 
-/// Collective: the ranks tell each other how they ended and agree on which of them speaks and on the status.
+/// Exchanges the ranks' outcomes and agrees on the exit status and on the rank that prints the failure.
+/// Collective.
 [[nodiscard]] context::outcome settle_world(group& world, std::exception_ptr failure);
 
-/// While it lives, the calling thread is the rank of this world.
+/// Makes the calling thread the world's rank during the object's life.
 class rank_of_thread {
  public:
   explicit rank_of_thread(group& world) noexcept;
@@ -22,7 +24,7 @@ class rank_of_thread {
   rank_of_thread& operator=(const rank_of_thread&) = delete;
   ~rank_of_thread();
 
-  /// The world of the rank that the calling thread is; null where it is none.
+  /// Returns the world of the calling thread's rank; null if the thread is not a rank.
   [[nodiscard]] static group* world() noexcept;
 
  private:

@@ -29,11 +29,11 @@ bool is_of_program(std::string_view name) noexcept {
 }
 
 std::vector<std::string> known_transports() {
-  std::vector<std::string> known{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
-  for (const auto& made : registered()) {
-    if (is_of_program(made.name)) known.emplace_back(made.name);
+  std::vector<std::string> names{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
+  for (const auto& entry : registered()) {
+    if (is_of_program(entry.name)) names.emplace_back(entry.name);
   }
-  return known;
+  return names;
 }
 
 std::string launched_by(const launch_env& launch) {
@@ -41,50 +41,51 @@ std::string launched_by(const launch_env& launch) {
          ")";
 }
 
-// Then what the launcher says of hosts does not count.
+// Returns true if `--host` names the host. The launcher's information about hosts is then ignored.
 bool names_host(const settings& configuration) { return configuration.value(setting::host) != "auto"; }
 
 // Refuses settings that contradict each other.
-void check_request(const settings& configuration, const launch_env& launch, const std::string& asked, int threads) {
+void check_request(const settings& configuration, const launch_env& launch, const std::string& requested, int threads) {
   const std::string origin = configuration.origin(setting::transport);
-  if (configuration.value(setting::transport) == asked)
+  if (configuration.value(setting::transport) == requested)
     (void)configuration.choice(setting::transport, known_transports());
   if (launch.size > 1 && threads > 1) {
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
                               " ranks as threads and " + launched_by(launch) +
-                              " (a job is one or the other); drop one of them");
+                              " (a job is one or the other); drop one setting");
   }
-  if (launch.size > 1 && (asked == "self" || asked == "local")) {
-    throw configuration_error(origin + " asks for transport " + asked + " and " + launched_by(launch) +
+  if (launch.size > 1 && (requested == "self" || requested == "local")) {
+    throw configuration_error(origin + " asks for transport " + requested + " and " + launched_by(launch) +
                               " (it does not reach other processes); use auto, shm, mpi or tcp");
   }
-  if (threads > 1 && asked != "auto" && asked != "local") {
+  if (threads > 1 && requested != "auto" && requested != "local") {
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
-                              " ranks as threads and " + origin + " for transport " + asked +
-                              " (threads use transport local); drop one of them");
+                              " ranks as threads and " + origin + " for transport " + requested +
+                              " (threads use transport local); drop one setting");
   }
-  if (names_host(configuration) && (asked == "shm" || asked == "local" || threads > 1)) {
+  if (names_host(configuration) && (requested == "shm" || requested == "local" || threads > 1)) {
     throw configuration_error(
-        configuration.origin(setting::host) + " gives the host of this rank (and " +
-        (asked == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
+        configuration.origin(setting::host) + " sets the host of the rank (and " +
+        (requested == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
         "); use auto or hierarchical, or leave it out");
   }
-  if (asked == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
+  if (requested == "shm" && launch.local_size > 0 && !launch.on_one_host()) {
     throw configuration_error(origin + " asks for transport shm and " + launched_by(launch) + ", " +
                               std::to_string(launch.local_size) +
-                              " of them on this host (it does not reach others); use auto, hierarchical, mpi or tcp");
+                              " on this host (it does not reach others); use auto, hierarchical, mpi or tcp");
   }
 }
 
-// The transport that reaches ranks wherever they are: MPI where the launcher speaks it, as the user has tuned that for
-// the network, else TCP. `asked` and `origin`: what was asked for and by what; empty for nothing.
-std::string across_hosts(const launch_env& launch, const std::string& asked, const std::string& origin) {
-  if (!asked.empty() && find_registered(asked) == nullptr) {
-    throw configuration_error(origin + " asks for transport " + asked +
-                              " (this program was linked without muster::" + asked +
-                              "); link muster::muster from a build with " + (asked == "mpi" ? "MPI" : "OpenSSL"));
+// Returns the transport that reaches ranks on any host: MPI if the launcher supports it, since the user has tuned it
+// for the network, else TCP. `requested` and `origin`: the requested transport and the setting that requests it; empty
+// if none.
+std::string across_hosts(const launch_env& launch, const std::string& requested, const std::string& origin) {
+  if (!requested.empty() && find_registered(requested) == nullptr) {
+    throw configuration_error(origin + " asks for transport " + requested +
+                              " (this program was linked without muster::" + requested +
+                              "); link muster::muster from a build with " + (requested == "mpi" ? "MPI" : "OpenSSL"));
   }
-  if (!asked.empty()) return asked;
+  if (!requested.empty()) return requested;
   if (launch.speaks_mpi() && find_registered("mpi") != nullptr) return "mpi";
   if (find_registered("tcp") != nullptr) return "tcp";
   if (launch.speaks_mpi()) {
@@ -97,7 +98,7 @@ std::string across_hosts(const launch_env& launch, const std::string& asked, con
                             "--transport shm if all ranks are on one host, mpirun, or --ranks N");
 }
 
-// Puts bytes of rank 0 in place of those of all ranks, before the first collective.
+// Replaces every rank's bytes by the bytes of rank 0, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const collective_signature none;
   executor f(*state.transport, state.pool, state.scratch, none);
@@ -120,42 +121,43 @@ void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::
 }  // namespace
 
 const process_transport* find_registered(std::string_view name) noexcept {
-  for (const auto& made : registered()) {
-    if (made.name == name) return &made;
+  for (const auto& entry : registered()) {
+    if (entry.name == name) return &entry;
   }
   return nullptr;
 }
 
-bool register_process_transport(const process_transport& made) {
-  registered().push_back(made);
+bool register_process_transport(const process_transport& entry) {
+  registered().push_back(entry);
   return true;
 }
 
-transport_choice choose_transport(const settings& configuration, const launch_env& launch, const std::string& asked) {
+transport_choice choose_transport(const settings& configuration, const launch_env& launch,
+                                  const std::string& requested) {
   const int threads = static_cast<int>(configuration.integer(setting::ranks));
-  check_request(configuration, launch, asked, threads);
-  const bool is_auto = asked == "auto";
+  check_request(configuration, launch, requested, threads);
+  const bool is_auto = requested == "auto";
   const std::string origin = configuration.origin(setting::transport);
   const std::string why = is_auto ? launched_by(launch) : origin + " asks for it";
 
-  const bool named = names_host(configuration);
-  if (asked == "shm" || (is_auto && launch.size > 1 && launch.on_one_host() && !named))
+  const bool host_is_named = names_host(configuration);
+  if (requested == "shm" || (is_auto && launch.size > 1 && launch.on_one_host() && !host_is_named))
     return {"shm", {}, 1, is_auto ? why + ", all on this host" : why};
-  // Every rank sees that its host has fewer than all.
-  const bool on_several_hosts = launch.size > 1 && (launch.local_size > 0 || named);
-  if (asked == "hierarchical" || (is_auto && on_several_hosts)) {
-    constexpr const char* known[] = {"", "mpi", "tcp"};
+  // Every rank detects that its host has fewer ranks than the job.
+  const bool on_several_hosts = launch.size > 1 && (launch.local_size > 0 || host_is_named);
+  if (requested == "hierarchical" || (is_auto && on_several_hosts)) {
+    constexpr const char* transports[] = {"", "mpi", "tcp"};
     const auto between = configuration.choice(setting::between, {"auto", "mpi", "tcp"});
     const std::string origin_between = configuration.origin(setting::between);
-    return {"hierarchical", across_hosts(launch, known[between], origin_between), 1,
-            !is_auto ? why
-            : named  ? why + ", " + configuration.origin(setting::host) + " gives the host of each rank"
-                     : why + ", on several hosts"};
+    return {"hierarchical", across_hosts(launch, transports[between], origin_between), 1,
+            !is_auto        ? why
+            : host_is_named ? why + ", " + configuration.origin(setting::host) + " sets each rank's host"
+                            : why + ", on several hosts"};
   }
-  if (is_of_program(asked)) return {asked, {}, 1, why};
-  if (asked == "mpi" || asked == "tcp") return {across_hosts(launch, asked, origin), {}, 1, why};
+  if (is_of_program(requested)) return {requested, {}, 1, why};
+  if (requested == "mpi" || requested == "tcp") return {across_hosts(launch, requested, origin), {}, 1, why};
   if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, why};
-  if (threads > 1 || asked == "local")
+  if (threads > 1 || requested == "local")
     return {"local", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
   return {"self", {}, 1, is_auto ? launch.why : why};
 }
@@ -168,12 +170,13 @@ std::unique_ptr<transport> connect_processes(const transport_choice& chosen, con
   return find_registered(chosen.name)->connect(configuration, launch);
 }
 
-// ---- what its groups are ----
+// ---- settings of the groups ----
 
-group_settings settings_for_groups(const settings& configuration, int ranks_here) {
-  // A thread beside the caller's pays where there is a core for it: not where the ranks of the host need all of them.
+group_settings settings_for_groups(const settings& configuration, int local_ranks) {
+  // A progress thread beside the caller's thread is useful only if it has a core, which is not so if the ranks of the
+  // host occupy all cores.
   const auto progress = configuration.choice(setting::progress, {"auto", "on", "off"});
-  const bool has_cores = 2 * static_cast<unsigned>(std::max(ranks_here, 1)) <= std::thread::hardware_concurrency();
+  const bool has_cores = 2 * static_cast<unsigned>(std::max(local_ranks, 1)) <= std::thread::hardware_concurrency();
   return {.timeout = seconds(configuration.positive(setting::timeout)),
           .algorithm =
               algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
@@ -187,27 +190,27 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
   group_settings agreed = mine;
   try {
     const auto until = deadline_after(mine.timeout);
-    std::string told;  // no rule has a line's end
-    if (world.rank() == 0) told = configuration.value(setting::algorithm) + "\n" + registered_algorithms();
-    std::uint64_t length = told.size();
+    std::string message;  // '\n' separates the two texts, since no rule contains it
+    if (world.rank() == 0) message = configuration.value(setting::algorithm) + "\n" + registered_algorithms();
+    std::uint64_t length = message.size();
     take_from_rank_zero(state, std::as_writable_bytes(std::span(&length, 1)), until);
-    told.resize(length);
-    take_from_rank_zero(state, std::as_writable_bytes(std::span(told)), until);
+    message.resize(length);
+    take_from_rank_zero(state, std::as_writable_bytes(std::span(message)), until);
     if (world.rank() == 0) return agreed;
-    const std::string rules = told.substr(0, told.find('\n'));
-    const std::string registered = told.substr(rules.size() + 1);
+    const std::string rules = message.substr(0, message.find('\n'));
+    const std::string registered = message.substr(rules.size() + 1);
     if (registered != registered_algorithms()) {
       throw mismatch_error("rank 0 has registered the algorithms '" + registered + "' and this rank '" +
                            registered_algorithms() +
                            "' (they are numbered in that order); register the same at every rank");
     }
     agreed.algorithm = algorithm_rules::parse(rules, "the algorithm of rank 0");
-    if (const auto& mine_said = configuration.value(setting::algorithm); mine_said != rules) {
-      log(log_level::info, configuration.origin(setting::algorithm) + " '" + mine_said + "' is ignored (rank 0 has '" +
+    if (const auto& own_rules = configuration.value(setting::algorithm); own_rules != rules) {
+      log(log_level::info, configuration.origin(setting::algorithm) + " '" + own_rules + "' is ignored (rank 0 has '" +
                                rules + "', and all ranks use the value of rank 0)");
     }
   } catch (...) {
-    state.fail(std::current_exception());  // nothing new where it has failed already
+    state.fail(std::current_exception());  // no effect if the group has already failed
   }
   return agreed;
 }
@@ -216,8 +219,9 @@ transport_abilities local_abilities() { return local_transport(std::make_shared<
 
 std::vector<transport_abilities> all_transports(double ranks_a_core) {
   std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
-  for (const auto& made : registered()) {
-    if (made.abilities != nullptr) all.push_back(made.abilities(ranks_a_core));  // of a program's own they are unknown
+  for (const auto& entry : registered()) {
+    // The abilities of a program's own transport are unknown.
+    if (entry.abilities != nullptr) all.push_back(entry.abilities(ranks_a_core));
   }
   return all;
 }
@@ -227,7 +231,7 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
   planned_world planned;
   planned.ranks = chosen.is_of_processes() ? launch.size : chosen.threads;
   planned.why = chosen.why;
-  // Of this host alone: what others have is known when they are connected.
+  // Uses the local host's load alone: the load of other hosts is unknown before they are connected.
   const double ranks_a_core =
       static_cast<double>(launch.local_size) / std::max(1u, std::thread::hardware_concurrency());
   for (const auto& transport : all_transports(ranks_a_core)) {
@@ -243,7 +247,7 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
 namespace muster { inline namespace v0 {
 
 void register_transport(std::string_view name, transport_factory connect) {
-  static std::deque<std::string> names;  // which contexts go on to refer to
+  static std::deque<std::string> names;  // contexts keep references to the names
   detail::require_registrable("transport", name, detail::known_transports(), connect != nullptr);
   detail::register_process_transport({names.emplace_back(name), connect, nullptr});
 }
@@ -251,8 +255,9 @@ void register_transport(std::string_view name, transport_factory connect) {
 std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                              const launch_env& launch) {
   if (name != "shm" && detail::find_registered(name) == nullptr) {
-    throw configuration_error("there is no transport '" + std::string(name) +
-                              "' between processes in this program; it is shm, tcp, mpi, or one that it registered");
+    throw configuration_error(
+        "there is no transport '" + std::string(name) +
+        "' between processes in this program; it is shm, tcp, mpi, or a transport that it registered");
   }
   return detail::connect_processes({.name = std::string(name)}, configuration, launch);
 }

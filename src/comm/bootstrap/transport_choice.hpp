@@ -1,4 +1,4 @@
-// Which transport a program's ranks talk over, how it is made, and what the settings make of its groups.
+// Selects the transport of a program's ranks, connects it, and derives the settings of its groups.
 #pragma once
 
 #include <string>
@@ -9,41 +9,44 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What the settings and the launcher come to.
+/// The transport that follows from the settings and the launcher.
 struct transport_choice {
   std::string name = "self";
-  std::string between{};  ///< hierarchical: what joins the hosts
+  std::string between{};  ///< hierarchical: the transport between the hosts
   int threads = 1;
   std::string why{};
 
   [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "local"; }
 };
 
-/// A transport of an optional part that is linked into this program, or of the program's own; null where there is none.
+/// Returns a registered transport: one of an optional part that is linked into this program, or one of the program
+/// itself. Null if none has that name.
 [[nodiscard]] const process_transport* find_registered(std::string_view name) noexcept;
 
-/// The same at every rank of a job. `asked` is what `--transport` says. Throws configuration_error for what cannot be.
+/// Selects the transport, with the same result at every rank of a job. `requested` is the value of `--transport`.
+/// Throws configuration_error for an impossible combination.
 [[nodiscard]] transport_choice choose_transport(const settings& configuration, const launch_env& launch,
-                                                const std::string& asked);
+                                                const std::string& requested);
 [[nodiscard]] inline transport_choice choose_transport(const settings& configuration, const launch_env& launch) {
   return choose_transport(configuration, launch, configuration.value(setting::transport));
 }
 
-/// Connects this process to the others by what was chosen, which is of processes. Collective.
+/// Connects this process to the others by the chosen transport, which must be one between processes. Collective.
 [[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
                                                            const settings& configuration, const launch_env& launch);
 
-/// As the settings ask. `ranks_here`: of this host. Throws configuration_error for what cannot be.
-[[nodiscard]] group_settings settings_for_groups(const settings& configuration, int ranks_here);
+/// Returns the settings of groups. `local_ranks`: number of ranks of this host. Throws configuration_error for an
+/// impossible combination.
+[[nodiscard]] group_settings settings_for_groups(const settings& configuration, int local_ranks);
 
-/// `mine` with the algorithm rules of rank 0, whatever the other ranks were told. Collective over a
-/// group that has just been made, by messages beside the collectives, so that these keep their numbers. Where this rank
-/// was told something else, the log says so at info. A failure (rank 0 gave up, or does not come) becomes the group's:
-/// its next call says it.
+/// Returns `mine` with the algorithm rules of rank 0, whatever the settings of other ranks are. Collective over a group
+/// that has just been created. The messages do not use collectives, so these keep their sequence numbers. If this
+/// rank's own rules differ, the log reports that at level info. A failure (rank 0 abandons the call or does not arrive)
+/// becomes the group's failure, which the group's next call throws.
 [[nodiscard]] group_settings settings_of_rank_zero(group& world, const group_settings& mine,
                                                    const settings& configuration);
 
-/// Of ranks as threads.
+/// Returns the abilities of the transport between ranks as threads.
 [[nodiscard]] transport_abilities local_abilities();
 
 }}}  // namespace muster::v0::detail

@@ -11,91 +11,98 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr int most_at_once = 64;  // so that those that are served already do not wait
+constexpr int max_accepts_per_turn = 64;  // limits a turn, so that established connections do not wait
 
 }  // namespace
 
-acceptor::acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
-                   std::size_t most, judge wants, taker take)
-    : loop_(loop), secret_(secret), self_(self), most_(most), wants_(std::move(wants)), take_(std::move(take)) {
-  for (auto& one : listening) {
-    auto& made = listening_.emplace_back(listener{std::move(one)});
-    made.ready = loop_.watch(made.socket.file(), EPOLLIN, [this, &made](std::uint32_t) { accept(made.socket); });
+acceptor::acceptor(event_loop& loop, std::vector<tcp_socket> listeners, const job_secret& secret, std::uint32_t self,
+                   std::size_t max_pending, judge accepts, taker on_accepted)
+    : loop_(loop),
+      secret_(secret),
+      self_(self),
+      max_pending_(max_pending),
+      accepts_(std::move(accepts)),
+      on_accepted_(std::move(on_accepted)) {
+  for (auto& socket : listeners) {
+    auto& listener_entry = listeners_.emplace_back(listener{std::move(socket)});
+    listener_entry.ready = loop_.watch(listener_entry.socket.file(), EPOLLIN,
+                                       [this, &listener_entry](std::uint32_t) { accept(listener_entry.socket); });
   }
 }
 
-void acceptor::accept(const tcp_socket& from) {
-  for (int i = 0; i < most_at_once; ++i) {
+void acceptor::accept(const tcp_socket& listener_socket) {
+  for (int i = 0; i < max_accepts_per_turn; ++i) {
     try {
-      auto came = from.accept();
-      if (!came) return;
+      auto accepted = listener_socket.accept();
+      if (!accepted) return;
       trouble_ = 0;
-      if (heard_.size() >= most_) drop(heard_.begin());
-      const auto one = heard_.insert(
-          heard_.end(), {std::move(came), handshake::answer(secret_, self_), clock::now() + net_timing::handshake});
-      one->ready = loop_.watch(one->socket.file(), EPOLLIN, [this, one](std::uint32_t) { hear(one); });
+      if (pending_.size() >= max_pending_) drop(pending_.begin());
+      const auto connection = pending_.insert(pending_.end(), {std::move(accepted), handshake::answer(secret_, self_),
+                                                               clock::now() + net_timing::handshake});
+      connection->ready = loop_.watch(connection->socket.file(), EPOLLIN,
+                                      [this, connection](std::uint32_t) { on_readable(connection); });
     } catch (const error& failed) {
-      // No descriptor is left: those that only may be of the job make room for those that are.
-      if (!heard_.empty()) {
-        drop(heard_.begin());
+      // No descriptor is left: pending connections make room for new ones, which may be of the job.
+      if (!pending_.empty()) {
+        drop(pending_.begin());
         continue;
       }
       const auto* const of_system = dynamic_cast<const socket_error*>(&failed);
       trouble_ = of_system != nullptr ? of_system->code() : EMFILE;
-      if (!std::exchange(told_, true))
+      if (!std::exchange(is_reported_, true))
         log(log_level::error, failed.what() + std::string("; raise its limit (ulimit -n)"));
-      for (auto& door : listening_) door.ready.want(0);
+      for (auto& entry : listeners_) entry.ready.want(0);
       closed_until_ = clock::now() + net_timing::accept_retry;
       return;
     }
   }
 }
 
-void acceptor::hear(std::list<stranger>::iterator one) {
+void acceptor::on_readable(std::list<pending_connection>::iterator connection) {
   using state = handshake::state;
   try {
-    one->talk.advance(one->socket);
-    if (one->talk.now() == state::asking) {
-      if (wants_(one->talk.other())) {
-        one->talk.accept();
+    connection->exchange.advance(connection->socket);
+    if (connection->exchange.now() == state::asking) {
+      if (accepts_(connection->exchange.other())) {
+        connection->exchange.accept();
       } else {
-        one->talk.refuse();
+        connection->exchange.refuse();
       }
-      one->talk.advance(one->socket);
+      connection->exchange.advance(connection->socket);
     }
   } catch (const socket_error&) {
-    return drop(one);
+    return drop(connection);
   }
-  if (one->talk.now() == state::stranger) return drop(one);
-  one->ready.want(one->talk.now() == state::sending ? EPOLLOUT : EPOLLIN);
-  if (one->talk.now() != state::done && one->talk.now() != state::refused) return;
-  const bool stands = one->talk.now() == state::done;
-  const auto introduced = one->talk.other();
-  one->ready = {};
-  auto socket = std::move(one->socket);
-  heard_.erase(one);
-  if (stands) take_(std::move(socket), introduced);
+  if (connection->exchange.now() == state::stranger) return drop(connection);
+  connection->ready.want(connection->exchange.now() == state::sending ? EPOLLOUT : EPOLLIN);
+  if (connection->exchange.now() != state::done && connection->exchange.now() != state::refused) return;
+  const bool is_established = connection->exchange.now() == state::done;
+  const auto introduced = connection->exchange.other();
+  connection->ready = {};
+  auto socket = std::move(connection->socket);
+  pending_.erase(connection);
+  if (is_established) on_accepted_(std::move(socket), introduced);
 }
 
-void acceptor::drop(std::list<stranger>::iterator one) {
-  heard_.erase(one);
+void acceptor::drop(std::list<pending_connection>::iterator connection) {
+  pending_.erase(connection);
   ++strangers_;
 }
 
 void acceptor::tick(clock::time_point now) {
-  while (!heard_.empty() && now >= heard_.front().until) drop(heard_.begin());
+  while (!pending_.empty() && now >= pending_.front().until) drop(pending_.begin());
   if (now < closed_until_) return;
   closed_until_ = clock::time_point::max();
-  for (auto& door : listening_) door.ready.want(EPOLLIN);
+  for (auto& entry : listeners_) entry.ready.want(EPOLLIN);
 }
 
 void acceptor::close() noexcept {
-  listening_.clear();
-  heard_.clear();
+  listeners_.clear();
+  pending_.clear();
 }
 
 clock::time_point acceptor::next() const noexcept {
-  return heard_.empty() ? closed_until_ : std::min(closed_until_, heard_.front().until);
+  return pending_.empty() ? closed_until_ : std::min(closed_until_, pending_.front().until);
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,5 @@
-// Pending connections to this process: kept until the peer has proved that it knows the secret, and not for long.
+// Pending connections to this process: each is kept for a short time, until its peer has proved that it knows the
+// secret.
 #pragma once
 
 #include <atomic>
@@ -12,35 +13,38 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Accepts connections and answers their handshakes, on an event loop. Any process can connect, but gets no further:
-/// one that does not prove within five seconds that it knows the secret is dropped, the oldest first when there are
-/// many or no descriptor is left, and nothing waits for any of them.
+/// Accepts connections and performs their handshakes, on an event loop. Any process can connect, but only an
+/// authenticated one proceeds. A peer that does not prove within five seconds that it knows the secret is dropped. The
+/// oldest pending connection is dropped first when there are many or no descriptor is left. No call waits for a pending
+/// connection.
 class acceptor {
  public:
-  /// Whether this process wants the connection of an authenticated peer; the peer hears of it.
+  /// Returns true if this process accepts the connection of an authenticated peer. The reply is sent to the peer.
   using judge = std::function<bool(const introduction&)>;
-  /// Gets a connection that stands.
+  /// Receives an established connection.
   using taker = std::function<void(tcp_socket, const introduction&)>;
 
-  /// `listening`: where others connect; `self`: what they ask for; `most`: pending connections at a time.
-  acceptor(event_loop& loop, std::vector<tcp_socket> listening, const job_secret& secret, std::uint32_t self,
-           std::size_t most, judge wants, taker take);
+  /// Starts to accept. `listening`: the listeners; `self`: the rank that peers must ask for; `most`: highest number of
+  /// pending connections.
+  acceptor(event_loop& loop, std::vector<tcp_socket> listeners, const job_secret& secret, std::uint32_t self,
+           std::size_t max_pending, judge accepts, taker on_accepted);
 
-  /// Drops pending connections after their time, and listens again where it could not. To be called at `next` at the
-  /// latest.
+  /// Drops pending connections whose time has passed, and listens again after a failure to accept. Call it at `next` at
+  /// the latest.
   void tick(clock::time_point now);
   [[nodiscard]] clock::time_point next() const noexcept;
-  /// Accepts no more, and drops those that it hears.
+  /// Accepts no further connection, and drops the pending ones.
   void close() noexcept;
-  /// Why the last connection that came could not be accepted; 0: it was. By any thread.
+  /// Returns the error code of the last failure to accept; 0 if the last connection was accepted. Callable by any
+  /// thread.
   [[nodiscard]] int trouble() const noexcept { return trouble_.load(); }
-  /// Connections that were dropped before they had proved anything. By any thread.
+  /// Returns the number of connections that were dropped before they were authenticated. Callable by any thread.
   [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
 
  private:
-  struct stranger {
+  struct pending_connection {
     tcp_socket socket;
-    handshake talk;
+    handshake exchange;
     clock::time_point until;
     event_loop::registration ready{};
   };
@@ -49,20 +53,21 @@ class acceptor {
     event_loop::registration ready{};
   };
 
-  void accept(const tcp_socket& from);
-  void hear(std::list<stranger>::iterator one);
-  void drop(std::list<stranger>::iterator one);
+  void accept(const tcp_socket& listener_socket);
+  void on_readable(std::list<pending_connection>::iterator connection);
+  void drop(std::list<pending_connection>::iterator connection);
 
   event_loop& loop_;
-  std::list<listener> listening_;
+  std::list<listener> listeners_;
   job_secret secret_;
   std::uint32_t self_;
-  std::size_t most_;
-  judge wants_;
-  taker take_;
-  std::list<stranger> heard_;                                  // in the order in which they came
-  clock::time_point closed_until_ = clock::time_point::max();  // set: no descriptor was left
-  bool told_ = false;                                          // that none was left
+  std::size_t max_pending_;
+  judge accepts_;
+  taker on_accepted_;
+  std::list<pending_connection> pending_;  // in the order of arrival
+  // Set while accepting is suspended because no descriptor is left.
+  clock::time_point closed_until_ = clock::time_point::max();
+  bool is_reported_ = false;  // set after that was logged
   std::atomic<int> trouble_{0};
   std::atomic<std::uint64_t> strangers_{0};
 };

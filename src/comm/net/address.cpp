@@ -28,7 +28,7 @@ std::optional<unsigned> number(std::string_view text, unsigned most) {
   return value && *value <= most ? value : std::nullopt;
 }
 
-// "host:port" or "[host]:port" in two; nothing when it is neither.
+// "host:port" or "[host]:port" split in two.
 struct host_and_port {
   std::string_view host;
   std::string_view port;
@@ -85,24 +85,24 @@ bool same_number(const address& a, const address& b, unsigned bits) {
 
 bool is_in(const address& a, std::string_view net, unsigned bits) { return same_number(a, from_number(net, 0), bits); }
 
-// What of `all` one word of the user's choice means.
+// Returns the addresses of `all` that one word of the user's choice selects.
 std::vector<address> chosen_by(std::string_view word, const std::vector<interface_address>& all) {
   std::vector<address> found;
   const auto slash = word.find('/');
   const address net = from_number(word.substr(0, slash), 0);
-  const unsigned whole = net.family() == AF_INET ? 32 : 128;
-  const auto bits = slash == std::string_view::npos ? whole : number(word.substr(slash + 1), whole);
+  const unsigned all_bits = net.family() == AF_INET ? 32 : 128;
+  const auto bits = slash == std::string_view::npos ? all_bits : number(word.substr(slash + 1), all_bits);
   if (!net.empty() && !bits) return found;
-  for (const auto& one : all) {
-    const bool fits = net.empty() ? one.interface == word : same_number(one.where, net, *bits);
-    if (fits) found.push_back(one.where);
+  for (const auto& candidate : all) {
+    const bool fits = net.empty() ? candidate.interface == word : same_number(candidate.where, net, *bits);
+    if (fits) found.push_back(candidate.where);
   }
   return found;
 }
 
 std::string list_of(const std::vector<interface_address>& all) {
   if (all.empty()) return "none";
-  return joined(all, ", ", [](const auto& one) { return one.interface + " " + one.where.host(); });
+  return joined(all, ", ", [](const auto& entry) { return entry.interface + " " + entry.where.host(); });
 }
 
 }  // namespace
@@ -115,18 +115,19 @@ host_port parse_host_port(std::string_view text, const std::string& origin) {
                     (!parts->bracketed || from_number(parts->host, 0).family() == AF_INET6);
   if (!good) {
     throw configuration_error(origin + " cannot be '" + std::string(text) +
-                              "' (it is a host and a port from 1 to 65535); write node1:29500, 10.0.0.1:29500 or "
+                              "' (not a host and a port from 1 to 65535); write node1:29500, 10.0.0.1:29500 or "
                               "[2001:db8::1]:29500");
   }
   return {std::string(parts->host), static_cast<std::uint16_t>(*port)};
 }
 
-address::address(const sockaddr* from, socklen_t length) noexcept {
-  const bool known = from != nullptr && ((from->sa_family == AF_INET && length >= sizeof(sockaddr_in)) ||
-                                         (from->sa_family == AF_INET6 && length >= sizeof(sockaddr_in6)));
-  if (!known) return;
-  length_ = from->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
-  std::memcpy(&storage_, from, length_);
+address::address(const sockaddr* system_address, socklen_t length) noexcept {
+  const bool is_supported =
+      system_address != nullptr && ((system_address->sa_family == AF_INET && length >= sizeof(sockaddr_in)) ||
+                                    (system_address->sa_family == AF_INET6 && length >= sizeof(sockaddr_in6)));
+  if (!is_supported) return;
+  length_ = system_address->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+  std::memcpy(&storage_, system_address, length_);
 }
 
 address address::parse(std::string_view text) noexcept {
@@ -181,17 +182,17 @@ bool address::operator==(const address& other) const noexcept {
 
 namespace {
 
-// None, and why.
+// Looks up a name. If no address is found, returns none and sets `why`.
 std::vector<address> look_up(const host_port& where, std::string& why) {
-  addrinfo wanted{};
-  wanted.ai_socktype = SOCK_STREAM;  // or each address comes once for every kind of socket
-  wanted.ai_flags = AI_NUMERICSERV;
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;  // without it each address is listed once per kind of socket
+  hints.ai_flags = AI_NUMERICSERV;
   addrinfo* first = nullptr;
-  const int code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &wanted, &first);
+  const int code = ::getaddrinfo(where.host.c_str(), std::to_string(where.port).c_str(), &hints, &first);
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(first, &::freeaddrinfo);
   std::vector<address> found;
-  for (const addrinfo* one = code == 0 ? first : nullptr; one != nullptr; one = one->ai_next) {
-    const address next(one->ai_addr, one->ai_addrlen);
+  for (const addrinfo* entry = code == 0 ? first : nullptr; entry != nullptr; entry = entry->ai_next) {
+    const address next(entry->ai_addr, entry->ai_addrlen);
     if (!next.empty() && std::find(found.begin(), found.end(), next) == found.end()) found.push_back(next);
   }
   why = code == 0 ? "it has no address" : code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code);
@@ -216,16 +217,16 @@ std::vector<address> resolve(const host_port& where, clock::time_point until) {
 std::vector<interface_address> all_interface_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    throw error(error_kind::other, "the addresses of this host cannot be listed (" + std::string(std::strerror(errno)) +
-                                       "); name one in the settings");
+    throw error(error_kind::other, "the host's addresses cannot be listed (" + std::string(std::strerror(errno)) +
+                                       "); set an address in the settings");
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
   std::vector<interface_address> all;
-  for (const ifaddrs* one = first; one != nullptr; one = one->ifa_next) {
-    if ((one->ifa_flags & IFF_UP) == 0 || one->ifa_addr == nullptr) continue;
-    const address where(one->ifa_addr,
-                        one->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (!where.empty() && !where.is_link_local()) all.push_back({one->ifa_name, where.with_port(0)});
+  for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
+    if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
+    const address where(entry->ifa_addr,
+                        entry->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!where.empty() && !where.is_link_local()) all.push_back({entry->ifa_name, where.with_port(0)});
   }
   return all;
 }
@@ -235,8 +236,8 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
   std::vector<address> found;
   if (chosen == "auto" || chosen == "here") {
     for (const bool loopback : {chosen == "here", chosen != "here"}) {
-      for (const auto& one : all) {
-        if (one.where.is_loopback() == loopback) found.push_back(one.where);
+      for (const auto& entry : all) {
+        if (entry.where.is_loopback() == loopback) found.push_back(entry.where);
       }
       if (!found.empty()) return found;
     }
@@ -247,10 +248,10 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
     const auto more = chosen_by(word, all);
     if (more.empty()) {
       throw configuration_error(origin + " cannot be '" + std::string(chosen) + "' (no interface, subnet or address '" +
-                                word + "' is up here; there are: " + list_of(all) + "); choose one of these");
+                                word + "' is up on this host; available: " + list_of(all) + "); choose from these");
     }
-    for (const auto& one : more) {
-      if (std::find(found.begin(), found.end(), one) == found.end()) found.push_back(one);
+    for (const auto& candidate : more) {
+      if (std::find(found.begin(), found.end(), candidate) == found.end()) found.push_back(candidate);
     }
   }
   return found;
@@ -259,7 +260,7 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
 bool is_own(const address& where) {
   if (where.is_loopback()) return true;
   const auto all = all_interface_addresses();
-  return std::any_of(all.begin(), all.end(), [&](const auto& one) { return one.where == where.with_port(0); });
+  return std::any_of(all.begin(), all.end(), [&](const auto& entry) { return entry.where == where.with_port(0); });
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,4 +1,4 @@
-// A connection that stands: what has come over it, and what is still to go.
+// An established connection with its received bytes and its bytes to send.
 #pragma once
 
 #include <array>
@@ -11,7 +11,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Reads and writes without waiting. One thread reads and one writes, each its own half.
+/// Reads and writes without waiting. A thread may read while another thread writes, because the two directions share no
+/// state.
 class connection {
  public:
   connection() = default;
@@ -20,20 +21,21 @@ class connection {
   [[nodiscard]] const tcp_socket& socket() const noexcept { return socket_; }
   explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
 
-  /// Takes a piece of what is there; false when nothing is. Throws socket_error, at the end of the stream too.
+  /// Reads one piece of the available bytes; returns false when none is available. Throws socket_error, also at the end
+  /// of the stream.
   bool read() {
     std::array<char, std::size_t{64} << 10> piece;
     const std::size_t got = socket_.read_some(std::as_writable_bytes(std::span(piece)));
     in_.append(piece.data(), got);
     return got > 0;
   }
-  /// What was read and not dropped.
+  /// Returns the bytes that were read and not dropped.
   [[nodiscard]] std::string_view received() const noexcept { return in_; }
   void drop(std::size_t bytes) { in_.erase(0, bytes); }
 
-  /// What is to be sent goes behind what is in it.
+  /// Returns the buffer of outgoing bytes; append the bytes to send.
   [[nodiscard]] std::string& outgoing() {
-    if (unsent() == 0 || written_ >= many) {
+    if (unsent() == 0 || written_ >= compaction_bytes) {
       out_.erase(0, written_);
       written_ = 0;
     }
@@ -44,7 +46,7 @@ class connection {
     out_.clear();
     written_ = 0;
   }
-  /// As much as goes now; how much that was. Throws socket_error.
+  /// Writes as many bytes as possible without waiting, and returns their number. Throws socket_error.
   std::size_t write() {
     if (unsent() == 0) return 0;
     const iovec piece{out_.data() + written_, unsent()};
@@ -54,12 +56,12 @@ class connection {
   }
 
  private:
-  static constexpr std::size_t many = std::size_t{4} << 20;  // so that what was written is not moved often
+  static constexpr std::size_t compaction_bytes = std::size_t{4} << 20;  // limits how often written bytes are moved
 
   tcp_socket socket_;
   std::string in_;
   std::string out_;
-  std::size_t written_ = 0;  // of `out_`
+  std::size_t written_ = 0;  // number of written bytes of `out_`
 };
 
 }}}  // namespace muster::v0::detail

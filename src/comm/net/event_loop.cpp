@@ -12,11 +12,11 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-bool control(const descriptor& epoll, int how, int file, std::uint32_t events, std::uint64_t id) noexcept {
-  epoll_event wanted{};
-  wanted.events = events;
-  wanted.data.u64 = id;
-  return ::epoll_ctl(epoll.get(), how, file, &wanted) == 0;
+bool control(const descriptor& epoll, int operation, int file, std::uint32_t events, std::uint64_t id) noexcept {
+  epoll_event event{};
+  event.events = events;
+  event.data.u64 = id;
+  return ::epoll_ctl(epoll.get(), operation, file, &event) == 0;
 }
 
 [[noreturn]] void refuse() {
@@ -30,9 +30,9 @@ event_loop::event_loop() : epoll_(::epoll_create1(EPOLL_CLOEXEC)), bell_(::event
   if (!epoll_ || !bell_ || !control(epoll_, EPOLL_CTL_ADD, bell_.get(), EPOLLIN, bell_id)) refuse();
 }
 
-event_loop::registration event_loop::watch(int file, std::uint32_t events, handler act) {
+event_loop::registration event_loop::watch(int file, std::uint32_t events, handler handle) {
   const auto id = ++last_id_;
-  handlers_.emplace(id, std::make_shared<handler>(std::move(act)));
+  handlers_.emplace(id, std::make_shared<handler>(std::move(handle)));
   if (!control(epoll_, EPOLL_CTL_ADD, file, events, id)) {
     handlers_.erase(id);
     refuse();
@@ -53,23 +53,23 @@ void event_loop::registration::want(std::uint32_t events) noexcept {
 }
 
 void event_loop::wake() noexcept {
-  const std::uint64_t one = 1;
-  (void)!::write(bell_.get(), &one, sizeof one);
+  const std::uint64_t increment = 1;
+  (void)!::write(bell_.get(), &increment, sizeof increment);
 }
 
-void event_loop::post(std::function<void()> what) {
+void event_loop::post(std::function<void()> callback) {
   {
     const std::lock_guard held(mutex_);
-    posted_.push_back(std::move(what));
+    posted_.push_back(std::move(callback));
   }
   wake();
 }
 
 void event_loop::wait(clock::time_point until) noexcept {
-  constexpr long long longest = 60'000;  // milliseconds; the caller looks at its clock again
-  const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+  constexpr long long longest = 60'000;  // milliseconds; the caller checks its clock again
+  const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
   count_ = ::epoll_wait(epoll_.get(), found_.data(), static_cast<int>(found_.size()),
-                        static_cast<int>(std::clamp<long long>(left, 0, longest)));
+                        static_cast<int>(std::clamp<long long>(remaining, 0, longest)));
 }
 
 void event_loop::dispatch() {
@@ -78,18 +78,18 @@ void event_loop::dispatch() {
     const std::lock_guard held(mutex_);
     posted.swap(posted_);
   }
-  for (const auto& one : posted) one();
+  for (const auto& callback : posted) callback();
   for (int i = 0; i < count_; ++i) {
-    const auto& one = found_[static_cast<std::size_t>(i)];
-    if (one.data.u64 == bell_id) {
+    const auto& event = found_[static_cast<std::size_t>(i)];
+    if (event.data.u64 == bell_id) {
       std::uint64_t rung = 0;
       (void)!::read(bell_.get(), &rung, sizeof rung);
       continue;
     }
-    const auto found = handlers_.find(one.data.u64);
-    if (found == handlers_.end()) continue;  // a handler before it ended it
-    const auto act = found->second;          // it may end itself
-    (*act)(one.events);
+    const auto found = handlers_.find(event.data.u64);
+    if (found == handlers_.end()) continue;  // an earlier handler has ended it
+    const auto handle = found->second;       // kept alive: the handler may end its own registration
+    (*handle)(event.events);
   }
   count_ = 0;
 }

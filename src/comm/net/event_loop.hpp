@@ -1,4 +1,4 @@
-// The one wait of a thread that serves connections: for files, for a moment, and for other threads that wake it.
+// The wait of a thread that serves connections: for files, for a deadline, and for wake-ups by other threads.
 #pragma once
 
 #include <sys/epoll.h>
@@ -18,13 +18,13 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Used by one thread, but for `wake` and `post`. Registrations end before it does.
+/// An event loop over epoll. Used by one thread, except `wake` and `post`. Registrations must end before the loop does.
 class event_loop {
  public:
-  /// Gets what is there: EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. It may end its own registration and others.
+  /// Receives the events: EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. The handler may end its own registration and others.
   using handler = std::function<void(std::uint32_t events)>;
 
-  /// A file that is waited for, until this is destroyed, which comes before the file is closed.
+  /// The registration of a file, which must be destroyed before the file is closed.
   class registration {
    public:
     registration() = default;
@@ -39,7 +39,7 @@ class event_loop {
       return *this;
     }
     ~registration();
-    /// Waits for these from now on, EPOLLIN or EPOLLOUT or both or none.
+    /// Sets the events to wait for: EPOLLIN, EPOLLOUT, both or none.
     void want(std::uint32_t events) noexcept;
 
    private:
@@ -49,18 +49,18 @@ class event_loop {
     std::uint32_t events_ = 0;
   };
 
-  /// Throws error where the system has no descriptor for it.
+  /// Throws error when no descriptor is left for the loop.
   event_loop();
 
-  /// Throws error where the file cannot be waited for.
-  [[nodiscard]] registration watch(int file, std::uint32_t events, handler act);
-  /// By any thread: ends the wait, or the next one.
+  /// Registers a file. Throws error when epoll does not support the file.
+  [[nodiscard]] registration watch(int file, std::uint32_t events, handler handle);
+  /// Ends the present wait, or the next one. Callable by any thread.
   void wake() noexcept;
-  /// By any thread: has that done at the next `dispatch`.
-  void post(std::function<void()> what);
-  /// Until something is there, at the latest until then.
+  /// Runs `callback` at the next `dispatch`. Callable by any thread.
+  void post(std::function<void()> callback);
+  /// Waits until an event occurs, at the latest until the deadline.
   void wait(clock::time_point until) noexcept;
-  /// Does what was posted, and calls the handlers of what the wait found.
+  /// Runs the posted callbacks, and calls the handlers of the events that the wait found.
   void dispatch();
 
  private:
@@ -73,7 +73,7 @@ class event_loop {
   std::array<epoll_event, 64> found_{};
   int count_ = 0;
   std::mutex mutex_;
-  std::vector<std::function<void()>> posted_;
+  std::vector<std::function<void()>> posted_;  // guarded by mutex_
 };
 
 }}}  // namespace muster::v0::detail

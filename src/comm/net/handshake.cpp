@@ -16,26 +16,27 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 constexpr std::string_view protocol_name("muster ranks 2\n",
-                                         16);  // with its end; the 2 is the version of this protocol
+                                         16);  // with its terminator; the 2 is the protocol's version
 constexpr std::size_t nonce_bytes = 32;
 constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
 constexpr std::size_t mac_bytes = job_secret::mac_bytes;
 
-[[noreturn]] void refuse_openssl(const char* what) {
-  throw error(error_kind::other, std::string("OpenSSL cannot ") + what + " (an incomplete installation?)");
+[[noreturn]] void refuse_openssl(const char* operation) {
+  throw error(error_kind::other, std::string("OpenSSL cannot ") + operation + " (an incomplete installation?)");
 }
 
 std::string draw_nonce() {
-  std::string drawn(nonce_bytes, '\0');
-  fill_random(std::as_writable_bytes(std::span(drawn)));
-  return drawn;
+  std::string nonce(nonce_bytes, '\0');
+  fill_random(std::as_writable_bytes(std::span(nonce)));
+  return nonce;
 }
 
 }  // namespace
 
 job_secret::job_secret(std::span<const std::string_view> parts) {
   wire_writer all;
-  for (const auto& part : parts) all.add_text(part);  // with its length, so that parts do not run into each other
+  // With its length, so that the boundaries of the parts are unambiguous.
+  for (const auto& part : parts) all.add_text(part);
   const std::string text = all.take();
   if (EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(bytes_.data()), nullptr, EVP_sha256(),
                  nullptr) != 1)
@@ -43,12 +44,12 @@ job_secret::job_secret(std::span<const std::string_view> parts) {
 }
 
 std::string job_secret::sign(std::string_view text) const {
-  std::string made(mac_bytes, '\0');
+  std::string mac(mac_bytes, '\0');
   if (HMAC(EVP_sha256(), bytes_.data(), static_cast<int>(bytes_.size()),
            reinterpret_cast<const unsigned char*>(text.data()), text.size(),
-           reinterpret_cast<unsigned char*>(made.data()), nullptr) == nullptr)
+           reinterpret_cast<unsigned char*>(mac.data()), nullptr) == nullptr)
     refuse_openssl("compute HMAC-SHA-256");
-  return made;
+  return mac;
 }
 
 bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
@@ -56,42 +57,42 @@ bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
 }
 
 handshake handshake::connect(const job_secret& secret, const introduction& mine) {
-  handshake made(secret, true, mine.from, 0);
-  made.who_ = {mine.to, mine.from, mine.which};
+  handshake result(secret, true, mine.from, 0);
+  result.peer_ = {mine.to, mine.from, mine.which};
   wire_writer hello{std::string(protocol_name)};
   hello.add(mine);
-  made.said_ = hello.take() + draw_nonce();
-  made.write(made.said_, state::reading, nonce_bytes);
-  return made;
+  result.transcript_ = hello.take() + draw_nonce();
+  result.write(result.transcript_, state::reading, nonce_bytes);
+  return result;
 }
 
 handshake handshake::answer(const job_secret& secret, std::uint32_t self) { return {secret, false, self, hello_bytes}; }
 
-void handshake::advance(const tcp_socket& over) {
+void handshake::advance(const tcp_socket& socket) {
   while (state_ == state::sending || state_ == state::reading) {
     if (state_ == state::sending) {
       const iovec piece{out_.data(), out_.size()};
-      const std::size_t n = over.try_write({&piece, 1});
+      const std::size_t n = socket.try_write({&piece, 1});
       if (n == 0) return;
       sent(n);
     } else {
-      std::array<std::byte, hello_bytes> room;  // the longest message
-      const std::size_t n = over.read_some(std::span(room).first(wanted()));
+      std::array<std::byte, hello_bytes> buffer;  // the longest message
+      const std::size_t n = socket.read_some(std::span(buffer).first(wanted()));
       if (n == 0) return;
-      received(std::span(room).first(n));
+      received(std::span(buffer).first(n));
     }
   }
 }
 
-void handshake::conclude(const tcp_socket& over, clock::time_point until) {
-  for (advance(over); state_ == state::sending || state_ == state::reading; advance(over))
-    over.await(state_ == state::sending ? POLLOUT : POLLIN, until);
+void handshake::conclude(const tcp_socket& socket, clock::time_point until) {
+  for (advance(socket); state_ == state::sending || state_ == state::reading; advance(socket))
+    socket.await(state_ == state::sending ? POLLOUT : POLLIN, until);
 }
 
-void handshake::write(std::string text, state after, std::size_t want_after) {
+void handshake::write(std::string text, state after, std::size_t expected_after) {
   out_ = std::move(text);
   in_.clear();
-  want_ = want_after;
+  expected_ = expected_after;
   after_ = after;
   state_ = state::sending;
 }
@@ -109,7 +110,7 @@ void handshake::received(std::span<const std::byte> bytes) {
 void handshake::read_message(const std::string& text) {
   ++step_;
   if (connects_ && step_ == 1) {
-    said_ += text;
+    transcript_ += text;
     write(secret_.sign(proof('1', 0)), state::reading, 1 + mac_bytes);
   } else if (connects_) {
     const char reply = text[0];
@@ -117,14 +118,14 @@ void handshake::read_message(const std::string& text) {
     state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
   } else if (step_ == 1) {
     wire_reader hello(text);
-    const bool greets = hello.chars(protocol_name.size()) == protocol_name;
-    who_ = hello.number<introduction>();
-    if (!greets || who_.to != self_ || who_.from == self_) {
+    const bool is_hello = hello.chars(protocol_name.size()) == protocol_name;
+    peer_ = hello.number<introduction>();
+    if (!is_hello || peer_.to != self_ || peer_.from == self_) {
       state_ = state::stranger;
       return;
     }
     const auto nonce = draw_nonce();
-    said_ = text + nonce;
+    transcript_ = text + nonce;
     write(nonce, state::reading, mac_bytes);
   } else {
     state_ = secret_.has_signed(proof('1', 0), text) ? state::asking : state::stranger;

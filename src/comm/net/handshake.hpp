@@ -1,4 +1,5 @@
-// How two processes of a job prove to each other that they know its secret, before a byte of anything else is believed.
+// The handshake of two processes of a job: each proves to the other that it knows the job's secret, before any other
+// byte is accepted.
 #pragma once
 
 #include <array>
@@ -12,99 +13,100 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What the processes of a job know and no other process does: SHA-256 of what it is made from.
+/// The secret that only the processes of a job know: SHA-256 over its parts.
 class job_secret {
  public:
   static constexpr std::size_t mac_bytes = 32;
 
   job_secret() = default;
-  /// All parts in their order; the same parts make the same secret.
+  /// Derives the secret from all parts in their order. The same parts give the same secret.
   explicit job_secret(std::span<const std::string_view> parts);
 
   [[nodiscard]] std::span<const std::byte, 32> bytes() const noexcept { return bytes_; }
-  /// The HMAC-SHA-256 (RFC 2104) of a text, by OpenSSL.
+  /// Returns the HMAC-SHA-256 (RFC 2104) of a text, computed by OpenSSL.
   [[nodiscard]] std::string sign(std::string_view text) const;
-  /// Whether `mac` is that; compared in constant time.
+  /// Returns true if `mac` is the HMAC of the text. The comparison takes constant time.
   [[nodiscard]] bool has_signed(std::string_view text, std::string_view mac) const;
 
  private:
   std::array<std::byte, 32> bytes_{};
 };
 
-/// The connecting and the listening side, and the purpose of the connection.
+/// The connecting and the listening rank, and the purpose of the connection.
 struct introduction {
   std::uint32_t from = 0;
   std::uint32_t to = 0;
-  std::uint32_t which = 0;  ///< of the connections between the two
+  std::uint32_t which = 0;  ///< number of the connection among those between the two ranks
 
   bool operator==(const introduction&) const = default;
 };
 
-/// One side of a handshake: bytes in, bytes out, over a socket or without one.
+/// The state of one side of a handshake, a state machine: bytes in, bytes out, with a socket or without.
 ///
-/// The connecting side introduces itself; the other answers with a challenge; the first proves that it knows the
-/// secret, then the second, together with its answer whether it wants the connection:
+/// The connecting side introduces itself, and the listening side sends a challenge. The connecting side proves that it
+/// knows the secret. The listening side then proves the same, together with its reply whether it accepts the
+/// connection:
 ///
 ///     introduction, nonce A          ->
 ///                                   <-  nonce B
 ///     HMAC(secret, "1", all so far)  ->
 ///                                   <-  answer, HMAC(secret, "2", all so far, answer)
 ///
-/// So neither can be replayed or turned around, both are bound to the ranks and the line they speak of, and a peer that
-/// does not know the secret learns nothing from it.
+/// No proof can therefore be replayed or reflected. Both proofs are bound to the ranks and to the number of the
+/// connection. A peer without the secret gains no information from the exchange.
 class handshake {
  public:
   enum class state {
     sending,  ///< `output` is to be written
-    reading,  ///< so many bytes as `wanted` says are to be read, no more: what follows is not its business
-    asking,   ///< the other side is authenticated; `accept` or `refuse`
-    done,     ///< the connection stands
-    refused,  ///< the other side is one of the job and does not want this connection (it connects itself)
-    stranger  ///< the other side is not of the job
+    reading,  ///< exactly `wanted` bytes are to be read; later bytes belong to the connection
+    asking,   ///< the peer is authenticated; call `accept` or `refuse`
+    done,     ///< the connection is established
+    refused,  ///< the peer belongs to the job and refuses this connection (it connects itself)
+    stranger  ///< the peer does not belong to the job
   };
 
-  /// The side that connects.
+  /// Returns the state machine of the connecting side.
   static handshake connect(const job_secret& secret, const introduction& mine);
-  /// The side that listens, as rank `self`. A process that says it is rank `self` too, or that asks for another rank,
-  /// is not authenticated.
+  /// Returns the state machine of the listening side, as rank `self`. A peer that claims to be rank `self` too, or that
+  /// asks for another rank, is not authenticated.
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
-  /// Writes and reads as far as that goes without waiting, or until it asks or is over. Throws socket_error.
+  /// Writes and reads as far as possible without waiting, until the state is `asking` or final. Throws socket_error.
   void advance(const tcp_socket& over);
-  /// The same, and waits until then. Throws socket_error at the deadline.
+  /// Completes the handshake like `advance`, and waits until the deadline. Throws socket_error at the deadline.
   void conclude(const tcp_socket& over, clock::time_point until);
 
   [[nodiscard]] state now() const noexcept { return state_; }
-  /// Whether the other side has answered.
+  /// Returns true if the peer has replied.
   [[nodiscard]] bool is_answered() const noexcept { return step_ > 0; }
   [[nodiscard]] std::span<const std::byte> output() const noexcept { return std::as_bytes(std::span(out_)); }
   void sent(std::size_t bytes) noexcept;
-  [[nodiscard]] std::size_t wanted() const noexcept { return want_ - in_.size(); }
+  [[nodiscard]] std::size_t wanted() const noexcept { return expected_ - in_.size(); }
   void received(std::span<const std::byte> bytes);
-  [[nodiscard]] const introduction& other() const noexcept { return who_; }
+  [[nodiscard]] const introduction& other() const noexcept { return peer_; }
   void accept() { answer(1); }
   void refuse() { answer(2); }
 
  private:
-  handshake(const job_secret& secret, bool connects, std::uint32_t self, std::size_t want)
-      : secret_(secret), connects_(connects), self_(self), want_(want) {}
-  void write(std::string text, state after, std::size_t want_after);
+  handshake(const job_secret& secret, bool connects, std::uint32_t self, std::size_t expected)
+      : secret_(secret), connects_(connects), self_(self), expected_(expected) {}
+  void write(std::string text, state after, std::size_t expected_after);
   void read_message(const std::string& text);
   void answer(char reply);
-  // What a side proves with: its mark and answer, and all bytes before.
-  [[nodiscard]] std::string proof(char side, char reply) const { return std::string{side, reply} + said_; }
+  // Returns the text that a side signs: its mark and reply, and the transcript.
+  [[nodiscard]] std::string proof(char side, char reply) const { return std::string{side, reply} + transcript_; }
 
   job_secret secret_;
   state state_ = state::reading;
   state after_ = state::reading;
-  int step_ = 0;  // messages that were read
+  int step_ = 0;  // number of messages that were read
   bool connects_;
   std::uint32_t self_;
-  introduction who_;
-  std::string said_;  // the introduction and both nonces
+  introduction peer_;
+  std::string transcript_;  // the introduction and both nonces
   std::string out_;
   std::string in_;
-  std::size_t want_;
+  std::size_t expected_;
 };
 
 }}}  // namespace muster::v0::detail

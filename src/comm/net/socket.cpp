@@ -14,12 +14,13 @@ namespace {
 
 constexpr int probes = 6;
 
-std::string why(int code) { return code == ETIMEDOUT ? "no answer in time" : std::strerror(code); }
+std::string describe_code(int code) { return code == ETIMEDOUT ? "no answer in time" : std::strerror(code); }
 
-descriptor open_socket(const address& of) {
-  descriptor made(::socket(of.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!made) throw socket_error(errno, "no socket for " + of.to_string() + " can be made (" + why(errno) + ")");
-  return made;
+descriptor open_socket(const address& remote) {
+  descriptor result(::socket(remote.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!result)
+    throw socket_error(errno, "cannot create a socket for " + remote.to_string() + " (" + describe_code(errno) + ")");
+  return result;
 }
 
 int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(span.count()), 1.0, 32767.0)); }
@@ -37,98 +38,101 @@ std::string socket_error::as_seen() const {
 
 bool wait_for(int file, short events, clock::time_point until) {
   for (;;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+    const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
     pollfd watched{file, events, 0};
-    const int ready = ::poll(&watched, 1, static_cast<int>(std::clamp<long long>(left, 0, 3600000)));
+    const int ready = ::poll(&watched, 1, static_cast<int>(std::clamp<long long>(remaining, 0, 3600000)));
     if (ready > 0) return true;
-    if (ready < 0 && errno != EINTR) throw socket_error(errno, "poll failed (" + why(errno) + ")");
+    if (ready < 0 && errno != EINTR) throw socket_error(errno, "poll failed (" + describe_code(errno) + ")");
     if (clock::now() >= until) return false;
   }
 }
 
-void tcp_socket::fail(const std::string& what, int code) const {
-  throw socket_error(code, what + " " + peer_.to_string() + " failed (" + why(code) + ")");
+void tcp_socket::fail(const std::string& operation, int code) const {
+  throw socket_error(code, operation + " " + peer_.to_string() + " failed (" + describe_code(code) + ")");
 }
 
 tcp_socket tcp_socket::listen(const address& where, int backlog) {
-  tcp_socket made = reserve(where);
-  made.start_listening(backlog);
-  return made;
+  tcp_socket result = reserve(where);
+  result.start_listening(backlog);
+  return result;
 }
 
 tcp_socket tcp_socket::reserve(const address& where) {
-  tcp_socket made(open_socket(where), where);
+  tcp_socket result(open_socket(where), where);
   const int on = 1;
   const int off = 0;
-  // A port whose last connections have ended some seconds ago is free; one that the system draws must not become
-  // another's before this one listens.
-  if (where.port() != 0) made.check_listens(::setsockopt(made.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
+  // A port whose last connections ended some seconds ago is free. A port that the system chooses must not be given to
+  // another process before this one listens.
+  if (where.port() != 0) result.check_listens(::setsockopt(result.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
   if (where.family() == AF_INET6)
-    made.check_listens(::setsockopt(made.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
-  made.check_listens(::bind(made.file(), where.get(), where.length()));
-  return made;
+    result.check_listens(::setsockopt(result.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
+  result.check_listens(::bind(result.file(), where.get(), where.length()));
+  return result;
 }
 
 void tcp_socket::start_listening(int backlog) const {
   check_listens(::listen(file(), backlog));
-  const int on = 1;  // also for a port that was drawn: our connections do not keep the next listener from it
+  // Also for a port that the system chose: this listener's connections do not block the next listener.
+  const int on = 1;
   check_listens(::setsockopt(file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
 }
 
 void tcp_socket::check_listens(int result) const {
   if (result == 0) return;
   const int code = errno;
-  throw socket_error(code, peer_.to_string() + " cannot be listened at (" + why(code) + ")");
+  throw socket_error(code, "cannot listen at " + peer_.to_string() + " (" + describe_code(code) + ")");
 }
 
 tcp_socket tcp_socket::accept() const {
   for (;;) {
-    sockaddr_storage from{};
-    socklen_t length = sizeof from;
-    descriptor came(::accept4(file(), reinterpret_cast<sockaddr*>(&from), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
-    if (came) return tcp_socket(std::move(came), address(reinterpret_cast<const sockaddr*>(&from), length));
+    sockaddr_storage remote{};
+    socklen_t length = sizeof remote;
+    descriptor accepted(::accept4(file(), reinterpret_cast<sockaddr*>(&remote), &length, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    if (accepted) return tcp_socket(std::move(accepted), address(reinterpret_cast<const sockaddr*>(&remote), length));
     if (errno == EAGAIN || errno == EWOULDBLOCK) return {};
     const bool hopeless = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM || errno == EBADF ||
                           errno == EINVAL || errno == ENOTSOCK;
     if (hopeless) {
       const int code = errno;
-      throw socket_error(code, "no connection can be accepted at " + local().to_string() + " (" + why(code) + ")");
-    }  // else it concerns that one connection
+      throw socket_error(code,
+                         "no connection can be accepted at " + local().to_string() + " (" + describe_code(code) + ")");
+    }  // the error concerns that one connection only
   }
 }
 
-tcp_socket tcp_socket::start_connect(const address& to) {
-  tcp_socket made(open_socket(to), to);
-  if (::connect(made.file(), to.get(), to.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
-    made.fail("connecting to", errno);
+tcp_socket tcp_socket::start_connect(const address& remote) {
+  tcp_socket result(open_socket(remote), remote);
+  if (::connect(result.file(), remote.get(), remote.length()) != 0 && errno != EINPROGRESS && errno != EINTR) {
+    result.fail("connecting to", errno);
   }
-  return made;
+  return result;
 }
 
 void tcp_socket::finish_connect() const {
   int code = 0;
   socklen_t length = sizeof code;
   if (::getsockopt(file(), SOL_SOCKET, SO_ERROR, &code, &length) != 0) code = errno;
-  // A port of this host at which no socket listens may be the one that the system chose for this very socket.
+  // For a port of this host without a listener, the system may choose the same port for this socket, which then
+  // connects to itself.
   if (code == 0 && local() == peer_) code = ECONNREFUSED;
   if (code != 0) fail("connecting to", code);
 }
 
-tcp_socket tcp_socket::connect(const address& to, clock::time_point until) {
-  tcp_socket made = start_connect(to);
-  if (!wait_for(made.file(), POLLOUT, until)) made.fail("connecting to", ETIMEDOUT);
-  made.finish_connect();
-  return made;
+tcp_socket tcp_socket::connect(const address& remote, clock::time_point until) {
+  tcp_socket result = start_connect(remote);
+  if (!wait_for(result.file(), POLLOUT, until)) result.fail("connecting to", ETIMEDOUT);
+  result.finish_connect();
+  return result;
 }
 
-tcp_socket tcp_socket::connect(std::span<const address> to, clock::time_point until) {
+tcp_socket tcp_socket::connect(std::span<const address> remotes, clock::time_point until) {
   std::string failures;
   int code = EADDRNOTAVAIL;
-  for (std::size_t i = 0; i < to.size(); ++i) {
+  for (std::size_t i = 0; i < remotes.size(); ++i) {
     const auto now = clock::now();
-    const auto share = until > now ? (until - now) / static_cast<long>(to.size() - i) : clock::duration::zero();
+    const auto share = until > now ? (until - now) / static_cast<long>(remotes.size() - i) : clock::duration::zero();
     try {
-      return connect(to[i], now + share);
+      return connect(remotes[i], now + share);
     } catch (const socket_error& failed) {
       failures += (failures.empty() ? "" : "; ") + std::string(failed.what());
       code = failed.code();
@@ -138,15 +142,15 @@ tcp_socket tcp_socket::connect(std::span<const address> to, clock::time_point un
 }
 
 address tcp_socket::local() const noexcept {
-  sockaddr_storage here{};
-  socklen_t length = sizeof here;
-  if (::getsockname(file(), reinterpret_cast<sockaddr*>(&here), &length) != 0) return {};
-  return {reinterpret_cast<const sockaddr*>(&here), length};
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (::getsockname(file(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return {};
+  return {reinterpret_cast<const sockaddr*>(&own), length};
 }
 
-void tcp_socket::set(int level, int name, int value, const char* what) const {
+void tcp_socket::set(int level, int name, int value, const char* option) const {
   if (::setsockopt(file(), level, name, &value, sizeof value) != 0)
-    fail(std::string("setting ") + what + " for", errno);
+    fail(std::string("setting ") + option + " for", errno);
 }
 
 void tcp_socket::set_no_delay() const { set(IPPROTO_TCP, TCP_NODELAY, 1, "TCP_NODELAY"); }
@@ -158,9 +162,9 @@ void tcp_socket::set_liveness(seconds idle, seconds silent) const {
   set(IPPROTO_TCP, TCP_KEEPCNT, probes, "TCP_KEEPCNT");
 }
 
-void tcp_socket::set_acknowledged_within(seconds most) const {
-  const double limit = static_cast<double>(INT_MAX);
-  const int milliseconds = static_cast<int>(std::clamp(std::ceil(1000 * most.count()), 1.0, limit));
+void tcp_socket::set_acknowledged_within(seconds limit) const {
+  const double max_value = static_cast<double>(INT_MAX);
+  const int milliseconds = static_cast<int>(std::clamp(std::ceil(1000 * limit.count()), 1.0, max_value));
   set(IPPROTO_TCP, TCP_USER_TIMEOUT, milliseconds, "TCP_USER_TIMEOUT");
 }
 
@@ -171,7 +175,7 @@ void tcp_socket::set_unpaced() const noexcept {
 
 std::size_t tcp_socket::read_some(std::span<const iovec> pieces) const {
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(pieces.data());  // it is read only; the C type predates const
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // only read; the C type predates const
   message.msg_iovlen = pieces.size();
   for (;;) {
     const ssize_t got = pieces.size() == 1 ? ::recv(file(), pieces[0].iov_base, pieces[0].iov_len, MSG_DONTWAIT)
@@ -188,7 +192,7 @@ std::size_t tcp_socket::read_some(std::span<const iovec> pieces) const {
 std::size_t tcp_socket::try_write(std::span<const iovec> pieces, bool more) const {
   const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
   msghdr message{};
-  message.msg_iov = const_cast<iovec*>(pieces.data());  // as above
+  message.msg_iov = const_cast<iovec*>(pieces.data());  // only read, as above
   message.msg_iovlen = std::min<std::size_t>(pieces.size(), IOV_MAX);
   for (;;) {
     const ssize_t sent = pieces.size() == 1 ? ::send(file(), pieces[0].iov_base, pieces[0].iov_len, flags)

@@ -1,4 +1,4 @@
-// TCP sockets that never block: every wait has a deadline, every error names the address.
+// TCP sockets that never block: every wait has a deadline, and every error contains the address.
 #pragma once
 
 #include <sys/uio.h>
@@ -15,91 +15,96 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What a socket met. The code is errno's; a deadline that passed is ETIMEDOUT, an end of the stream is ESHUTDOWN.
+/// An error of a socket. The code is errno's. A deadline that passed is ETIMEDOUT, and an end of the stream is
+/// ESHUTDOWN.
 class socket_error : public error {
  public:
   socket_error(int code, const std::string& text) : error(error_kind::other, text), code_(code) {}
   [[nodiscard]] int code() const noexcept { return code_; }
   [[nodiscard]] bool timed_out() const noexcept;
-  /// The other side has closed or reset the connection.
+  /// Returns true if the peer has closed or reset the connection.
   [[nodiscard]] bool closed() const noexcept;
-  /// It has closed it in order.
+  /// Returns true if the peer has closed the connection in order.
   [[nodiscard]] bool ended() const noexcept;
-  /// What was seen of the connection, as errors of ranks say it.
+  /// Returns the observation of the connection in the form that errors of ranks use.
   [[nodiscard]] std::string as_seen() const;
 
  private:
   int code_;
 };
 
-/// Waits until one of `events` (POLLIN, POLLOUT) or trouble is there; false when the deadline comes first. A deadline
-/// that has passed looks once. EINTR does not end the wait.
+/// Waits until one of `events` (POLLIN, POLLOUT) or an error occurs; returns false at the deadline. With a deadline in
+/// the past it checks once. EINTR does not end the wait.
 bool wait_for(int file, short events, clock::time_point until);
 
-/// One TCP socket: non-blocking, closed on exec, deaf to SIGPIPE. Move-only; one thread reads and one may write.
+/// A TCP socket: non-blocking, closed on exec, without SIGPIPE. Move-only. A thread may read while another thread
+/// writes.
 class tcp_socket {
  public:
-  static constexpr int most_waiting = 1024;  ///< to be accepted: a large job connects at once
+  /// Length of the queue of connections to accept: a large job connects at once.
+  static constexpr int most_waiting = 1024;
 
   tcp_socket() = default;
 
-  /// Waits at `where` for others to connect; port 0 takes a free one, which `local` tells. An address of all zeroes of
-  /// IPv6 takes IPv4 too. A port that is taken is a socket_error of EADDRINUSE.
+  /// Listens at `where`. Port 0 selects a free port, which `local` returns. The unspecified address of IPv6 accepts
+  /// IPv4 too. A port in use is a socket_error with EADDRINUSE.
   [[nodiscard]] static tcp_socket listen(const address& where, int backlog = most_waiting);
-  /// Takes a port; no peer can connect there before `start_listening`.
+  /// Binds a port. No peer can connect there before `start_listening`.
   [[nodiscard]] static tcp_socket reserve(const address& where);
   void start_listening(int backlog = most_waiting) const;
-  /// The next that has connected; empty when there is none now. A socket_error says what keeps this process from
-  /// accepting (no descriptor left); one that has given up already is passed over.
+  /// Returns the next connection; an empty socket when none is waiting. Throws socket_error for a failure in this
+  /// process (no descriptor left). A peer that has already closed its connection is skipped.
   [[nodiscard]] tcp_socket accept() const;
-  /// Begins to connect: it is done when the socket can be written to and `finish_connect` returns.
-  [[nodiscard]] static tcp_socket start_connect(const address& to);
-  /// Throws what became of it; on return the connection stands.
+  /// Starts to connect. The connection is complete when the socket is writable and `finish_connect` returns.
+  [[nodiscard]] static tcp_socket start_connect(const address& remote);
+  /// Finishes a connect: throws its error, or returns with the connection established.
   void finish_connect() const;
-  /// Both at once, at the latest at `until`.
-  [[nodiscard]] static tcp_socket connect(const address& to, clock::time_point until);
-  /// The first of several addresses that answers. Each gets its share of the time that is left; the error is of all.
-  [[nodiscard]] static tcp_socket connect(std::span<const address> to, clock::time_point until);
+  /// Connects by both calls, at the latest at `until`.
+  [[nodiscard]] static tcp_socket connect(const address& remote, clock::time_point until);
+  /// Connects to the first of several addresses that replies. Each address gets its share of the remaining time. The
+  /// error contains every address's failure.
+  [[nodiscard]] static tcp_socket connect(std::span<const address> remote, clock::time_point until);
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(file_); }
   [[nodiscard]] address local() const noexcept;
-  /// The address that it connects to; also after the connection is gone.
+  /// Returns the address to which it connects, also after the connection has ended.
   [[nodiscard]] const address& peer() const noexcept { return peer_; }
 
-  /// Small messages leave at once (TCP_NODELAY).
+  /// Sends small messages at once (TCP_NODELAY).
   void set_no_delay() const;
-  /// The system tells of a peer on a silent host: when nothing came for `idle`, it is asked six times within
-  /// `silent` and does not answer. Seconds, rounded up.
+  /// Makes the system detect a silent peer host: after `idle` without data, the system sends six probes within
+  /// `silent`, and closes the connection if none is acknowledged. Seconds, rounded up.
   void set_liveness(seconds idle, seconds silent) const;
-  /// And when nothing that was sent was taken for so long (TCP_USER_TIMEOUT). For peers that always read what comes:
-  /// one that has no room for a while, and says so, counts as silent too.
-  void set_acknowledged_within(seconds most) const;
-  /// Holds nothing back until the path seems to be free, as BBR does: inside a machine that gains nothing and takes
-  /// half of the loopback's bandwidth. A hint, by Reno, which every Linux has.
+  /// Also closes the connection when sent data stays unacknowledged for so long (TCP_USER_TIMEOUT). For peers that
+  /// always read: a peer that advertises a full receive window for so long counts as silent too.
+  void set_acknowledged_within(seconds limit) const;
+  /// Disables pacing, with which BBR delays data until the path seems to be free: inside a machine pacing has no
+  /// benefit and costs half of the loopback's bandwidth. A hint, by Reno, which every Linux has.
   void set_unpaced() const noexcept;
 
-  /// What is there, into the pieces in order; 0 when there is nothing yet. An end of the stream is a socket_error.
+  /// Reads the available bytes into the pieces in order; returns 0 when none is available yet. Throws socket_error at
+  /// the end of the stream.
   [[nodiscard]] std::size_t read_some(std::span<const iovec> pieces) const;
-  [[nodiscard]] std::size_t read_some(std::span<std::byte> into) const {
-    const iovec piece{into.data(), into.size()};
+  [[nodiscard]] std::size_t read_some(std::span<std::byte> buffer) const {
+    const iovec piece{buffer.data(), buffer.size()};
     return read_some({&piece, 1});
   }
-  /// As much of the pieces as goes now, in order; 0 when nothing does. At most IOV_MAX pieces. `more`: others follow at
-  /// once, which the system waits for.
+  /// Writes as many bytes of the pieces as possible without waiting, in order; returns 0 when none is possible. At most
+  /// IOV_MAX pieces. `more`: further pieces follow at once, and the system waits for them.
   [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces, bool more = false) const;
 
-  /// Waits for one of `events` (see `wait_for`); a socket_error when the deadline comes first.
+  /// Waits for one of `events` (see `wait_for`); throws socket_error at the deadline.
   void await(short events, clock::time_point until) const;
 
-  /// Nothing more is sent; the other side reads what was, and then the end.
+  /// Ends the sending direction. The peer reads the bytes that were sent, and then the end of the stream.
   void shutdown_write() const noexcept;
 
  private:
   explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
-  [[noreturn]] void fail(const std::string& what, int code) const;
+  [[noreturn]] void fail(const std::string& operation, int code) const;
   void check_listens(int result) const;
-  void set(int level, int name, int value, const char* what) const;
+  void set(int level, int name, int value, const char* operation) const;
 
   descriptor file_;
   address peer_;

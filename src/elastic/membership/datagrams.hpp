@@ -1,4 +1,4 @@
-// Words between members: datagrams that prove that they are of this job.
+// Heartbeats between members: datagrams that prove that their sender belongs to this job.
 #pragma once
 
 #include <linux/filter.h>
@@ -25,15 +25,17 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 inline constexpr std::size_t mac_bytes = job_secret::mac_bytes;
-inline constexpr std::size_t largest = 60000;
+inline constexpr std::size_t max_datagram_bytes = 60000;
 
-/// A UDP socket of this process. Each datagram begins with a mark of the job and an HMAC-SHA-256 over the rest; what
-/// does not fit the token is dropped, by the mark before it takes room in the socket: a flood costs its sender. Nothing
-/// is sent again, no order is guaranteed, and no call waits.
+/// A UDP socket for heartbeats. Each datagram begins with a mark of the job and an HMAC-SHA-256 over the rest.
+/// Datagrams that do not match the token are dropped. A filter on the mark drops them before they take room in the
+/// socket, so that a flood costs only its sender. Lost datagrams are not sent again, no order is guaranteed, and no
+/// call waits.
 class datagram_socket {
  public:
-  /// `chosen`: under which addresses it is reached, as `own_addresses` takes it.
-  datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token) : room_(largest, '\0') {
+  /// Binds a socket. `chosen` selects the addresses under which the socket is reachable, as in `own_addresses`.
+  datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token)
+      : buffer_(max_datagram_bytes, '\0') {
     const std::array<std::string_view, 2> parts{"words between members", token};
     secret_ = job_secret(parts);
     mark_ = secret_.sign("mark of the job").substr(0, mark_bytes);
@@ -41,79 +43,82 @@ class datagram_socket {
     const int family = addresses.front().family();
     file_ = descriptor(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     sockaddr_storage any{};
-    any.ss_family = static_cast<sa_family_t>(family);  // all zeros otherwise: every address, a free port
+    any.ss_family = static_cast<sa_family_t>(family);  // otherwise all zeros: every address, a free port
     if (addresses.front().is_loopback()) std::memcpy(&any, addresses.front().get(), addresses.front().length());
     socklen_t length = family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
     if (!file_ || ::bind(file_.get(), reinterpret_cast<const sockaddr*>(&any), length) != 0 ||
         ::getsockname(file_.get(), reinterpret_cast<sockaddr*>(&any), &length) != 0) {
-      throw error(error_kind::other, "the members of this job cannot exchange heartbeats (no datagram socket: " +
-                                         std::string(std::strerror(errno)) + "); check the limits of this host");
+      throw error(error_kind::other, "the job's members cannot exchange heartbeats (no datagram socket: " +
+                                         std::string(std::strerror(errno)) + "); check the limits of the host");
     }
     drop_unmarked();
     const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();
-    for (const auto& one : addresses) {
-      if (one.family() == family) place_ += one.with_port(port).to_string() + " ";
+    for (const auto& endpoint : addresses) {
+      if (endpoint.family() == family) place_ += endpoint.with_port(port).to_string() + " ";
     }
   }
 
-  /// Where others reach it: "address:port address:port ...".
+  /// Returns the addresses at which other processes reach the socket: "address:port address:port ...".
   [[nodiscard]] const std::string& place() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// Reads a place; `here` when it is one of this very host, which is reached over the loopback too.
-  [[nodiscard]] std::vector<address> read_place(std::string_view place, bool here) const {
-    constexpr std::size_t most = 4;
-    std::istringstream words{std::string(place)};
+  /// Parses the text of `place`. `same_host`: true for a process on the local host, which is reachable over the
+  /// loopback too.
+  [[nodiscard]] std::vector<address> read_place(std::string_view place, bool same_host) const {
+    constexpr std::size_t limit = 4;
+    std::istringstream texts{std::string(place)};
     std::vector<address> read;
-    for (std::string heartbeat; read.size() < most && words >> heartbeat;) {
-      const auto one = address::parse(heartbeat);
-      if (here) {
-        const std::string loopback = one.family() == AF_INET6 ? "[::1]:" : "127.0.0.1:";
-        return {address::parse(loopback + std::to_string(one.port())), one};
+    for (std::string text; read.size() < limit && texts >> text;) {
+      const auto endpoint = address::parse(text);
+      if (same_host) {
+        const std::string loopback = endpoint.family() == AF_INET6 ? "[::1]:" : "127.0.0.1:";
+        return {address::parse(loopback + std::to_string(endpoint.port())), endpoint};
       }
-      read.push_back(one);
+      read.push_back(endpoint);
     }
     return read;
   }
 
-  /// To each of them: copies do no harm.
-  void send(std::string_view text, const std::vector<address>& to) const noexcept {
+  /// Sends the text to each address; copies do no harm.
+  void send(std::string_view text, const std::vector<address>& recipients) const noexcept {
     try {
-      if (text.size() > largest - mark_bytes - mac_bytes) return;
-      const std::string whole = mark_ + secret_.sign(text) + std::string(text);
-      for (const auto& one : to)
-        (void)::sendto(file_.get(), whole.data(), whole.size(), MSG_NOSIGNAL, one.get(), one.length());
-    } catch (const std::exception&) {  // as if it were lost on the way
+      if (text.size() > max_datagram_bytes - mark_bytes - mac_bytes) return;
+      const std::string datagram = mark_ + secret_.sign(text) + std::string(text);
+      for (const auto& recipient : recipients)
+        (void)::sendto(file_.get(), datagram.data(), datagram.size(), MSG_NOSIGNAL, recipient.get(),
+                       recipient.length());
+    } catch (const std::exception&) {  // as if the datagram were lost on the way
     }
   }
 
-  /// The next that is genuine; nothing when there is none now, or when so many have been looked at. Lowers the number.
-  [[nodiscard]] std::optional<std::string> receive(std::size_t& most) {
-    for (; most > 0; --most) {
-      sockaddr_storage from{};
-      socklen_t length = sizeof from;
-      auto* const sender = reinterpret_cast<sockaddr*>(&from);
-      const auto n = ::recvfrom(file_.get(), room_.data(), room_.size(), 0, sender, &length);
-      if (n < 0 && (errno == ECONNREFUSED || errno == EINTR)) continue;  // what became of one that was sent
+  /// Returns the next genuine datagram. Returns nothing when none is left, or after looking at `budget` datagrams.
+  /// Lowers `budget` by the number of datagrams that it has looked at.
+  [[nodiscard]] std::optional<std::string> receive(std::size_t& budget) {
+    for (; budget > 0; --budget) {
+      sockaddr_storage storage{};
+      socklen_t length = sizeof storage;
+      auto* const sender = reinterpret_cast<sockaddr*>(&storage);
+      const auto n = ::recvfrom(file_.get(), buffer_.data(), buffer_.size(), 0, sender, &length);
+      if (n < 0 && (errno == ECONNREFUSED || errno == EINTR)) continue;  // an error of an earlier send
       if (n < 0) return std::nullopt;
-      const std::string_view whole(room_.data(), static_cast<std::size_t>(n));
-      if (whole.size() < mark_bytes + mac_bytes || !whole.starts_with(mark_)) continue;
-      const auto text = whole.substr(mark_bytes + mac_bytes);
-      if (!secret_.has_signed(text, whole.substr(mark_bytes, mac_bytes))) continue;
+      const std::string_view datagram(buffer_.data(), static_cast<std::size_t>(n));
+      if (datagram.size() < mark_bytes + mac_bytes || !datagram.starts_with(mark_)) continue;
+      const auto text = datagram.substr(mark_bytes + mac_bytes);
+      if (!secret_.has_signed(text, datagram.substr(mark_bytes, mac_bytes))) continue;
       sender_ = address(sender, length);
-      --most;
+      --budget;
       return std::string(text);
     }
     return std::nullopt;
   }
-  /// Of the last one that was received.
+  /// Returns the sender of the last datagram that was received.
   [[nodiscard]] const address& sender() const noexcept { return sender_; }
 
  private:
   static constexpr std::size_t mark_bytes = 8;
 
-  // A filter of the system's, which sees the head of UDP, 8 bytes, before what was sent. Where it cannot be, `receive`
-  // looks alone.
+  // Attaches a filter to the socket. The kernel runs it on the UDP header, 8 bytes, and the datagram behind the header.
+  // If the filter cannot be attached, `receive` alone checks the mark.
   void drop_unmarked() const noexcept {
     const auto word = [this](std::size_t at) {
       std::uint32_t number = 0;
@@ -132,7 +137,7 @@ class datagram_socket {
   job_secret secret_;
   std::string mark_;
   std::string place_;
-  std::string room_;
+  std::string buffer_;
 };
 
 }}}  // namespace muster::v0::detail

@@ -3,8 +3,9 @@
 namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
-// So many members beside its monitors hear each heartbeat of a member: at 1,024 members all do within 26 s.
-constexpr std::size_t told_in_turn = 4;
+// Number of members, beside its monitors, that receive each heartbeat of a member: at 1,024 members all receive one
+// within 26 s.
+constexpr std::size_t extra_recipients = 4;
 
 }  // namespace
 
@@ -18,13 +19,13 @@ membership::membership(member self, membership_policy policy, membership_outlet&
 // ---- events ----
 
 void membership::wake(clock::time_point now) {
-  // This process itself was stopped or starved: heartbeats that came meanwhile have not been read yet.
+  // This process itself was stopped or starved: the heartbeats that arrived in the meantime are still unread.
   if (const auto gap = now - ticked_; gap > 2 * policy_.beat) {
-    for (auto& [id, seen] : views_) {
-      seen.heard += gap;
-      if (seen.alone_since) *seen.alone_since += gap;
+    for (auto& [id, peer_view] : views_) {
+      peer_view.received_at += gap;
+      if (peer_view.suspects_most_since) *peer_view.suspects_most_since += gap;
     }
-    for (auto& [id, broke] : cut_) broke.at += gap;
+    for (auto& [id, broke] : broken_connections_) broke.at += gap;
     began_ += gap;
     change_began_ += gap;
   }
@@ -39,49 +40,51 @@ void membership::tick(clock::time_point now) {
   } else {
     announce(now);
   }
-  look(now);
-  if (ended_ || (!has_become_slow() && now - said_ < (must_stop_ ? policy_.beat / 4 : policy_.beat))) return;
+  evaluate(now);
+  if (ended_ || (!has_become_slow() && now - sent_at_ < (must_stop_ ? policy_.beat / 4 : policy_.beat))) return;
   if (is_member()) {
     find_slow_members(now);
     find_slow_links(now);
   }
-  say(now);
+  send_heartbeat(now);
 }
 
-void membership::hear(clock::time_point now, const heartbeat& said) {
-  if (ended_ || said.from == self_.id || gone_.contains(said.from)) return;
-  auto& seen = views_[said.from];
-  if (said.number <= seen.last.number) return;  // a copy, or overtaken: no heartbeat
-  const auto alone_since = said.generation == seen.last.generation ? seen.alone_since : std::nullopt;
-  seen = {said, now, alone_since};
-  // Silent, and now it is heard: nothing has been decided yet. Other suspicions have other reasons, and stay.
-  if (silent_.erase(said.from) != 0) suspects_.erase(said.from);
-  read(now, said);
+void membership::on_heartbeat(clock::time_point now, const heartbeat& message) {
+  if (ended_ || message.from == self_.id || former_members_.contains(message.from)) return;
+  auto& sender_view = views_[message.from];
+  if (message.number <= sender_view.last.number) return;  // a copy, or overtaken by a later one
+  const auto suspects_most_since =
+      message.generation == sender_view.last.generation ? sender_view.suspects_most_since : std::nullopt;
+  sender_view = {message, now, suspects_most_since};
+  // The peer was suspect for its silence and now sends: nothing has been decided yet. Suspicions with other reasons
+  // stay.
+  if (silent_.erase(message.from) != 0) suspects_.erase(message.from);
+  merge_heartbeat(now, message);
 }
 
-// What all are to know of a message of this generation.
-void membership::read(clock::time_point now, const heartbeat& said) {
-  if (!is_member() || said.generation != record_.generation || !is_in(said.from)) return;
-  auto& alone = views_[said.from].alone_since;
-  alone = suspects_most(said) ? std::optional(alone.value_or(now)) : std::nullopt;
-  for (const auto id : said.dead) {
+// Merges the facts of a heartbeat from the present generation that all members must know.
+void membership::merge_heartbeat(clock::time_point now, const heartbeat& message) {
+  if (!is_member() || message.generation != record_.generation || !is_in(message.from)) return;
+  auto& suspects_most_since = views_[message.from].suspects_most_since;
+  suspects_most_since = suspects_most(message) ? std::optional(suspects_most_since.value_or(now)) : std::nullopt;
+  for (const auto id : message.dead) {
     if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
   }
-  if (said.stopped && !must_stop_) need_stop(now, name(said.from) + " stopped");
-  if (said.leaving && !wish_) find_slow_members(now);  // that may be why
-  wish_ = wish_ || said.leaving;
-  furthest_ = std::max(furthest_, said.step);
-  if (said.removes == self_.id && !own_.leaving && record_.rank_of(said.from) == 0) {
-    find_slow_members(now);  // that may be why
+  if (message.stopped && !must_stop_) need_stop(now, name(message.from) + " stopped");
+  if (message.leaving && !leave_requested_) find_slow_members(now);  // that may be the reason
+  leave_requested_ = leave_requested_ || message.leaving;
+  furthest_ = std::max(furthest_, message.step);
+  if (message.removes == self_.id && !own_.leaving && record_.rank_of(message.from) == 0) {
+    find_slow_members(now);  // that may be the reason
     slow_.emplace(self_.id, connections_are_slow);
     leave(now);
   }
-  if (must_stop_ || own_.halt != 0 || said.halt == 0) return;
-  own_.halt = said.halt;
+  if (must_stop_ || own_.halt != 0 || message.halt == 0) return;
+  own_.halt = message.halt;
   out_.halt(own_.halt);
 }
 
-void membership::learn(clock::time_point now, std::uint64_t version, const generation_record& record) {
+void membership::on_record(clock::time_point now, std::uint64_t version, const generation_record& record) {
   swapping_ = false;
   if (ended_ || version <= version_) {
     if (!ended_ && !is_member()) announce(now);
@@ -89,21 +92,21 @@ void membership::learn(clock::time_point now, std::uint64_t version, const gener
   }
   version_ = version;
   const bool was_member = is_member();
-  const bool begun_anew = record.generation < record_.generation;  // by others, for which this job was over
+  const bool restarted = record.generation < record_.generation;  // written by processes for which this job was over
   if (record.generation > record_.generation && record.rank_of(self_.id)) {
     enter(now, record);
-  } else if (begun_anew || (was_member && !record.rank_of(self_.id))) {
+  } else if (restarted || (was_member && !record.rank_of(self_.id))) {
     adopt(record);
-    if (const auto slow = slow_.find(self_.id); own_.leaving && policy_.slow_ones_leave && slow != slow_.end())
+    if (const auto slow = slow_.find(self_.id); own_.leaving && policy_.slow_members_leave && slow != slow_.end())
       return finish(exit_reason::too_slow, "it left the job (" + slow->second + ")");
     if (own_.leaving) return finish(exit_reason::left, "it left on request");
-    return finish(exit_reason::fenced, begun_anew ? "the job was restarted without it"
-                                                  : "the other members continued without it (" + record.why + ")");
+    return finish(exit_reason::fenced, restarted ? "the job was restarted without it"
+                                                 : "the other members continued without it (" + record.why + ")");
   } else {
     adopt(record);
   }
   if (!is_member()) announce(now);
-  look(now);
+  evaluate(now);
 }
 
 void membership::store_failed(clock::time_point now) {
@@ -115,7 +118,7 @@ void membership::left_behind(const std::string& why) { finish(exit_reason::fence
 
 void membership::prove_dead(clock::time_point now, member_id peer) {
   if (ended_ || peer == self_.id || !is_in(peer) || !dead_.insert(peer).second) return;
-  look(now);
+  evaluate(now);
 }
 
 void membership::suspect(clock::time_point now, member_id peer, const std::string& why) {
@@ -124,12 +127,12 @@ void membership::suspect(clock::time_point now, member_id peer, const std::strin
   if (rank == ranks_.end() || !suspects_.emplace(peer, why).second) return;
   const auto& suspected = record_.members[rank->second];
   if (suspected.host == self_.host) out_.kill(suspected);
-  look(now);
+  evaluate(now);
 }
 
 void membership::disconnected(clock::time_point now, member_id peer, const std::string& why) {
   if (ended_ || peer == self_.id || !is_in(peer) || dead_.contains(peer)) return;
-  cut_.try_emplace(peer, cut{now, why});
+  broken_connections_.try_emplace(peer, broken_connection{now, why});
   need_stop(now, "the connection to " + name(peer) + " broke: " + why);
 }
 
@@ -139,11 +142,11 @@ void membership::committed(std::uint64_t step, std::uint64_t cursor) {
   if (step >= record_.step) own_.needs_state = false;
 }
 
-void membership::worked(clock::duration least) {
+void membership::report_step_time(clock::duration least) {
   own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
-void membership::judged(const link_seen& slowest, std::uint64_t usual) {
+void membership::report_slow_link(const link_seen& slowest, std::uint64_t usual) {
   own_.slowest = slowest;
   own_.usual = usual;
 }
@@ -152,30 +155,30 @@ void membership::stopped(clock::time_point now) {
   if (ended_ || own_.stopped || !is_member()) return;
   if (!must_stop_) begin_change(now);
   own_.stopped = true;
-  say(now);
-  look(now);
+  send_heartbeat(now);
+  evaluate(now);
 }
 
 void membership::leave(clock::time_point now) {
   if (ended_ || own_.leaving) return;
   own_.leaving = true;
   if (!is_member()) return finish(exit_reason::left, "it left before it joined");
-  say(now);
-  look(now);
+  send_heartbeat(now);
+  evaluate(now);
 }
 
-void membership::wait_at(std::string endpoints) { self_.endpoints = own_.endpoints = std::move(endpoints); }
+void membership::set_endpoints(std::string endpoints) { self_.endpoints = own_.endpoints = std::move(endpoints); }
 
-// ---- before it is in ----
+// ---- before this process is a member ----
 
 void membership::announce(clock::time_point now) {
   const bool waits = record_.is_waiting(self_.id);
   if (record_.generation == 0 && waits) form_first(now);
-  const bool nobody_answers = std::ranges::none_of(record_.members, [&](const member& one) {
-    const auto seen = views_.find(one.id);
-    return seen != views_.end() && now - seen->second.heard <= policy_.quorum_timeout;
+  const bool none_answers = std::ranges::none_of(record_.members, [&](const member& peer) {
+    const auto found = views_.find(peer.id);
+    return found != views_.end() && now - found->second.received_at <= policy_.quorum_timeout;
   });
-  if (now - began_ > policy_.quorum_timeout && nobody_answers) {
+  if (now - began_ > policy_.quorum_timeout && none_answers) {
     return finish(exit_reason::never_started,
                   record_.generation == 0
                       ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " joined"
@@ -187,12 +190,12 @@ void membership::announce(clock::time_point now) {
   swap(next);
 }
 
-// Done by the first process that sees all of them waiting.
+// Writes the first generation. The first process that sees all initial members waiting succeeds.
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
-  const auto here = static_cast<int>(record_.waiting.size());
+  const auto waiting_count = static_cast<int>(record_.waiting.size());
   const bool late = now - began_ > policy_.quorum_timeout / 2;
-  if (here < policy_.initial && !(late && here >= policy_.min)) return;
+  if (waiting_count < policy_.initial && !(late && waiting_count >= policy_.min)) return;
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
@@ -203,7 +206,7 @@ void membership::form_first(clock::time_point now) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
   }
-  // The others begin with a copy of its state, so that all begin with the same.
+  // The others begin with a copy of the furthest member's state, so that all begin with the same state.
   const auto furthest =
       std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
@@ -213,34 +216,34 @@ void membership::form_first(clock::time_point now) {
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
-  if (next.step > record_.step) accused_before_.clear();
-  for (const auto& one : record_.members) {
-    for (const auto id : heartbeat_of(one.id).suspects) accused_before_.insert(std::minmax(one.id, id));
+  if (next.step > record_.step) former_suspicions_.clear();
+  for (const auto& peer : record_.members) {
+    for (const auto id : heartbeat_of(peer.id).suspects) former_suspicions_.insert(std::minmax(peer.id, id));
   }
   const auto before = std::move(record_.members);
   if (!is_member()) own_.needs_state = own_.step < next.step;
   adopt(next);
-  for (const auto& one : before) {
-    if (!is_in(one.id)) gone_.insert(one.id);
+  for (const auto& peer : before) {
+    if (!is_in(peer.id)) former_members_.insert(peer.id);
   }
   std::erase_if(dead_, [&](member_id id) { return !is_in(id); });
   suspects_.clear();
   silent_.clear();
-  cut_.clear();
+  broken_connections_.clear();
   slow_.clear();
   slow_above_ = 0;
-  told_of_.clear();
+  reported_links_.clear();
   own_.slowest = {};
   own_.usual = own_.removes = 0;
-  own_.stopped = must_stop_ = wish_ = false;
+  own_.stopped = must_stop_ = leave_requested_ = false;
   own_.work = own_.halt = furthest_ = 0;
   out_.form(next);
-  say(now);
-  for (const auto& one : next.members) views_[one.id].heard = now;
+  send_heartbeat(now);
+  for (const auto& peer : next.members) views_[peer.id].received_at = now;
 }
 
-// Finds its monitors, the members after it in the ring, and the members that it watches, those before it. One that
-// waits stands before the first.
+// Computes this process's monitors, the members after it in the ring, and the members that it monitors, those before
+// it. The position of a waiting process is before the first member.
 void membership::adopt(const generation_record& record) {
   record_ = record;
   ranks_.clear();
@@ -259,45 +262,47 @@ void membership::adopt(const generation_record& record) {
     if (near && rank_) watched_.insert(id_of(*rank_ + size - 1 - i));
   }
   if (!rank_) return;
-  for (const auto& one : record.waiting) others_.push_back(one.id);
+  for (const auto& peer : record.waiting) others_.push_back(peer.id);
 }
 
 // ---- as a member ----
 
 void membership::find_silent_members(clock::time_point now) {
-  const auto judge = [&](const member& one) {
-    if (one.id == self_.id || dead_.contains(one.id) || suspects_.contains(one.id)) return;
-    const auto limit = one.host == self_.host ? policy_.suspicion_timeout_here() : policy_.suspicion_timeout;
-    const auto heard = views_[one.id].heard;
-    const bool is_silent = now - heard > limit;
-    const auto broke = cut_.find(one.id);
-    const bool is_cut = broke != cut_.end() && heard <= broke->second.at && now - broke->second.at > policy_.beat;
-    if (!is_silent && !is_cut && !is_given_up(one)) return;
-    silent_.insert(one.id);
-    if (is_cut) return suspect(now, one.id, broke->second.why);
+  const auto judge = [&](const member& peer) {
+    if (peer.id == self_.id || dead_.contains(peer.id) || suspects_.contains(peer.id)) return;
+    const auto limit = peer.host == self_.host ? policy_.local_suspicion_timeout() : policy_.suspicion_timeout;
+    const auto received_at = views_[peer.id].received_at;
+    const bool is_silent = now - received_at > limit;
+    const auto broke = broken_connections_.find(peer.id);
+    const bool is_cut =
+        broke != broken_connections_.end() && received_at <= broke->second.at && now - broke->second.at > policy_.beat;
+    if (!is_silent && !is_cut && !monitors_suspect(peer)) return;
+    silent_.insert(peer.id);
+    if (is_cut) return suspect(now, peer.id, broke->second.why);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     suspect(
-        now, one.id,
+        now, peer.id,
         is_silent ? "no heartbeat for " + std::to_string(milliseconds) + " ms" : "its monitors receive no heartbeat");
   };
   if (must_stop_) {
-    for (const auto& one : record_.members) judge(one);
+    for (const auto& peer : record_.members) judge(peer);
   } else {
     for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
   }
   if (own_.stopped) {
-    for (const auto& one : record_.members) {
-      const auto since = views_[one.id].alone_since;
-      if (since && now - *since > policy_.suspicion_timeout) suspect(now, one.id, "it does not hear most members");
+    for (const auto& peer : record_.members) {
+      const auto since = views_[peer.id].suspects_most_since;
+      if (since && now - *since > policy_.suspicion_timeout)
+        suspect(now, peer.id, "it receives no heartbeat from most members");
     }
   }
   if (!own_.stopped || now - change_began_ <= policy_.quorum_timeout / 2) return;
-  for (const auto& one : record_.members) {  // its heart beats, and it hangs
-    if (!heartbeat_of(one.id).stopped) suspect(now, one.id, "it did not return from its step");
+  for (const auto& peer : record_.members) {  // its heart beats, and its rank hangs
+    if (!heartbeat_of(peer.id).stopped) suspect(now, peer.id, "it did not return from its step");
   }
 }
 
-void membership::look(clock::time_point now) {
+void membership::evaluate(clock::time_point now) {
   if (ended_ || !is_member()) return;
   if (!must_stop_ && !dead_.empty()) need_stop(now, name(*dead_.begin()) + " died");
   if (!must_stop_ && !suspects_.empty())
@@ -319,52 +324,55 @@ void membership::need_stop(clock::time_point now, const std::string& why) {
   if (must_stop_) return;
   begin_change(now);
   out_.stop(why);
-  say(now);
+  send_heartbeat(now);
 }
 
-// From now on all tell all.
+// After this call every member sends its heartbeats to all members.
 void membership::begin_change(clock::time_point now) {
   must_stop_ = true;
   change_began_ = now;
-  for (const auto& one : record_.members) {
-    if (!watched_.contains(one.id)) views_[one.id].heard = now;
+  for (const auto& peer : record_.members) {
+    if (!watched_.contains(peer.id)) views_[peer.id].received_at = now;
   }
 }
 
-// Joiners and leavers: nothing is wrong, so the group goes on to a step that all can reach before they stop.
+// Plans the change for joiners and leavers. Nothing has failed, so the group continues to a step that all can reach
+// before they stop.
 void membership::plan_reconfiguration(clock::time_point now) {
   if (must_stop_ || own_.halt != 0 || rank_ != 0) return;
   const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
-  const bool joins =
-      has_room && std::ranges::any_of(record_.waiting, [&](const member& one) { return is_heard(now, one.id); });
-  if (!joins && !own_.leaving && !wish_) return;
+  const bool joins = has_room && std::ranges::any_of(record_.waiting, [&](const member& peer) {
+                       return has_recent_heartbeat(now, peer.id);
+                     });
+  if (!joins && !own_.leaving && !leave_requested_) return;
   own_.halt = std::max(own_.step, furthest_) + 2;
   out_.halt(own_.halt);
-  say(now);
+  send_heartbeat(now);
 }
 
 void membership::adopt_suspicions(clock::time_point now) {
   if (now - change_began_ < 2 * policy_.suspicion_timeout) return;
-  for (const auto& one : record_.members) {
-    if (one.id == self_.id) {
+  for (const auto& peer : record_.members) {
+    if (peer.id == self_.id) {
       if (!suspects_.empty()) return;  // the others follow this one
       continue;
     }
-    if (dead_.contains(one.id) || suspects_.contains(one.id)) continue;
-    const auto& said = heartbeat_of(one.id);
-    if (!said.stopped || said.suspects.empty() || suspects_most(said)) continue;
-    for (const auto id : std::vector<member_id>(said.suspects)) {
-      suspect(now, id, name(one.id) + " receives no heartbeat of it");
+    if (dead_.contains(peer.id) || suspects_.contains(peer.id)) continue;
+    const auto& message = heartbeat_of(peer.id);
+    if (!message.stopped || message.suspects.empty() || suspects_most(message)) continue;
+    for (const auto id : std::vector<member_id>(message.suspects)) {
+      suspect(now, id, name(peer.id) + " receives no heartbeat from it");
     }
     return;
   }
 }
 
-// What it hears is no group that could go on, and what it suspects is no reason to leave any member behind.
-bool membership::suspects_most(const heartbeat& said) const {
+// Returns true if the sender suspects most live members. The members that it still receives are no group that could
+// continue, and its suspicions are no reason to leave a member behind.
+bool membership::suspects_most(const heartbeat& message) const {
   const auto lives = [this](member_id id) { return is_in(id) && !dead_.contains(id); };
   const auto living = static_cast<std::ptrdiff_t>(record_.members.size() - dead_.size());
-  return 2 * std::ranges::count_if(said.suspects, lives) > living;
+  return 2 * std::ranges::count_if(message.suspects, lives) > living;
 }
 
 // ---- heartbeats ----
@@ -374,38 +382,38 @@ void membership::swap(const generation_record& next) {
   out_.swap(version_, next);
 }
 
-void membership::say(clock::time_point now) {
-  said_ = now;
-  auto to = monitors_;
-  const bool tells_all = must_stop_ || own_.halt != 0 || own_.leaving;
-  for (auto n = tells_all ? others_.size() : std::min(told_in_turn, others_.size()); n > 0; --n)
-    to.push_back(others_[turn_++ % others_.size()]);
+void membership::send_heartbeat(clock::time_point now) {
+  sent_at_ = now;
+  auto recipients = monitors_;
+  const bool to_all = must_stop_ || own_.halt != 0 || own_.leaving;
+  for (auto n = to_all ? others_.size() : std::min(extra_recipients, others_.size()); n > 0; --n)
+    recipients.push_back(others_[turn_++ % others_.size()]);
   ++own_.number;
   own_.dead.assign(dead_.begin(), dead_.end());
   own_.suspects.clear();
   for (const auto& [id, why] : suspects_) own_.suspects.push_back(id);
-  out_.say(own_, to);
+  out_.send(own_, recipients);
 }
 
-// Empty when what it said last is of another generation.
+// Returns an empty heartbeat when the peer's last heartbeat is from another generation.
 const heartbeat& membership::heartbeat_of(member_id peer) const {
   static const heartbeat nothing;
   if (peer == self_.id) return own_;
-  const auto seen = views_.find(peer);
-  return seen != views_.end() && seen->second.last.generation == record_.generation ? seen->second.last : nothing;
+  const auto found = views_.find(peer);
+  return found != views_.end() && found->second.last.generation == record_.generation ? found->second.last : nothing;
 }
 
-bool membership::is_heard(clock::time_point now, member_id peer) const {
-  const auto seen = views_.find(peer);
-  return seen != views_.end() && now - seen->second.heard <= policy_.suspicion_timeout;
+bool membership::has_recent_heartbeat(clock::time_point now, member_id peer) const {
+  const auto found = views_.find(peer);
+  return found != views_.end() && now - found->second.received_at <= policy_.suspicion_timeout;
 }
 
-bool membership::may_go() const {
+bool membership::may_leave() const {
   if (!own_.leaving) return false;
   bool all_leave = true;
-  for (const auto& one : record_.members) {
-    if (dead_.contains(one.id) || heartbeat_of(one.id).leaving) continue;
-    if (heartbeat_of(one.id).stopped) return true;
+  for (const auto& peer : record_.members) {
+    if (dead_.contains(peer.id) || heartbeat_of(peer.id).leaving) continue;
+    if (heartbeat_of(peer.id).stopped) return true;
     all_leave = false;
   }
   return all_leave;
@@ -425,13 +433,14 @@ std::string membership::name(member_id peer) const {
 void membership::finish(exit_reason why, const std::string& text) {
   if (ended_) return;
   ended_ = true;
-  // Where all have left together the record has no members, and names those with the state of the last step.
+  // If all have left together the record has no members, and its state sources are the members with the state of the
+  // last step.
   if (record_.members.empty()) {
     const auto& last = record_.state_sources;
     return out_.end(why, text, !last.empty() && last.front() == self_.id);
   }
   const auto first = std::ranges::find_if(
-      record_.members, [this](const member& one) { return !dead_.contains(one.id) && !suspects_.contains(one.id); });
+      record_.members, [this](const member& peer) { return !dead_.contains(peer.id) && !suspects_.contains(peer.id); });
   out_.end(why, text, first != record_.members.end() && first->id == self_.id);
 }
 

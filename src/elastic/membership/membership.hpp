@@ -1,4 +1,39 @@
-// How a group decides on its members: the protocol alone, without sockets, clocks or threads.
+// The membership protocol: how the processes of an elastic job agree on each generation's members. The protocol
+// has no sockets, clocks or threads: the same code runs in a process (service.hpp) and in a simulation.
+//
+// States of a process:
+//   waiting   The process has added its entry to `generation_record::waiting` and is in no generation.
+//   running   The process is a member of the present generation. It may commit steps.
+//   stopping  The member has a reason to stop (`must_stop_`). Its rank aborts the group and returns from its step.
+//   stopped   The member has sent `heartbeat::stopped`: a promise to take no further part in this generation.
+//   ended     The process has no further part in the job. `exit_reason` holds the reason.
+//
+// Shared data:
+//   generation_record  The store holds one record per job. A process changes it only by compare-and-swap on the version
+//                      that it has read. A waiting process adds its own entry to `waiting`. The first process that sees
+//                      enough waiting processes writes generation 1. Afterwards only the first member that stays (or
+//                      the first that leaves, if all leave) writes the next generation.
+//   heartbeat          Each member sends its own complete state, and only its own. A lost, repeated or late heartbeat
+//                      does no harm: receivers use the highest number of a sender and ignore all others.
+//
+// Order of events from one generation to the next:
+//   1. A member finds a reason to stop: a proof of death, a suspicion, a broken connection, or another member's
+//      `stopped`. For a planned change (a process joins or leaves) rank 0 instead sets `heartbeat::halt`: all members
+//      stop after that step.
+//   2. Each member stops its rank and then sends `stopped`. After the first reason to stop, every member sends its
+//      heartbeats to all members, and every member monitors all others.
+//   3. All members that are not dead or suspect have stopped, and a majority shares each suspicion. The first member
+//      that stays writes the next generation: the members that stay, the waiting processes that it admits, the furthest
+//      committed step and the members that have the state of that step (`state_sources`).
+//   4. Every process reads the new record. Members of the new generation connect (`membership_outlet::form`). A former
+//      member that is missing from the record is fenced and ends.
+//
+// Invariants:
+//   - A generation has at most one successor, because the compare-and-swap succeeds on one version only.
+//   - A step commits at a member only when every member of the generation took part. After the first `stopped`, no
+//     further step begins in that generation. Members therefore differ by at most one step.
+//   - No two groups of one job are live at the same time: every member of the next generation has stopped in this one,
+//     and only a majority may leave a suspect behind.
 #pragma once
 
 #include <algorithm>
@@ -19,120 +54,123 @@
 
 namespace muster { inline namespace v0 { namespace elastic {
 
-/// What a job allows.
+/// The limits and time-outs of a job.
 struct membership_policy {
-  int initial = 1;  ///< members of the first generation
-  int min = 1;      ///< with fewer it waits
+  int initial = 1;  ///< number of members of the first generation
+  int min = 1;      ///< smallest number of members; a smaller group waits for joiners
   int max = 1 << 20;
-  clock::duration beat = std::chrono::milliseconds(100);  ///< from one heartbeat to the next
+  clock::duration beat = std::chrono::milliseconds(100);  ///< interval between two heartbeats
   clock::duration suspicion_timeout =
-      std::chrono::milliseconds(500);  ///< a member that was not heard for so long is suspect
-  double slow_factor = 0;              ///< a slow member takes so many times as long as the median; 0: none is slow
-  bool slow_ones_leave = false;        ///< instead of being reported alone
+      std::chrono::milliseconds(500);  ///< a member without a heartbeat for so long is suspect
+  double slow_factor = 0;              ///< a slow member takes so many times the median step time; 0: none is slow
+  bool slow_members_leave = false;     ///< true: a slow member leaves the job; false: it is only reported
   clock::duration quorum_timeout =
-      std::chrono::seconds(30);  ///< for a majority and for `min`; half of it for a hung member
-  /// So many ranks after a member's own, in a ring, hear all its heartbeats and judge its silence. A dead host of so
-  /// many ranks has each of them watched from outside.
+      std::chrono::seconds(30);  ///< how long to wait for a majority and for `min`; a hung member gets half the time
+  /// Number of ranks after a member's own, in a ring, that receive all its heartbeats and judge its silence. A dead
+  /// host with so many ranks still has a monitor outside the host for each of them.
   int monitors = 16;
 
-  /// How long a member of this very host may be silent. Its death is seen there, and so is that it was stopped: silence
-  /// alone is most of all a sign of an overloaded host, where to kill a healthy process would help no member.
-  [[nodiscard]] clock::duration suspicion_timeout_here() const {
+  /// Returns how long a member on the local host may be silent. The host itself shows a process that died or
+  /// was stopped, so silence alone is most likely a sign of an overloaded host. Killing a healthy process there would
+  /// help no member.
+  [[nodiscard]] clock::duration local_suspicion_timeout() const {
     return std::max(4 * suspicion_timeout, quorum_timeout / 2);
   }
 };
 
-/// What the protocol wants done; see `membership`. Called during its events, which the outlet starts none of by itself.
+/// The actions that the protocol requests; see `membership`. The protocol calls them during its events. An outlet must
+/// not start an event of the protocol from within a call.
 class membership_outlet {
  public:
   virtual ~membership_outlet() = default;
 
-  /// To these of the record, members and waiting.
-  virtual void say(const heartbeat& what, const std::vector<member_id>& to) = 0;
-  /// The store's record becomes `next`, if its version still is `expected`. Whatever comes of it is told by `learn`, or
-  /// `store_failed`.
+  /// Sends `message` to these processes of the record, members or waiting.
+  virtual void send(const heartbeat& message, const std::vector<member_id>& recipients) = 0;
+  /// Replaces the store's record by `next` if its version still is `expected`. The outlet reports the result by
+  /// `on_record` or `store_failed`.
   virtual void swap(std::uint64_t expected, const generation_record& next) = 0;
-  /// Take no more part in this generation, at once: abort the group, wake every wait. Then `stopped`.
+  /// Ends this process's part in the present generation at once: aborts the group and wakes every wait. The process
+  /// then calls `stopped`.
   virtual void stop(const std::string& why) = 0;
-  /// Stop after that step, or after the first later one that is complete.
+  /// Requests to stop after that step, or after the first later step that is complete.
   virtual void halt(std::uint64_t step) = 0;
-  /// A suspect of this very host.
+  /// Kills a suspect process on the local host.
   virtual void kill(const member& peer) = 0;
-  /// Tell people.
+  /// Prints a message for people.
   virtual void note(const std::string& text) = 0;
-  /// Build the group of that generation.
+  /// Builds the generation's group.
   virtual void form(const generation_record& group) = 0;
-  /// Nothing more is to come. `is_first`: of those that end alike, as far as this member knows, it is one.
+  /// Ends this process's part in the job; no further call follows. `is_first`: true at one of the members that end for
+  /// the same reason, as far as this member knows.
   virtual void end(exit_reason why, const std::string& text, bool is_first) = 0;
 };
 
-/// What a member's own part of each of these steps took at least. The shortest does not count where they are several:
-/// the last batch of an epoch is small at all members, but comes into their heartbeats one after another.
+/// Returns the least time that a member's own part took in these steps. The shortest of several steps is ignored: the
+/// last batch of an epoch is small at all members, but their heartbeats report it at different times.
 [[nodiscard]] clock::duration least_work(std::span<const clock::duration> steps) noexcept;
 
-/// One member's side of the protocol: events in, calls of its outlet out. Time is what the caller says it is; nothing
-/// waits, so the same code runs in a process and in a simulation.
+/// The protocol's state machine at one process: events in, calls of its outlet out. The caller provides the time, and
+/// no call waits. The states and the order of events are described at the head of the file.
 ///
-/// A generation ends for a member when it says `stopped`: a promise to take no more part in it, kept whatever happens.
-/// A step commits somewhere only when every member took part, so from the first such heartbeat on no further step of
-/// that generation begins, and members differ by at most one step. When all that are not dead, suspect or leaving have
-/// stopped, the first of them writes the next generation, which only succeeds on the record it knows. Members that are
-/// in it go on; members that are not see that they are fenced.
+/// A proof of death is issued by the victim's own host and needs no consent. A suspicion (silence, a broken
+/// connection, no progress) counts when a strict majority of the members not proven dead shares it. Two members have no
+/// such majority, so the first to reach the store stays. A suspect on this member's host is killed instead, which makes
+/// the suspicion a proof. A member that receives heartbeats from both sides of a partition adopts the suspicions of the
+/// first member after a while, so that there is a majority. This is necessary when the same two members separate again,
+/// or when no majority agrees at first. A member that keeps suspecting most other members is itself suspect: its
+/// heartbeats arrive, and it receives none.
 ///
-/// Proof of death comes from the victim's own host and needs no consent. A suspicion (silence, a broken
-/// connection, no progress) counts when a strict majority of the members not proven dead shares it; of two, where there
-/// is none, the first to reach the store stays. A suspect on this member's host is killed instead, which makes it
-/// proof. A member that hears both sides of a partition takes that of the first member after a while, so that there is
-/// a majority: where the same two part again, or no majority is found at once. A member that goes on to suspect most of
-/// the others is suspect itself: it is heard, and does not hear.
+/// While nothing changes, a member sends its heartbeats to its monitors and to a few other processes in turn, so that
+/// every process is informed of every other in time. As long as one member lives, the last of several silent ranks is
+/// directly followed by a live rank that monitors it. After the first reason to stop and until the next generation, and
+/// for a request, a member sends heartbeats to all, and each member judges all others. A member adopts the decision of
+/// most monitors about a peer that it did not monitor before and from which it has received nothing since. In a job
+/// with no more members than monitors every member monitors all others.
 ///
-/// While nothing changes a heartbeat goes to the monitors of its sender and to a few others in turn, so that all learn
-/// of all in time. As long as one member lives, some rank that fell silent comes just before one that lives and watches
-/// it. From the first reason to stop until the next generation, and for a request, heartbeats go to all, and all judge
-/// all: of a member that it did not watch before, and has not heard since, a member believes most of its monitors. In a
-/// job of no more members than monitors each watches all others.
-///
-/// Not thread safe. To hear a heartbeat is O(1) for it and each of the dead that it names; what follows from it comes
-/// with the next tick. A tick is O(monitors), and O(members) once a beat, for slow ones; in a change each is
-/// O(members).
+/// Not thread safe. `on_heartbeat` is O(1) plus O(1) per dead member in the message; the next tick acts on its
+/// contents. A tick is O(monitors), and O(members) once per heartbeat interval to find slow members. During a change
+/// both are O(members).
 class membership {
  public:
   membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now);
 
   // ---- events ----
-  /// First of the events of one turn: a turn that comes late (this process was stopped, or its host suspended) does not
-  /// count its own gap as the silence of others.
+  /// Starts one turn of events; call it first. A late turn (this process was stopped, or its host was suspended) does
+  /// not count its own gap as the silence of others.
   void wake(clock::time_point now);
-  /// Time passes; at least once a beat, and after what was heard.
+  /// Advances the time. Call it at least once per heartbeat interval, and after received heartbeats.
   void tick(clock::time_point now);
-  void hear(clock::time_point now, const heartbeat& said);
-  /// The record as the store has it; version 0: there is none.
-  void learn(clock::time_point now, std::uint64_t version, const generation_record& record);
-  /// A swap came to nothing that is known; the record is to be tried again.
+  void on_heartbeat(clock::time_point now, const heartbeat& message);
+  /// Reports the record that the store holds; version 0: the store holds none.
+  void on_record(clock::time_point now, std::uint64_t version, const generation_record& record);
+  /// Reports a swap whose result is unknown; the protocol tries it again.
   void store_failed(clock::time_point now);
-  /// The store has another job's table by now: this process has no part in it.
+  /// Reports that the store now holds another job's table, in which this process has no part.
   void left_behind(const std::string& why);
-  /// Its process has ended: seen on its own host.
+  /// Reports that the peer's process has ended, as observed on its own host.
   void prove_dead(clock::time_point now, member_id peer);
   void suspect(clock::time_point now, member_id peer, const std::string& why);
-  /// The connection to it broke: this generation is over, and the member is suspect unless it is heard within a beat.
+  /// Reports a broken connection to `peer`. This generation is over, and the peer is suspect unless a heartbeat arrives
+  /// within one heartbeat interval.
   void disconnected(clock::time_point now, member_id peer, const std::string& why);
-  /// This member's state is now complete after so many steps.
+  /// Reports that this member's state is complete after so many steps.
   void committed(std::uint64_t step, std::uint64_t cursor);
-  /// How long its own part of a step took at least in the last steps, without waiting for others.
-  void worked(clock::duration least);
-  /// Of its connections with much traffic the slowest, which leads to no member (0) where none has, and the bandwidth
-  /// that the best of them has at any time: bytes a second.
-  void judged(const link_seen& slowest, std::uint64_t usual);
-  /// It takes no more part in the present generation; its step is final. Also without having been asked.
+  /// Reports the least time that this member's own part took in the last steps, without waiting for others.
+  void report_step_time(clock::duration least);
+  /// Reports the slowest of this member's connections with much traffic (`peer` is 0 if no connection has much), and
+  /// the bandwidth that its best connection has at any time, in bytes per second.
+  void report_slow_link(const link_seen& slowest, std::uint64_t usual);
+  /// Reports that this member takes no further part in the present generation; its step is final. Also allowed without
+  /// a request to stop.
   void stopped(clock::time_point now);
-  /// It wants to leave at the next boundary.
+  /// Requests to leave at the next boundary between steps.
   void leave(clock::time_point now);
 
-  /// Where it waits for the members of the next generation; what it says from now on tells them.
-  void wait_at(std::string endpoints);
+  /// Sets the endpoints at which this process waits for the members of the next generation. Later heartbeats carry
+  /// them.
+  void set_endpoints(std::string endpoints);
 
-  // ---- what it knows ----
+  // ---- queries ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
   [[nodiscard]] bool is_in(member_id peer) const { return ranks_.contains(peer); }
@@ -140,34 +178,34 @@ class membership {
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
   [[nodiscard]] bool is_dead(member_id peer) const { return dead_.contains(peer); }
   [[nodiscard]] bool is_suspect(member_id peer) const { return suspects_.contains(peer); }
-  /// Whether it wants to leave, and no member gains by waiting: all others that live want to leave too, as far as they
-  /// say, or one that does not has stopped and waits for a group without it.
-  [[nodiscard]] bool may_go() const;
-  /// Whether nothing came for as long as the silence that makes it suspect elsewhere from a member that this one
-  /// watches.
+  /// Returns true if this member requests to leave and no member gains by waiting: every other live member has
+  /// announced that it leaves too, or a member that stays has stopped and waits for a group without this one.
+  [[nodiscard]] bool may_leave() const;
+  /// Returns true if this member monitors `peer` and has received nothing from it for the time after which members on
+  /// other hosts suspect it.
   [[nodiscard]] bool is_silent(clock::time_point now, member_id peer) const {
-    return (must_stop_ || watched_.contains(peer)) && !is_heard(now, peer);
+    return (must_stop_ || watched_.contains(peer)) && !has_recent_heartbeat(now, peer);
   }
-  /// Why a member is suspect or dead; empty for none.
+  /// Returns why a member is suspect or dead; empty if it is neither.
   [[nodiscard]] std::string reason_for(member_id peer) const;
-  /// What that member said last in this generation; empty heartbeat for nothing.
+  /// Returns the peer's last heartbeat in the present generation; an empty heartbeat if none has arrived.
   [[nodiscard]] const heartbeat& heartbeat_of(member_id peer) const;
-  /// When the present change began for this member: it found or heard of the first reason to stop.
+  /// Returns when the present change began for this member: it detected or was notified of the first reason to stop.
   [[nodiscard]] clock::time_point change_began() const noexcept { return change_began_; }
 
  private:
   struct view {
     heartbeat last;
-    clock::time_point heard;
-    std::optional<clock::time_point> alone_since{};  // it suspects most members, in each heartbeat since then
+    clock::time_point received_at;
+    std::optional<clock::time_point> suspects_most_since{};  // each heartbeat since then suspects most members
   };
 
   void announce(clock::time_point now);
   void form_first(clock::time_point now);
   void enter(clock::time_point now, const generation_record& next);
   void adopt(const generation_record& record);
-  void read(clock::time_point now, const heartbeat& said);
-  void look(clock::time_point now);
+  void merge_heartbeat(clock::time_point now, const heartbeat& message);
+  void evaluate(clock::time_point now);
   void find_silent_members(clock::time_point now);
   void plan_reconfiguration(clock::time_point now);
   static constexpr const char* connections_are_slow = "its connections are slow";
@@ -175,29 +213,29 @@ class membership {
   void find_slow_members(clock::time_point now);
   void find_slow_links(clock::time_point now);
   [[nodiscard]] bool can_be_spared(clock::time_point now) const;
-  void let_leave(clock::time_point now, const member& slow, const std::string& why);
+  void request_leave(clock::time_point now, const member& slow, const std::string& why);
   void need_stop(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
-  [[nodiscard]] bool is_given_up(const member& one) const;
+  [[nodiscard]] bool monitors_suspect(const member& peer) const;
   void adopt_suspicions(clock::time_point now);
-  /// The members of a generation that is over.
-  struct parting {
+  /// The members of a generation that is over, by their part in the next one. Members proven dead are in no list.
+  struct member_outcome {
     std::vector<member> staying;
     std::vector<member_id> leaving;
-    std::vector<member_id> accused;  // suspects
-    std::size_t alive = 0;           // not proven dead
+    std::vector<member_id> suspected;
+    std::size_t alive = 0;  // number of members not proven dead
   };
   void propose(clock::time_point now);
-  [[nodiscard]] std::optional<parting> parted() const;
-  [[nodiscard]] bool keep_the_state(parting& of) const;
-  [[nodiscard]] bool most_agree(const parting& of) const;
-  void find_state_sources(const parting& of, generation_record& next) const;
-  std::size_t take_in(clock::time_point now, generation_record& next) const;
+  [[nodiscard]] std::optional<member_outcome> classify_members() const;
+  [[nodiscard]] bool keep_the_state(member_outcome& members) const;
+  [[nodiscard]] bool majority_agrees(const member_outcome& members) const;
+  void find_state_sources(const member_outcome& members, generation_record& next) const;
+  std::size_t admit_waiting(clock::time_point now, generation_record& next) const;
   void swap(const generation_record& next);
-  void say(clock::time_point now);
+  void send_heartbeat(clock::time_point now);
   void finish(exit_reason why, const std::string& text);
-  [[nodiscard]] bool suspects_most(const heartbeat& said) const;
-  [[nodiscard]] bool is_heard(clock::time_point now, member_id peer) const;
+  [[nodiscard]] bool suspects_most(const heartbeat& message) const;
+  [[nodiscard]] bool has_recent_heartbeat(clock::time_point now, member_id peer) const;
   [[nodiscard]] std::string name(member_id peer) const;
   [[nodiscard]] std::string describe_change(const std::vector<member_id>& leavers, std::size_t joiners) const;
 
@@ -207,43 +245,43 @@ class membership {
 
   std::uint64_t version_ = 0;
   generation_record record_;
-  std::unordered_map<member_id, std::size_t> ranks_;  // of the record's members
-  std::optional<std::size_t> rank_;                   // this member's
-  std::vector<member_id> monitors_;                   // hear each of its heartbeats
-  std::vector<member_id> others_;                     // members and waiting: hear one now and then
-  std::set<member_id> watched_;                       // have it as a monitor
+  std::unordered_map<member_id, std::size_t> ranks_;  // ranks of the record's members
+  std::optional<std::size_t> rank_;                   // this process's rank; empty unless it is a member
+  std::vector<member_id> monitors_;                   // receive each heartbeat of this member
+  std::vector<member_id> others_;                     // members and waiting processes that receive heartbeats in turn
+  std::set<member_id> watched_;                       // members that this one monitors
   bool swapping_ = false;
-  clock::time_point swap_after_{};  // not before: the store was in trouble
-  std::set<member_id> gone_;        // of former generations: whatever still comes from them is old
+  clock::time_point swap_after_{};      // earliest time of the next swap, after a failure of the store
+  std::set<member_id> former_members_;  // members of former generations; their late heartbeats are ignored
 
-  // Of the present generation.
+  // State of the present generation.
   std::unordered_map<member_id, view> views_;
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
-  std::set<member_id> silent_;  // suspects for that alone
-  struct cut {
+  std::set<member_id> silent_;  // suspects whose only reason is silence
+  struct broken_connection {
     clock::time_point at;
     std::string why;
   };
-  // Suspicions of the generation before, and of those before it since a step was committed; the lesser id first.
-  std::set<std::pair<member_id, member_id>> accused_before_;
-  std::map<member_id, cut> cut_;  // members that this one's connection to broke
+  // Suspicions of the previous generation and of earlier ones back to the last committed step; the lesser id first.
+  std::set<std::pair<member_id, member_id>> former_suspicions_;
+  std::map<member_id, broken_connection> broken_connections_;  // by peer
   std::map<member_id, std::string> slow_;
-  double slow_above_ = 0;                // microseconds of a step, as of the last heartbeats; 0: not known yet
-  std::map<member_id, int> slow_links_;  // how often one ended there, in this generation and those before
-  clock::time_point slow_said_{};        // when this member heard of the last one
-  std::set<member_id> told_of_;          // ranks at which a slow one begins
-  heartbeat own_;                        // what it says next: its dead and suspects are filled in then
+  double slow_above_ = 0;                   // slow limit, microseconds of a step, by the last heartbeats; 0: unknown
+  std::map<member_id, int> slow_links_;     // slow connections by member, over all generations
+  clock::time_point slow_link_reported_{};  // when this member was notified of the last slow connection
+  std::set<member_id> reported_links_;      // members whose slow connection was reported
+  heartbeat own_;                           // this member's next heartbeat; `send_heartbeat` sets `dead` and `suspects`
   bool must_stop_ = false;
   bool ended_ = false;
-  bool wish_ = false;           // a member wants to leave
-  std::uint64_t furthest_ = 0;  // of the steps that members told of
+  bool leave_requested_ = false;  // set when a member requests to leave
+  std::uint64_t furthest_ = 0;    // highest step in the members' heartbeats
   clock::time_point change_began_{};
 
-  std::size_t turn_ = 0;  // among the others
+  std::size_t turn_ = 0;  // index in `others_` of the next recipient
   clock::time_point began_;
   clock::time_point ticked_;
-  clock::time_point said_{};
+  clock::time_point sent_at_{};
 };
 
 }}}  // namespace muster::v0::elastic

@@ -17,19 +17,19 @@ using detail::wire_writer;
 
 void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
-  for (const auto& one : members) {
-    out.add(one.id, one.host, one.order, one.step, one.process.process, one.process.started);
-    out.add_text(one.words);
-    out.add_text(one.endpoints);
+  for (const auto& peer : members) {
+    out.add(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
+    out.add_text(peer.words);
+    out.add_text(peer.endpoints);
   }
 }
 
 std::vector<member> read_members(wire_reader& in) {
   std::vector<member> read(in.count(7 * sizeof(std::uint64_t)));
-  for (auto& one : read) {
-    in.read(one.id, one.host, one.order, one.step, one.process.process, one.process.started);
-    one.words = in.text();
-    one.endpoints = in.text();
+  for (auto& peer : read) {
+    in.read(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
+    peer.words = in.text();
+    peer.endpoints = in.text();
   }
   return read;
 }
@@ -37,13 +37,13 @@ std::vector<member> read_members(wire_reader& in) {
 }  // namespace
 
 std::optional<int> generation_record::rank_of(member_id id) const noexcept {
-  const auto at = std::ranges::find_if(members, [&](const member& one) { return one.id == id; });
+  const auto at = std::ranges::find_if(members, [&](const member& peer) { return peer.id == id; });
   if (at == members.end()) return std::nullopt;
   return static_cast<int>(at - members.begin());
 }
 
 bool generation_record::is_waiting(member_id id) const noexcept {
-  return std::ranges::any_of(waiting, [&](const member& one) { return one.id == id; });
+  return std::ranges::any_of(waiting, [&](const member& peer) { return peer.id == id; });
 }
 
 std::string generation_record::encode() const {

@@ -1,4 +1,4 @@
-// Which processes are in the group: the one record that all members agree on.
+// The record of an elastic job's membership, on which all members agree, and the heartbeat that members exchange.
 #pragma once
 
 #include <cstdint>
@@ -11,80 +11,82 @@
 
 namespace muster { inline namespace v0 { namespace elastic {
 
-/// One start of one process, drawn at random: a process that is started again is another member.
+/// The identity of a process start, drawn at random: a process that is started again is another member.
 using member_id = std::uint64_t;
 
-/// The identity of a process in an elastic job: what the others know of it from the day it announced itself.
+/// The identity of a process in an elastic job, as its announcement in the store contains it.
 struct member {
   member_id id = 0;
-  std::uint64_t host = 0;   ///< equal for two members of one host, and for no others
-  std::uint64_t order = 0;  ///< how the first generation is numbered: the launcher's rank
-  std::uint64_t step = 0;   ///< steps that its state had seen when it announced itself (a checkpoint, or 0)
-  // How it is reached and watched; the protocol reads none of it.
-  detail::process_identity process;  ///< on its host
-  std::string words;                 ///< the place of its datagram_socket
+  std::uint64_t host = 0;   ///< equal for two members of one host, and only for these
+  std::uint64_t order = 0;  ///< the launcher's rank, by which the first generation is numbered
+  std::uint64_t step = 0;   ///< committed steps in its state when it announced itself (from a checkpoint, or 0)
+  // Data by which the process is reached and observed. The protocol does not read these fields.
+  detail::process_identity process;  ///< process id and start time on its host
+  std::string words;                 ///< the addresses of the datagram_socket
   std::string endpoints;             ///< where it waits for the members of the next generation
 
   bool operator==(const member&) const = default;
 };
 
-/// A generation of the group. The store has one such record, and it is changed by compare-and-swap alone: so there is
-/// at most one next generation of each.
+/// A generation of the group. The store holds one record, and only a compare-and-swap changes it: a generation
+/// therefore has at most one successor.
 struct generation_record {
   std::uint64_t generation = 0;          ///< 0 until the first group is formed
   std::vector<member> members;           ///< by rank: survivors keep their order, joiners come after them
-  std::uint64_t step = 0;                ///< committed steps of the furthest member at formation
-  std::uint64_t cursor = 0;              ///< global samples that these steps used
-  std::vector<member_id> state_sources;  ///< members with the state of `step`; the others copy it from them
-  std::vector<member> waiting;           ///< announced, and not taken in yet
-  std::string why;                       ///< what changed, for people: "rank 2 died"
+  std::uint64_t step = 0;                ///< committed steps of the furthest member when the generation was formed
+  std::uint64_t cursor = 0;              ///< number of global samples that these steps used
+  std::vector<member_id> state_sources;  ///< members with the state of `step`; the other members copy it from these
+  std::vector<member> waiting;           ///< processes that have announced themselves and are not admitted yet
+  std::string why;                       ///< the reason for the change, for people: "rank 2 died"
 
   bool operator==(const generation_record&) const = default;
 
-  /// The rank of that member; nothing when it is not in.
+  /// Returns the member's rank; nothing when it is not a member.
   [[nodiscard]] std::optional<int> rank_of(member_id id) const noexcept;
   [[nodiscard]] bool is_waiting(member_id id) const noexcept;
 
-  /// As the store keeps it. Any bytes; the same on machines of one byte order.
+  /// Returns the bytes that the store holds. Machines of one byte order share the format.
   [[nodiscard]] std::string encode() const;
-  /// Throws error when the text is no record of this version.
+  /// Throws error when the text is not a record in the present format.
   [[nodiscard]] static generation_record decode(std::string_view text);
 };
 
-/// What traffic has shown of a member's connection to another.
+/// The measured quality of a member's connection to another.
 struct link_seen {
   member_id to = 0;
-  std::uint64_t rate = 0;     ///< bytes a second
+  std::uint64_t rate = 0;     ///< bytes per second
   std::uint64_t latency = 0;  ///< microseconds of a round trip
-  std::uint64_t takes = 0;    ///< microseconds of a step, at that rate
+  std::uint64_t takes = 0;    ///< microseconds that a step spends on this connection, at that rate
 
   bool operator==(const link_seen&) const = default;
 };
 
-/// What a member says of itself, again and again, to all others: its whole state in the present generation. Nothing
-/// depends on one of them arriving, nor on their order: the highest number of a sender counts.
+/// The state of a member in the present generation, which it sends to the others repeatedly. The protocol does not
+/// depend on the arrival or the order of single heartbeats: the highest number of a sender counts.
 struct heartbeat {
-  member_id from = 0;  ///< 0: a process that is no member asks for one, as `muster-info top` does
+  /// The sender; 0: a request for a heartbeat by a process that is no member, such as `muster-info top`.
+  member_id from = 0;
   std::uint64_t number = 0;
   std::uint64_t generation = 0;
-  bool stopped = false;      ///< it takes no more part in this generation, whatever comes
-  bool leaving = false;      ///< it wants to leave at the next boundary
-  bool needs_state = false;  ///< it joined, and has not copied the state of the others yet
+  bool stopped = false;      ///< the sender takes no further part in this generation, whatever happens
+  bool leaving = false;      ///< the sender requests to leave at the next boundary between steps
+  bool needs_state = false;  ///< the sender joined, and has not copied the state of the others yet
   std::uint64_t step = 0;
   std::uint64_t cursor = 0;
-  std::uint64_t halt = 0;   ///< after this step the group is to stop and change; 0: no wish
-  std::uint64_t work = 0;   ///< microseconds of its own in a step, without waiting for others, by `least_work` of
-                            ///< its last ones; 0: not known yet
-  link_seen slowest;        ///< of its connections with much traffic; to 0: not known
-  std::uint64_t usual = 0;  ///< bytes a second that the best of them carries at any time; 0: not known
-  member_id removes = 0;    ///< of rank 0: the member that is to leave, as it is slow; 0: none
+  std::uint64_t halt = 0;  ///< the step after which the group is to stop and change; 0: no such step
+  /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
+  /// 0: unknown.
+  std::uint64_t work = 0;
+  link_seen slowest;        ///< the slowest connection with much traffic; `to` is 0 if unknown
+  std::uint64_t usual = 0;  ///< bytes per second that its best connection carries at any time; 0: unknown
+  member_id removes = 0;    ///< set by rank 0: the member that is to leave because it is slow; 0: none
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
-  std::vector<link_seen> links;  ///< that carried anything; said to a process that asked, and not among members
+  std::vector<link_seen> links;  ///< connections with any traffic; sent only in reply to a request, not among members
   std::string endpoints;
 
   [[nodiscard]] std::string encode() const;
-  /// Nothing when the bytes are no heartbeat.
+  /// Returns nothing when the bytes are not a heartbeat.
   [[nodiscard]] static std::optional<heartbeat> decode(std::string_view text);
 };
 

@@ -84,7 +84,7 @@ TEST_CASE("a body that throws at one rank ends the run at all, with its own reas
     muster::barrier(world);
   }),
                     "x.txt:1: empty (no records) give another");
-  context.run([](muster::group& world) { muster::barrier(world); });  // and the next run is a new one
+  context.run([](muster::group& world) { muster::barrier(world); });  // the next run uses new threads
 }
 
 TEST_CASE("a rank that is a thread and returns early is a mismatch at the others, at once") {
@@ -108,7 +108,7 @@ TEST_CASE("a second context beside one that lives is refused") {
         muster::context refused(bad.argc, bad.argv());
       }(),
       muster::configuration_error);
-  muster::context next(line.argc, line.argv());  // after one that ended, and one that could not be made
+  muster::context next(line.argc, line.argv());  // after a context that ended, and one that could not be created
   CHECK(next.world().size() == 1);
 }
 
@@ -121,7 +121,7 @@ TEST_CASE("ranks of an elastic job that never meet say so, and where they cannot
     test::command_line line({"app", "--elastic", "on"});
     const muster::context context(line.argc, line.argv());
   }
-  CHECK_THAT(log.text(), contains("the 2 ranks of this job never met (--elastic is on"));
+  CHECK_THAT(log.text(), contains("the 2 ranks of the job never met (--elastic is on"));
   ::unsetenv("RANK");
   ::unsetenv("WORLD_SIZE");
   test::command_line threads({"app", "--elastic", "on", "--ranks", "4"});
@@ -158,9 +158,9 @@ TEST_CASE("a name of the host has its effect or is refused") {
   };
   CHECK(planned({}) == "shm");
   CHECK(planned({"--host", "a"}) == "hierarchical");
-  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host gives the host of this rank"));
+  CHECK(planned({"--host", "a", "--transport", "shm"}).starts_with("--host sets the host of the rank"));
   launch = {};
-  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host gives the host of this rank"));
+  CHECK(planned({"--host", "a", "--ranks", "2"}).starts_with("--host sets the host of the rank"));
   CHECK(planned({"--host", "a"}) == "self");  // one rank is alone on any host
 }
 
@@ -185,17 +185,17 @@ TEST_CASE("the launcher is found by its variables") {
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).kind == launcher::slurm);
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"PMIX_RANK", "1"}}).kind ==
         launcher::pmix);
-  // Sizes set by hand for a process that PMIx started.
+  // Sizes that were set by hand for a process that PMIx started.
   CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"PMIX_RANK", "0"}}).kind == launcher::pmix);
   CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "8"}}).kind == launcher::none);  // a shell inside an allocation
-  for (const char* const step : {"4294967290", "4294967291"}) {  // that of salloc, and the script of sbatch
+  for (const char* const step : {"4294967290", "4294967291"}) {  // the steps of salloc, and of the script of sbatch
     CHECK(detect({{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", step}, {"SLURM_STEP_NUM_TASKS", "1"}})
               .kind == launcher::none);
   }
   const auto step =
       detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "4"}, {"SLURM_STEP_ID", "0"}, {"SLURM_STEP_NUM_TASKS", "2"}});
   CHECK(step.size == 2);
-  CHECK_FALSE(step.speaks_mpi());  // srun --mpi=none has no PMI
+  CHECK_FALSE(step.speaks_mpi());  // srun --mpi=none provides no PMI
   const auto of_torchrun = detect({{"SLURM_PROCID", "1"},
                                    {"SLURM_NTASKS", "2"},
                                    {"SLURM_STEP_ID", "0"},

@@ -11,8 +11,8 @@
 #include "comm/net/socket.hpp"
 #include "places.hpp"
 
-/// Answers the first that connects, and is gone when that one's proof has come; no process listens at its place any
-/// more.
+/// Replies to the first client that connects, and ends after it has received that client's proof. No process listens at
+/// its address any more.
 class dying_server {
  public:
   dying_server()
@@ -24,13 +24,13 @@ class dying_server {
 
  private:
   void serve() {
-    muster::detail::tcp_socket came;
-    while (!came) {
+    muster::detail::tcp_socket accepted;
+    while (!accepted) {
       if (!muster::detail::wait_for(listener_.file(), POLLIN, places::soon())) return;
-      came = listener_.accept();
+      accepted = listener_.accept();
     }
-    auto said = muster::detail::handshake::answer(muster::detail::job_secret(), muster::detail::store_server_name);
-    said.conclude(came, places::soon());
+    auto exchange = muster::detail::handshake::answer(muster::detail::job_secret(), muster::detail::store_server_name);
+    exchange.conclude(accepted, places::soon());
     listener_ = {};
   }
 

@@ -1,4 +1,4 @@
-// What is an etcd's own: it comes and goes, and keeps what it has without clients.
+// Properties of an etcd alone: it may fail and return, and it keeps its contents without clients.
 #include <muster/comm/bootstrap/etcd_store.hpp>
 
 #include <poll.h>
@@ -20,7 +20,7 @@ using places::soon;
 
 namespace {
 
-/// Answers whatever it is asked with one body, as a proxy does whose etcd is away.
+/// Replies to every request with one body, as a proxy does whose etcd is unavailable.
 class proxy {
  public:
   explicit proxy(const std::string& body)
@@ -46,14 +46,14 @@ class proxy {
  private:
   void serve(const muster::detail::tcp_socket& client) {
     if (!client) return;
-    std::array<std::byte, 4096> asked;
+    std::array<std::byte, 4096> request;
     client.await(POLLIN, soon());
-    (void)client.read_some(asked);
+    (void)client.read_some(request);
     const iovec all{answer_.data(), answer_.size()};
     (void)client.try_write({&all, 1});
     for (;;) {
       client.await(POLLIN, soon());
-      (void)client.read_some(asked);
+      (void)client.read_some(request);
     }
   }
 
@@ -99,23 +99,23 @@ TEST_CASE("an etcd that is stopped or killed fails calls at their deadlines, and
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "two", shortly()), muster::timeout_error);
   CHECK_FALSE(store.watch("key", first.version, shortly()));
   server.send(SIGCONT);
-  auto seen = store.get("key", soon());  // the swap may have happened, or happen yet
-  CHECK((seen.value == "one" || seen.value == "two"));
-  std::jthread writer([&, now = seen]() mutable {
+  auto current = store.get("key", soon());  // the swap may have happened, or may still happen
+  CHECK((current.value == "one" || current.value == "two"));
+  std::jthread writer([&, last = current]() mutable {
     for (bool swapped = false; !swapped;) {
-      const auto outcome = store.compare_and_swap("key", now.version, "three", soon());
+      const auto outcome = store.compare_and_swap("key", last.version, "three", soon());
       swapped = outcome.swapped;
-      now = outcome.now;
+      last = outcome.now;
     }
   });
-  while (seen.value != "three") seen = store.watch("key", seen.version, soon()).value();
+  while (current.value != "three") current = store.watch("key", current.version, soon()).value();
   writer.join();
   server.end();
   CHECK_THROWS_AS(store.get("key", shortly()), muster::timeout_error);
   CHECK_THROWS_AS(store.compare_and_swap("key", first.version, "four", shortly()), muster::timeout_error);
 }
 
-// A look at a job whose leases had run out removed its keys.
+// An earlier version removed the keys of a job whose leases had expired when an onlooker read them.
 TEST_CASE("an onlooker reads an etcd, and leaves the keys there when no process is present") {
   if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
   if (!places::has_etcd()) return;
@@ -130,21 +130,22 @@ TEST_CASE("an onlooker reads an etcd, and leaves the keys there when no process 
     CHECK(found.value == "of a job");
     CHECK_THROWS_AS(store.compare_and_swap("record", found.version, "x", soon()), muster::configuration_error);
   }
-  const muster::etcd_store begins(server.address(), "http", "looked-at", soon());  // and leaves an empty one
+  const muster::etcd_store begins(server.address(), "http", "looked-at", soon());  // and leaves the store empty
 }
 
-// A process that was cut off for as long as its lease had no presence any more: the next to begin removed all keys.
+// A process that was disconnected for the whole lease had no presence any more, and the next process to begin
+// removed all keys.
 TEST_CASE("a process whose lease has expired is present again, and the next that begins finds what there was") {
   if (!places::has_etcd()) SUCCEED("SKIPPED: there is no etcd");
   if (!places::has_etcd()) return;
   const places::etcd_process server;
   using lost = muster::detail::etcd_client::when_lost;
   muster::detail::etcd_client other(server.address(), "http");
-  // The lease of the first process that is present.
+  // Returns the lease of the first process that is present.
   const auto present = [&] {
-    const nlohmann::json what = {{"key", muster::detail::to_base64("muster/cut-off/p/")},
-                                 {"range_end", muster::detail::to_base64("muster/cut-off/p0")}};
-    const auto found = other.ask("get", {}, "/v3/kv/range", what, soon(), lost::again);
+    const nlohmann::json range = {{"key", muster::detail::to_base64("muster/cut-off/p/")},
+                                  {"range_end", muster::detail::to_base64("muster/cut-off/p0")}};
+    const auto found = other.ask("get", {}, "/v3/kv/range", range, soon(), lost::again);
     return found.contains("kvs") ? muster::detail::number_in(found["kvs"].at(0), "lease") : 0;
   };
   muster::etcd_store store(server.address(), "http", "cut-off", soon());
@@ -168,7 +169,7 @@ TEST_CASE("an etcd that cannot be reached or named is an error") {
   CHECK_THROWS_AS(muster::etcd_store("a:1,,b:2", "http", "x", shortly), muster::configuration_error);
 }
 
-// One that gave its code as text ended the process.
+// A reply with a code as text ended the process in an earlier version.
 TEST_CASE("what stands before an etcd and is no etcd is waited for, whatever it says") {
   const auto open = [](const std::string& body, muster::clock::time_point until) {
     const proxy at(body);

@@ -23,10 +23,10 @@ std::string word(int rank, std::size_t bytes) {
   return std::string(1, static_cast<char>('a' + rank)) + std::string(bytes, static_cast<char>(rank));
 }
 
-/// What became of each of the ranks, as threads with a store each.
+/// A rank's result. Each rank is a thread with its own store.
 struct outcome {
   std::vector<std::string> words;
-  std::string what;
+  std::string error;
   std::vector<int> missing;
 };
 
@@ -42,10 +42,10 @@ std::vector<outcome> meet(const place& at, const std::vector<int>& present, int 
         auto& store = *store_;
         mine.words = muster::exchange(store, "job/addresses", rank, size, word(rank, bytes), until);
       } catch (const muster::timeout_error& late) {
-        mine.what = late.what();
+        mine.error = late.what();
         mine.missing = late.missing();
       } catch (const std::exception& failed) {
-        mine.what = failed.what();
+        mine.error = failed.what();
       }
     });
   }
@@ -66,11 +66,11 @@ TEST_CASE("everyone gets everyone's word, and nothing is left in the store", "[s
       for (int rank = 0; rank < size; ++rank) all.push_back(rank);
       for (const std::size_t bytes : {std::size_t{0}, std::size_t{100}, std::size_t{400000}}) {
         const auto outcomes = meet(at, all, size, bytes, soon());
-        for (const auto& one : outcomes) {
-          CHECK(one.what.empty());
-          REQUIRE(one.words.size() == static_cast<std::size_t>(size));
+        for (const auto& outcome : outcomes) {
+          CHECK(outcome.error.empty());
+          REQUIRE(outcome.words.size() == static_cast<std::size_t>(size));
           for (int rank = 0; rank < size; ++rank) {
-            CHECK((one.words[static_cast<std::size_t>(rank)] == word(rank, bytes)));
+            CHECK((outcome.words[static_cast<std::size_t>(rank)] == word(rank, bytes)));
           }
         }
       }
@@ -99,7 +99,7 @@ TEST_CASE("the ranks that do not come are named at every rank that did") {
   for (const auto& kind : places::kinds()) {
     std::vector<std::vector<outcome>> outcomes(absent.size());
     std::list<place> at;
-    std::vector<std::jthread> jobs;  // at the same time: a busy machine may take long
+    std::vector<std::jthread> jobs;  // at the same time, because a busy machine may take long
     for (std::size_t job = 0; job < absent.size(); ++job) {
       std::vector<int> present;
       for (int rank = 0; rank < 5; ++rank) {
@@ -116,7 +116,7 @@ TEST_CASE("the ranks that do not come are named at every rank that did") {
         CAPTURE(kind, job, rank);
         const auto& mine = outcomes[job][static_cast<std::size_t>(rank)];
         CHECK(mine.missing == absent[job]);
-        CHECK_THAT(mine.what, contains("missing: rank " + muster::format_ranks(absent[job])));
+        CHECK_THAT(mine.error, contains("missing: rank " + muster::format_ranks(absent[job])));
       }
     }
   }

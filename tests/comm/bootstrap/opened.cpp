@@ -1,8 +1,8 @@
-// Opens the store of its job as settings and launcher say, meets the others in it, and says what came of it on one
-// line.
+// Opens the store of its job as settings and launcher require, exchanges texts with the other ranks through it, and
+// prints the result on one line.
 //   --by KIND           fails unless it is a store of that kind: "tcp" or "file"
 //   --mpi-before, --mpi-after   also initialises MPI, as a program that uses it beside muster would
-//   --twice             opens it a second time; over TCP at a fixed port that would want a barrier between
+//   --twice             opens it a second time; over TCP at a fixed port that would require a barrier between
 #include <cstdio>
 #include <string>
 #include <string_view>
@@ -18,7 +18,7 @@
 
 namespace {
 
-// The kind of store it was.
+// Exchanges texts between all ranks and returns the kind of the store.
 std::string meet(const muster::settings& configuration, const muster::launch_env& launch) {
   const auto store = muster::open_store(configuration, launch);
   const auto until = muster::deadline_after(muster::seconds(configuration.positive(muster::setting::timeout)));
@@ -27,7 +27,7 @@ std::string meet(const muster::settings& configuration, const muster::launch_env
   const auto words = muster::exchange(*store, "words", launch.rank, launch.size, word_of(launch.rank), until);
   for (int rank = 0; rank < launch.size; ++rank) {
     if (words.at(static_cast<std::size_t>(rank)) != word_of(rank)) {
-      throw muster::error(muster::error_kind::other, "rank " + std::to_string(rank) + " said something else");
+      throw muster::error(muster::error_kind::other, "rank " + std::to_string(rank) + " sent another text");
     }
   }
   return store->where().substr(0, store->where().find(':'));
@@ -38,13 +38,13 @@ std::string meet(const muster::settings& configuration, const muster::launch_env
 int main(int argc, char** argv) {
   const muster::settings configuration(argc, argv);
   const muster::launch_env launch = muster::detect_launch();
-  std::string wanted;
+  std::string expected;
   int rounds = 1;
   bool before = false;
   bool after = false;
   for (int i = 1; i < argc; ++i) {
     const std::string_view word(argv[i]);
-    if (word == "--by" && i + 1 < argc) wanted = argv[++i];
+    if (word == "--by" && i + 1 < argc) expected = argv[++i];
     if (word == "--twice") rounds = 2;
     before = before || word == "--mpi-before";
     after = after || word == "--mpi-after";
@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   try {
     for (int round = 0; round < rounds; ++round) {
       const std::string kind = meet(configuration, launch);
-      if (!wanted.empty() && kind != wanted) status = 9;
+      if (!expected.empty() && kind != expected) status = 9;
       if (launch.rank == 0) std::printf("%d ranks met by %s\n", launch.size, kind.c_str());
     }
   } catch (const muster::error& failed) {

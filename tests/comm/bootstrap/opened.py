@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Starts ranks of test_opened as a plain launcher would, and checks how each rank ends.
 
-opened.py PROGRAM [--tcp]   --tcp: the program has muster::tcp"""
+opened.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
+"""
 import os
 import pathlib
 import socket
@@ -18,8 +19,7 @@ failures = []
 
 
 def run(what, size, status, says, *, words=(), of_rank=lambda rank: (), variables=None):
-    """Runs `size` ranks. All must end with `status`, and with one line on stderr that contains `says` (without a line
-    if that is None)."""
+    """Starts `size` ranks; all must end with `status`, and with one line on stderr that contains `says` (no line if None)."""
     started = []
     for rank in range(size):
         environment = {name: value for name, value in os.environ.items()
@@ -39,8 +39,7 @@ for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
     run(f"at '{bad}'", 1, 2, f"cannot be '{bad}'", words=[f"--rendezvous={bad}"])
 
 def by_file():
-    """Checks that the file that leads ranks to the store is removed at the end of the ranks, for any earlier
-    content."""
+    """Checks that the file through which ranks find the store is removed at the end, whatever its contents were."""
     with tempfile.TemporaryDirectory() as folder:
         its = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
 
@@ -66,7 +65,7 @@ def by_file():
         if left := list(pathlib.Path(folder).iterdir()):
             failures.append(f"one host: {left} is left")
 
-    # In the folder of temporary files a killed job leaves its file until the next job of the same user starts; a live
+    # In the folder of temporary files the file of a killed job stays until the next job of the same user starts. A live
     # job keeps its file.
     with tempfile.TemporaryDirectory() as folder:
         def start_another(what):
@@ -98,7 +97,7 @@ if with_tcp:
     run("at no address", 2, 2, "cannot be 'here'", words=["--rendezvous", "tcp://here"])
     run("at no host", 2, 2, "host 'no-such-host.invalid' cannot be found",
         words=["--rendezvous", "tcp://no-such-host.invalid:29500", "--timeout", "1"])
-    # Rank 0 has no rank 1 with its token. Rank 1 prints that reason, and rank 0 that rank 1 is missing.
+    # Rank 1 has another token: it ends with the reason, and rank 0 reports that rank 1 is missing.
     port = free_port()
     started = [subprocess.Popen([program, "--timeout", "3", "--rendezvous", f"tcp://127.0.0.1:{port}", "--token", token],
                                 env={"RANK": str(rank), "WORLD_SIZE": "2"}, stderr=subprocess.PIPE, text=True)

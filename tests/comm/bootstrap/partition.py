@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""A store on one host and its clients on other hosts, with a cut network: the processes' errors, and their times.
+"""A store on one host and its clients on others, whose network is cut: checks the observations of each process, and their times.
 
-partition.py WORKER     WORKER is test_store_worker"""
+partition.py WORKER     WORKER is test_store_worker
+"""
 import pathlib
 import subprocess
 import sys
@@ -25,8 +26,7 @@ with hosts.Network(3) as network:
         return subprocess.Popen(host.inside(worker, *at, *what), stderr=subprocess.PIPE, text=True)
 
     def ends(what, one, status, says, within):
-        """Checks that a worker ends with `status` and an error that contains `says`. `within` is generous: the test is
-        that the worker ends at all."""
+        """Checks that a worker ends with `status` and prints `says`; `within` is generous, because the worker must only end at all."""
         begun = time.monotonic()
         try:
             err = one.communicate(timeout=within)[1]
@@ -39,7 +39,7 @@ with hosts.Network(3) as network:
             failures.append(f"{what}: ended with {one.returncode} and said {err}")
 
     serving = start(server, "serve")
-    # The record disappears with its writer, whose network fails without notice on either side.
+    # The key ends with its writer, which is disconnected by a network that notifies neither side.
     holding = start(holder, "hold", "member")
     ends("it is there", start(watcher, "await", "member"), 0, "", 30)
     watching = start(watcher, "gone", "member")
@@ -47,7 +47,7 @@ with hosts.Network(3) as network:
     holder.cut()
     ends("the end of a key whose writer is cut off", watching, 0, "", 30)
     ends("the loss of the store, by who is cut off", holding, 1, "is lost", 60)
-    # The server's host runs, but its network does not.
+    # The server's host runs, but its network is down.
     watching = start(watcher, "await", "never")
     time.sleep(1)  # it watches
     server.cut()

@@ -1,4 +1,4 @@
-// Stores of every kind to test, here and in other processes.
+// Stores of every kind for tests, in this process and in others.
 #pragma once
 
 #include <netinet/in.h>
@@ -30,10 +30,10 @@ using muster::any_store;
 using muster::deadline_after;
 using muster::seconds;
 
-/// Long enough on any machine, for what is not to be waited for.
+/// Returns a deadline that is long enough on any machine, for calls that should not time out.
 inline auto soon() { return deadline_after(seconds(60)); }
 
-/// A store from the words that `place::words` gives: "tcp ADDRESS TOKEN" or "etcd ADDRESS NAME".
+/// Opens a store from the words that `place::words` holds: "tcp ADDRESS TOKEN" or "etcd ADDRESS NAME".
 inline std::unique_ptr<any_store> open(const std::vector<std::string>& words) {
   if (words.at(0) == "tcp") {
     return std::make_unique<muster::tcp_store>(words.at(1), words.at(2), soon());
@@ -45,7 +45,7 @@ inline std::unique_ptr<any_store> open(const std::vector<std::string>& words) {
 }
 
 #ifdef MUSTER_HAS_ETCD
-/// An etcd of the tests' own, on a port that was free, which ends with this process.
+/// An etcd for the tests, on a free port, which ends with this process.
 class etcd_process {
  public:
   etcd_process() {
@@ -91,7 +91,7 @@ class etcd_process {
     std::filesystem::remove_all(folder_, ignored);
   }
   void send(int signal) const { kill(process_, signal); }
-  /// On return none of its threads runs any more.
+  /// Stops the process; on return no thread of the process runs any more.
   void stop() const {
     send(SIGSTOP);
     await(WSTOPPED);
@@ -103,8 +103,8 @@ class etcd_process {
   [[nodiscard]] const std::string& address() const { return address_; }
 
  private:
-  /// It stays bound until this process ends, and nothing listens at it: the system gives it to no other program, and
-  /// one that sets SO_REUSEADDR, as an etcd does, can listen at it.
+  /// Returns a free port, which stays bound until this process ends, without a listener. The system therefore assigns
+  /// it to no other program, and a program that sets SO_REUSEADDR, as an etcd does, can listen on it.
   static std::string free_port() {
     const int held = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     const int yes = 1;
@@ -117,9 +117,9 @@ class etcd_process {
     }
     return std::to_string(ntohs(at.sin_port));
   }
-  void await(int what) const {
+  void await(int events) const {
     siginfo_t happened;
-    while (waitid(P_PID, static_cast<id_t>(process_), &happened, what | WNOWAIT) < 0 && errno == EINTR) {
+    while (waitid(P_PID, static_cast<id_t>(process_), &happened, events | WNOWAIT) < 0 && errno == EINTR) {
     }
   }
   std::filesystem::path folder_;
@@ -131,14 +131,14 @@ inline bool has_etcd() {
   static const bool has = std::system("etcd --version > /dev/null 2>&1") == 0;
   return has;
 }
-/// One for all tests of this process.
+/// Returns the etcd that all tests in this process share.
 inline const etcd_process& an_etcd() {
-  static const etcd_process one;
-  return one;
+  static const etcd_process shared;
+  return shared;
 }
 #endif
 
-/// Where a store is while this lives.
+/// The place of a store, which exists as long as this object.
 struct place {
   explicit place(const std::string& kind) {
     if (kind == "tcp") {

@@ -1,4 +1,4 @@
-// What is known of the processes of a host.
+// The observation of the processes of a host.
 #include "comm/bootstrap/processes.hpp"
 
 #include <fcntl.h>
@@ -18,8 +18,8 @@ TEST_CASE("a process has ended when there is proof, and not when nothing can be 
   const auto own = process_identity::own();
   CHECK(own.started != 0);
   CHECK_FALSE(life(own).ended());
-  CHECK(life({own.process, own.started + 1}).ended());  // an earlier one of that number
-  CHECK_FALSE(life({own.process, 0}).ended());          // nothing says when it started
+  CHECK(life({own.process, own.started + 1}).ended());  // an earlier process with that number
+  CHECK_FALSE(life({own.process, 0}).ended());          // its start time is unknown
   const pid_t child = ::fork();
   if (child == 0) ::pause();
   const life watched({child, 0});
@@ -34,7 +34,7 @@ TEST_CASE("a process has ended when there is proof, and not when nothing can be 
 
 TEST_CASE("without a descriptor a process that lives is not taken for dead") {
   const auto own = process_identity::own();
-  const pid_t child = ::fork();  // has a limit of its own
+  const pid_t child = ::fork();  // has its own limit
   if (child == 0) {
     const int next = ::open("/dev/null", O_RDONLY);
     const rlimit none{static_cast<rlim_t>(next), static_cast<rlim_t>(next)};

@@ -1,4 +1,4 @@
-// What must hold for a store of any kind.
+// The properties of a store of any kind.
 #include <muster/comm/bootstrap/store.hpp>
 
 #include <algorithm>
@@ -22,10 +22,10 @@ using places::worker;
 
 namespace {
 
-/// A deadline that a call is to reach.
+/// Returns a deadline that a call is expected to reach.
 auto shortly() { return muster::deadline_after(muster::seconds(0.05)); }
 
-/// Runs a case over every kind of store.
+/// Runs a case with every kind of store.
 template <class Body>
 void over_all(Body&& body) {
   for (const auto& kind : places::kinds()) {
@@ -35,16 +35,16 @@ void over_all(Body&& body) {
   }
 }
 
-/// Adds one to the number under the key.
+/// Adds 1 to the number under the key.
 void add(muster::any_store& store, const std::string& key) {
   for (;;) {
-    const auto there = store.get(key, soon());
-    const int number = there ? std::stoi(there.value) : 0;
-    if (store.compare_and_swap(key, there.version, std::to_string(number + 1), soon()).swapped) return;
+    const auto entry = store.get(key, soon());
+    const int number = entry ? std::stoi(entry.value) : 0;
+    if (store.compare_and_swap(key, entry.version, std::to_string(number + 1), soon()).swapped) return;
   }
 }
 
-/// Waits for a key to be there, and returns it.
+/// Waits until a key exists, and returns its entry.
 store_entry await(muster::any_store& store, const std::string& key) {
   const auto found = store.watch(key, 0, soon());
   REQUIRE(found);
@@ -80,7 +80,7 @@ TEST_CASE("a key is written, changed and removed under the version that was seen
     CHECK(removed.swapped);
     CHECK(removed.now == store_entry{});
     CHECK(other.get("key", soon()) == store_entry{});
-    CHECK(store.compare_and_swap("key", 0, std::nullopt, soon()).swapped);  // nothing for nothing
+    CHECK(store.compare_and_swap("key", 0, std::nullopt, soon()).swapped);  // removing a missing key succeeds
 
     const auto again = store.compare_and_swap("key", 0, "", soon());
     REQUIRE(again.swapped);
@@ -97,7 +97,7 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
     for (int c = 0; c < 256; ++c) bytes += static_cast<char>(c);
     std::vector<std::string> keys{"a",  "A", "a/b", "a/", "/", "..", ".", "%61", "a%2fb", "a\nb", std::string(1, '\0'),
                                   bytes};
-    // Long ones that differ at the end, or in what is neither letter nor digit.
+    // Long keys that differ at the end, or in a character that is neither letter nor digit.
     for (const char c : {'x', 'y'}) keys.push_back(std::string(muster::store_key_limit - 1, 'k') + c);
     for (const char c : {'/', '\n'}) keys.push_back(std::string(muster::store_key_limit, c));
     for (const auto& key : keys) {
@@ -116,7 +116,7 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
       CHECK_THROWS_AS(store.compare_and_swap(key, 0, "value", soon()), muster::configuration_error);
     }
     CHECK_THROWS_AS(store.compare_and_swap("key", 0, largest + "v", soon()), muster::configuration_error);
-    CHECK(store.get("a", soon()));  // it is none the worse for that
+    CHECK(store.get("a", soon()));  // the errors have no effect on the store
   });
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("versions grow with every write, over all keys, as every reader sees t
           auto& store = *store_;
           std::uint64_t seen[2] = {};
           while (!done) {
-            // What was written later, looked at later, is not older.
+            // A value that was written later and is read later must not be older.
             const auto late = store.get("first", soon());
             const auto later = store.get("second", soon());
             if (late.version < seen[0] || later.version < seen[1]) ++out_of_order;
@@ -198,12 +198,12 @@ TEST_CASE("a watch returns what differs at once, waits for it, and ends at its d
     for (int i = 0; i < 20; ++i) {
       std::jthread writer([&, i] {
         if (i % 3 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(3));
-        const auto there = other.get("key", soon());
+        const auto entry = other.get("key", soon());
         const auto value = "value " + std::to_string(i);
         if (i % 4 == 3) {
-          other.compare_and_swap("key", there.version, std::nullopt, soon());
+          other.compare_and_swap("key", entry.version, std::nullopt, soon());
         } else {
-          other.compare_and_swap("key", there.version, value, soon());
+          other.compare_and_swap("key", entry.version, value, soon());
         }
         other.compare_and_swap("another key " + std::to_string(i), 0, value, soon());
       });
@@ -241,16 +241,16 @@ TEST_CASE("a key of a client vanishes as that closes the store, not before, and 
     const auto other_ = at.open();
     auto& other = *other_;
     const auto of_client = muster::store_life::of_client;
-    const auto left = first->compare_and_swap("member", 0, "here", soon(), of_client).now;
+    const auto member_entry = first->compare_and_swap("member", 0, "here", soon(), of_client).now;
     const auto kept = first->compare_and_swap("kept", 0, "here", soon(), of_client).now;
     REQUIRE(first->compare_and_swap("kept", kept.version, "of the store now", soon()).swapped);
     const auto taken = first->compare_and_swap("taken", 0, "here", soon(), of_client).now;
     REQUIRE(other.compare_and_swap("taken", taken.version, "of another client now", soon(), of_client).swapped);
     const auto foreign = other.compare_and_swap("foreign", 0, "of another client", soon(), of_client).now;
-    CHECK_FALSE(other.watch("member", left.version, muster::deadline_after(muster::seconds(0.5))));
+    CHECK_FALSE(other.watch("member", member_entry.version, muster::deadline_after(muster::seconds(0.5))));
     {
       std::jthread ending([&] { first.reset(); });
-      CHECK(other.watch("member", left.version, soon()) == store_entry{});
+      CHECK(other.watch("member", member_entry.version, soon()) == store_entry{});
     }
     CHECK(other.get("kept", soon()).value == "of the store now");
     CHECK(other.get("taken", soon()).value == "of another client now");
@@ -266,10 +266,10 @@ TEST_CASE("a key of a client vanishes when that is killed: at once, where the sy
     const auto store_ = at.open();
     auto& store = *store_;
     worker holder(at, {"hold", "member"});
-    const auto there = await(store, "member");
-    CHECK_FALSE(store.watch("member", there.version, shortly()));
+    const auto entry = await(store, "member");
+    CHECK_FALSE(store.watch("member", entry.version, shortly()));
     holder.send(SIGKILL);
-    CHECK(store.watch("member", there.version, soon()) == store_entry{});
+    CHECK(store.watch("member", entry.version, soon()) == store_entry{});
   });
 }
 
@@ -283,11 +283,11 @@ TEST_CASE("the store stays whole whichever process is killed at any moment") {
     for (int round = 0; round < 15; ++round) {
       std::vector<worker> processes;
       for (int i = 0; i < 2; ++i) processes.emplace_back(at, std::vector<std::string>{"churn", "key"});
-      (void)store.watch("key", store.get("key", soon()).version, soon());  // they are at it
+      (void)store.watch("key", store.get("key", soon()).version, soon());  // both processes write
       std::this_thread::sleep_for(std::chrono::microseconds(random.below(20000)));
       processes.clear();
-      const auto there = store.get("key", soon());
-      if (there) CHECK(there.value == std::string(there.value.size(), there.value.empty() ? 'x' : there.value[0]));
+      const auto entry = store.get("key", soon());
+      if (entry) CHECK(entry.value == std::string(entry.value.size(), entry.value.empty() ? 'x' : entry.value[0]));
       add(store, "rounds");
     }
     CHECK(store.get("rounds", soon()).value == "15");

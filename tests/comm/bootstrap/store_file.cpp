@@ -1,4 +1,4 @@
-// The file by which clients find a store.
+// The file through which clients find a store.
 #include "comm/bootstrap/stores/tcp/store_file.hpp"
 
 #include <sys/stat.h>
@@ -65,15 +65,16 @@ TEST_CASE("a store is found through the file that its server announced, which ha
   server.reset();
   CHECK_FALSE(fs::exists(file.path()));
 
-  // At all addresses: those that reach beyond this host, with the port that was drawn.
+  // A store that listens at all addresses announces the addresses that reach beyond this host, with the port that the
+  // system chose.
   server.emplace(":0", "");
   server->announce(file.path());
-  for (const auto& one : read_store_file(file.path()).addresses) CHECK(one.port() == server->port());
+  for (const auto& announced : read_store_file(file.path()).addresses) CHECK(announced.port() == server->port());
   CHECK_FALSE(tcp_store(file.where(), "", soon()).get("key", soon()));
   store_server other("127.0.0.1:0", "other");
   other.announce(file.path());
   server.reset();
-  CHECK(read_store_file(file.path()).token == "other");  // it is not its own any more
+  CHECK(read_store_file(file.path()).token == "other");  // the file belongs to the other store now
 }
 
 TEST_CASE("a client waits for the file, and passes over one of a store that is gone") {
@@ -85,10 +86,10 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
   const store_server of_another("127.0.0.1:0", "another");
   std::string refused;
   { refused = store_server("127.0.0.1:0", "").address(); }
-  // A store that has ended, and one whose port another job's has now.
-  for (const auto& left : {refused, of_another.address()}) {
-    CAPTURE(left);
-    const store_place place{{address::parse(left)}, "of the job before"};
+  // A store that has ended, and a store whose port another job's store now uses.
+  for (const auto& stale : {refused, of_another.address()}) {
+    CAPTURE(stale);
+    const store_place place{{address::parse(stale)}, "of the job before"};
     muster::detail::write_store_file(file.path(), place);
     CHECK(look_for_store(place) == store_presence::gone);
     CHECK_THROWS_AS(tcp_store(file.where(), "", at_once()), muster::timeout_error);
@@ -107,7 +108,8 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
 
 TEST_CASE("a client that waits for the file of a store ends at once with the reason why there is none") {
   const temporary_file file;
-  std::jthread rank_0([&] { muster::detail::tell_by_store_file(file.path(), "muster-store cannot be started (why)"); });
+  std::jthread rank_0(
+      [&] { muster::detail::report_by_store_file(file.path(), "muster-store cannot be started (why)"); });
   CHECK_THROWS_WITH(tcp_store(file.where(), "", soon()), contains("muster-store cannot be started (why)"));
   rank_0.join();
   CHECK_THROWS_AS(tcp_store(file.where(), "", at_once()), muster::timeout_error);
@@ -130,7 +132,7 @@ TEST_CASE("a store that is stopped is silent, and not gone") {
   server.stop();
   const auto stopped = address::parse(where);
   CHECK(look_for_store({{stopped}, "t"}) == store_presence::silent);
-  // An address of several that refuses proves nothing: elsewhere it may stand for another host.
+  // Among several addresses, an address that refuses proves nothing: on another host it may belong to another host.
   CHECK(look_for_store({{stopped, address::parse("127.0.0.1:1")}, "t"}) == store_presence::silent);
   server.send(SIGCONT);
   CHECK(look_for_store({{address::parse("127.0.0.1:1"), stopped}, "t"}) == store_presence::serves);

@@ -16,21 +16,21 @@ namespace {
 
 const auto seed = static_cast<std::uint64_t>(std::chrono::steady_clock::now().time_since_epoch().count());
 
-/// A request that makes sense often: few keys, small versions.
+/// Returns a request that is often valid: few keys, small versions.
 std::string sensible(muster::random_stream& random) {
   static const std::string keys[] = {"a", "b", "key/1", "key/2", std::string(3, '\0')};
   static const std::string values[] = {"", "v", "another", std::string(300, 'x')};
-  store_request asked;
-  asked.what = static_cast<store_call>(1 + random.below(5));
-  asked.id = random.below(30);
-  asked.number = random.below(3) == 0 ? 0 : random.below(40);
+  store_request request;
+  request.call = static_cast<store_call>(1 + random.below(5));
+  request.id = random.below(30);
+  request.number = random.below(3) == 0 ? 0 : random.below(40);
   const bool has_key =
-      asked.what == store_call::get || asked.what == store_call::swap || asked.what == store_call::watch;
-  if (has_key) asked.key = keys[random.below(std::size(keys))];
-  if (asked.what == store_call::swap && random.below(4) != 0) asked.value = values[random.below(std::size(values))];
-  if (asked.value && random.below(3) == 0) asked.life = muster::store_life::of_client;
+      request.call == store_call::get || request.call == store_call::swap || request.call == store_call::watch;
+  if (has_key) request.key = keys[random.below(std::size(keys))];
+  if (request.call == store_call::swap && random.below(4) != 0) request.value = values[random.below(std::size(values))];
+  if (request.value && random.below(3) == 0) request.life = muster::store_life::of_client;
   std::string bytes;
-  append_frame(bytes, asked);
+  append_frame(bytes, request);
   return bytes;
 }
 
@@ -80,12 +80,12 @@ TEST_CASE("no bytes make the store's protocol crash or the table wrong") {
     }
     requests += check(bytes);
   }
-  CHECK(requests > 3000);  // else the mutations are too rough to get anywhere
+  CHECK(requests > 3000);  // otherwise the mutations are too coarse
 }
 
 TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole") {
   std::string bytes;
-  append_frame(bytes, {.what = store_call::swap,
+  append_frame(bytes, {.call = store_call::swap,
                        .id = 7,
                        .number = 8,
                        .key = std::string(muster::store_key_limit, 'k'),
@@ -112,10 +112,10 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
     CHECK_FALSE(parse_reply(first_frame(lying)->body));
   }
   std::string too_long;
-  append_frame(too_long, {.what = store_call::get, .key = std::string(muster::store_key_limit + 1, 'k')});
+  append_frame(too_long, {.call = store_call::get, .key = std::string(muster::store_key_limit + 1, 'k')});
   CHECK_FALSE(parse_request(first_frame(too_long)->body));
   too_long.clear();
   append_frame(too_long,
-               {.what = store_call::swap, .key = "k", .value = std::string(muster::store_value_limit + 1, 'v')});
+               {.call = store_call::swap, .key = "k", .value = std::string(muster::store_value_limit + 1, 'v')});
   CHECK_FALSE(parse_request(first_frame(too_long)->body));
 }

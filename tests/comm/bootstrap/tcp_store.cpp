@@ -44,42 +44,42 @@ namespace {
 
 auto in_a_moment() { return deadline_after(seconds(0.1)); }
 
-/// A connection to the server that speaks for itself.
+/// Returns an unauthenticated connection to the server.
 tcp_socket stranger_at(const std::string& where) { return tcp_socket::connect(address::parse(where), soon()); }
 tcp_socket stranger_at(const store_server& server) { return stranger_at(server.address()); }
 
-/// One that has proved that it knows the token.
+/// Returns a connection that has proved that it knows the token.
 tcp_socket guest_at(const std::string& where, const std::string& token) {
   using namespace muster::detail;
-  auto made = stranger_at(where);
-  auto said = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0});
-  said.conclude(made, soon());
-  if (said.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
-  return made;
+  auto socket = stranger_at(where);
+  auto exchange = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0});
+  exchange.conclude(socket, soon());
+  if (exchange.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
+  return socket;
 }
 
 tcp_socket guest_at(const store_server& server, const std::string& token) { return guest_at(server.address(), token); }
 
-void write(const tcp_socket& to, const std::string& text) {
-  test::write_exactly(to, std::as_bytes(std::span(text)), soon());
+void write(const tcp_socket& socket, const std::string& text) {
+  test::write_exactly(socket, std::as_bytes(std::span(text)), soon());
 }
 
-/// Whether the other side ends the connection, sooner or later.
-bool ends(const tcp_socket& of) {
-  std::array<std::byte, 4096> room;
+/// Returns true if the peer ends the connection in time.
+bool ends(const tcp_socket& socket) {
+  std::array<std::byte, 4096> buffer;
   try {
     for (;;) {
-      if (!muster::detail::wait_for(of.file(), POLLIN, soon())) return false;
-      (void)of.read_some(room);
+      if (!muster::detail::wait_for(socket.file(), POLLIN, soon())) return false;
+      (void)socket.read_some(buffer);
     }
   } catch (const muster::detail::socket_error& failed) {
     return failed.closed();
   }
 }
 
-/// Waits until what the server counts is so.
+/// Waits until the server's counts satisfy the condition.
 template <class Holds>
-bool comes(Holds&& holds) {
+bool becomes_true(Holds&& holds) {
   for (const auto until = soon(); muster::clock::now() < until;) {
     if (holds()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -87,11 +87,11 @@ bool comes(Holds&& holds) {
   return false;
 }
 
-/// Whether a proper client is served, and at once for all that the server cares.
+/// Returns true if the server serves a regular client at once.
 bool serves(const store_server& server, const std::string& token) {
   tcp_store store(server.address(), token, soon());
-  const auto there = store.get("check", soon());
-  return store.compare_and_swap("check", there.version, "x", soon()).swapped;
+  const auto entry = store.get("check", soon());
+  return store.compare_and_swap("check", entry.version, "x", soon()).swapped;
 }
 
 }  // namespace
@@ -99,21 +99,21 @@ bool serves(const store_server& server, const std::string& token) {
 TEST_CASE("all calls fail as soon as the server ends, those under way too") {
   auto server = std::make_unique<store_server>("127.0.0.1:0", "t");
   tcp_store store(server->address(), "t", soon());
-  std::atomic<int> told = 0;
+  std::atomic<int> reported = 0;
   std::vector<std::jthread> waiting;
   for (int i = 0; i < 4; ++i) {
     waiting.emplace_back([&] {
       try {
         (void)store.watch("key", 0, soon());
       } catch (const muster::peer_failure& lost) {
-        if (std::string(lost.what()).find("the store " + store.where() + " is lost (") == 0) ++told;
+        if (std::string(lost.what()).find("the store " + store.where() + " is lost (") == 0) ++reported;
       }
     });
   }
   (void)store.get("key", soon());
   server.reset();
   waiting.clear();
-  CHECK(told == 4);
+  CHECK(reported == 4);
   CHECK_THROWS_AS(store.get("key", soon()), muster::peer_failure);
   CHECK_THROWS_AS(store.compare_and_swap("key", 0, "x", soon()), muster::peer_failure);
   CHECK_THROWS_AS(store.watch("key", 0, soon()), muster::peer_failure);
@@ -126,36 +126,36 @@ TEST_CASE("a server that is started again with its folder goes on where the last
   const auto where = server->address();
   tcp_store lasting(where, "t", soon(), nullptr, muster::when_lost::connect_again);
   auto draw = muster::random_stream(20261124, 1);
-  std::map<std::string, muster::store_entry> wanted;
+  std::map<std::string, muster::store_entry> expected;
   std::uint64_t last = 0;
   for (int round = 0; round < 6; ++round) {
     tcp_store other(where, "t", soon());
     for (int i = 0; i < 40; ++i) {
       const std::string key = "key " + std::to_string(draw.below(10));
-      const auto there = lasting.get(key, soon());
-      CHECK(there == wanted[key]);
+      const auto entry = lasting.get(key, soon());
+      CHECK(entry == expected[key]);
       const std::string value(draw.below(3000), static_cast<char>('a' + draw.below(26)));
       if (draw.below(4) == 0) {
-        CHECK(lasting.compare_and_swap(key, there.version, std::nullopt, soon()).swapped);
-        wanted[key] = {};
+        CHECK(lasting.compare_and_swap(key, entry.version, std::nullopt, soon()).swapped);
+        expected[key] = {};
         continue;
       }
-      const auto swapped = lasting.compare_and_swap(key, there.version, value, soon());
+      const auto swapped = lasting.compare_and_swap(key, entry.version, value, soon());
       REQUIRE(swapped.swapped);
       CHECK(swapped.now.version > last);
       last = swapped.now.version;
-      wanted[key] = {last, value};
+      expected[key] = {last, value};
     }
     const auto held = other.compare_and_swap("held", 0, "of a client", soon(), muster::store_life::of_client);
     REQUIRE(held.swapped);
     last = held.now.version;
     CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("another process has it open"));
     server.reset();
-    // A record that was not written to its end.
+    // Appends a record that was not written completely.
     if (round % 2 == 1) std::ofstream(folder / "data" / "store", std::ios::app) << "half a record";
     server.emplace(where, "t", folder / "data");
     CHECK_THROWS_AS(other.get("held", soon()), muster::peer_failure);
-    // What is under way when the connection is seen to end fails once.
+    // A call under way when the connection ends fails once.
     std::optional<muster::store_entry> held_now;
     for (int attempt = 0; attempt < 2 && !held_now; ++attempt) {
       try {
@@ -166,7 +166,7 @@ TEST_CASE("a server that is started again with its folder goes on where the last
     REQUIRE(held_now);
     CHECK_FALSE(*held_now);
   }
-  for (const auto& [key, value] : wanted) CHECK(lasting.get(key, soon()) == value);
+  for (const auto& [key, value] : expected) CHECK(lasting.get(key, soon()) == value);
   server.reset();
   std::ofstream(folder / "data" / "store") << "of something else";
   CHECK_THROWS_WITH(store_server("127.0.0.1:0", "t", folder / "data"), contains("cannot be kept in"));
@@ -185,27 +185,28 @@ TEST_CASE("a journal with any bit wrong is refused, and one cut anywhere uses no
   }
   const auto path = folder / "store";
   std::ifstream file(path, std::ios::binary);
-  const std::string whole{std::istreambuf_iterator<char>(file), {}};
+  const std::string journal{std::istreambuf_iterator<char>(file), {}};
   const auto start_with = [&](const std::string& text) {
     std::ofstream(path, std::ios::binary).write(text.data(), static_cast<std::streamsize>(text.size()));
     return std::make_unique<store_server>("127.0.0.1:0", "t", folder);
   };
-  for (std::size_t at = 0; at < whole.size(); at += 5) {
+  for (std::size_t at = 0; at < journal.size(); at += 5) {
     CAPTURE(at);
-    std::string damaged = whole;
+    std::string damaged = journal;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << at % 8));
     CHECK_THROWS_AS(start_with(damaged), muster::error);
   }
-  CHECK_THROWS_WITH(start_with("muster-store 1\n" + whole.substr(16)),
+  CHECK_THROWS_WITH(start_with("muster-store 1\n" + journal.substr(16)),
                     contains(path.string()) && contains("is damaged"));
   CHECK_THROWS_AS(start_with(""), muster::configuration_error);
-  for (std::size_t size = 15; size <= whole.size(); size += 23) {
+  for (std::size_t size = 15; size <= journal.size(); size += 23) {
     CAPTURE(size);
-    const auto server = start_with(whole.substr(0, size));
+    const auto server = start_with(journal.substr(0, size));
     tcp_store store(server->address(), "t", soon());
-    if (!store.get(muster::detail::store_identity_key, soon())) continue;  // its clients are told that it is another
-    const auto there = store.get("record", soon());
-    const auto written = store.compare_and_swap("record", there.version, "new", soon());
+    // Its clients are notified that the table is another.
+    if (!store.get(muster::detail::store_identity_key, soon())) continue;
+    const auto entry = store.get("record", soon());
+    const auto written = store.compare_and_swap("record", entry.version, "new", soon());
     CHECK((written.swapped && written.now.version > last));
   }
   std::filesystem::remove_all(folder);
@@ -213,20 +214,20 @@ TEST_CASE("a journal with any bit wrong is refused, and one cut anywhere uses no
 
 namespace {
 
-/// A client that opens the store and writes "record", by the protocol's own words.
+/// Returns a client that opens the store and writes "record", by messages of the protocol.
 tcp_socket opened_at(const std::string& where, const std::string& name) {
   using namespace muster::detail;
   auto guest = guest_at(where, "t");
   std::string words;
-  append_frame(words, store_request{.what = store_call::open, .id = 1, .number = 1000, .value = name});
-  append_frame(words, store_request{.what = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
+  append_frame(words, store_request{.call = store_call::open, .id = 1, .number = 1000, .value = name});
+  append_frame(words, store_request{.call = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
   write(guest, words);
-  tcp_store looks(where, "t", soon());  // and has no part in it
-  REQUIRE(comes([&] { return static_cast<bool>(looks.get("record", soon())); }));
+  tcp_store observer(where, "t", soon());  // has no part in the table
+  REQUIRE(becomes_true([&] { return static_cast<bool>(observer.get("record", soon())); }));
   return guest;
 }
 
-/// What a client that begins finds.
+/// Returns the record that a new client finds.
 std::string record_at(const store_server& server, double patience) {
   tcp_store begins(server.address(), "t", deadline_after(seconds(patience)), nullptr, muster::when_lost::connect_again);
   return begins.get("record", soon()).value;
@@ -248,7 +249,7 @@ TEST_CASE("a store is cleared when its clients have closed it or ended, and not 
   {
     const auto guest = opened_at(closed.address(), store_client_identity());
     std::string farewell;
-    append_frame(farewell, store_request{.what = store_call::leave});
+    append_frame(farewell, store_request{.call = store_call::leave});
     write(guest, farewell);
   }
   CHECK(record_at(closed, 60).empty());
@@ -284,16 +285,16 @@ TEST_CASE(
     std::vector<std::future<bool>> all;
     for (int i = 0; i < 4; ++i) {
       all.push_back(std::async(std::launch::async, [&] {
-        tcp_store one(server.address(), "t", soon(), nullptr, muster::when_lost::connect_again);
-        const bool is_first = one.compare_and_swap("first", 0, "x", soon()).swapped;
-        const auto count = [&] { return one.get("count", soon()); };
-        for (auto there = count(); !one.compare_and_swap("count", there.version, there.value + "x", soon()).swapped;)
-          there = count();
-        for (auto there = count(); there.value.size() < 4;) there = one.watch("count", there.version, soon()).value();
+        tcp_store store(server.address(), "t", soon(), nullptr, muster::when_lost::connect_again);
+        const bool is_first = store.compare_and_swap("first", 0, "x", soon()).swapped;
+        const auto count = [&] { return store.get("count", soon()); };
+        for (auto entry = count(); !store.compare_and_swap("count", entry.version, entry.value + "x", soon()).swapped;)
+          entry = count();
+        for (auto entry = count(); entry.value.size() < 4;) entry = store.watch("count", entry.version, soon()).value();
         return is_first;
       }));
     }
-    CHECK(std::ranges::count_if(all, [](auto& one) { return one.get(); }) == 1);
+    CHECK(std::ranges::count_if(all, [](auto& store) { return store.get(); }) == 1);
   }
 }
 
@@ -307,7 +308,7 @@ TEST_CASE("a server that was stopped takes no client for gone whose connection e
   {
     const auto guest = opened_at(where, muster::detail::store_client_identity());
     server.stop();
-  }  // as a client does that hears nothing for 20 s
+  }  // as a client that receives nothing for 20 s
   auto begins = std::async(std::launch::async, [&] {
     tcp_store store(where, "t", deadline_after(seconds(1)), nullptr, muster::when_lost::connect_again);
     return store.get("record", soon()).value;
@@ -381,8 +382,8 @@ TEST_CASE("a client that does not know the token is told, dropped and counted") 
     CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not have this job's token"));
   }
   CHECK(serves(server, "a secret"));
-  constexpr int tries = 8 * muster::detail::closings_of_a_stranger;
-  CHECK(comes([&] { return server.met().strangers == tries; }));
+  constexpr int tries = 8 * muster::detail::max_rejections;
+  CHECK(becomes_true([&] { return server.met().strangers == tries; }));
   CHECK(server.met().served == 1);
   CHECK(server.met().offenders == 0);
 }
@@ -391,7 +392,7 @@ TEST_CASE("a client of a server that died is not of another job, and finds the n
   const dying_server first;
   auto opened = std::async(std::launch::async, [&] { return tcp_store(first.where(), "a secret", soon()); });
   std::optional<store_server> next;
-  REQUIRE(comes([&] {
+  REQUIRE(becomes_true([&] {
     try {
       next.emplace(first.where(), "a secret");
     } catch (const muster::store_address_taken&) {
@@ -412,17 +413,17 @@ TEST_CASE("connections that send garbage, leave or are silent hold up no client"
   for (int i = 0; i < 50; ++i) {
     std::string garbage(1 + random.below(3000), '\0');
     for (char& c : garbage) c = static_cast<char>(random());
-    auto one = stranger_at(server);
+    auto connection = stranger_at(server);
     try {
-      write(one, garbage);
-      if (i % 2 == 0 && garbage.size() > 100) CHECK(ends(one));
+      write(connection, garbage);
+      if (i % 2 == 0 && garbage.size() > 100) CHECK(ends(connection));
     } catch (const muster::detail::socket_error& failed) {
       CHECK(failed.closed());
     }
   }
   CHECK(serves(server, "t"));
-  for (const auto& one : silent) CHECK(ends(one));  // after its five seconds
-  CHECK(comes([&] { return server.met().strangers == 350; }));
+  for (const auto& connection : silent) CHECK(ends(connection));  // after five seconds
+  CHECK(becomes_true([&] { return server.met().strangers == 350; }));
 }
 
 TEST_CASE("a thousand strangers at a time leave room for those in order") {
@@ -432,7 +433,7 @@ TEST_CASE("a thousand strangers at a time leave room for those in order") {
     silent.push_back(stranger_at(server));
     if (i % 250 == 249) CHECK(serves(server, "t"));
   }
-  CHECK(comes([&] { return server.met().strangers >= 488; }));  // the oldest made room
+  CHECK(becomes_true([&] { return server.met().strangers >= 488; }));  // the oldest connections were dropped
 }
 
 TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
@@ -441,31 +442,31 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
   tcp_store store(server.address(), "t", soon());
   std::vector<std::string> garbage{std::string("\xff\xff\xff\xff", 4), std::string(4, '\0'), std::string(40, '\x07')};
   std::string good;
-  append_frame(good, {.what = store_call::get, .id = 1, .key = "key"});
-  for (const std::size_t at : {4U, 5U, 6U, 7U}) {  // what it is, whether it has a value, how long the key is
+  append_frame(good, {.call = store_call::get, .id = 1, .key = "key"});
+  for (const std::size_t at : {4U, 5U, 6U, 7U}) {  // the call, the kind of value, the length of the key
     auto bad = good;
     bad[at] = '\x70';
     garbage.push_back(bad);
   }
   std::uint64_t offenders = 0;
   for (const auto& text : garbage) {
-    auto one = guest_at(server, "t");
+    auto guest = guest_at(server, "t");
     std::string begin;
-    append_frame(begin, {.what = store_call::swap,
+    append_frame(begin, {.call = store_call::swap,
                          .id = 1,
                          .key = "of the guest",
                          .value = "x",
                          .life = muster::store_life::of_client});
-    write(one, begin);
+    write(guest, begin);
     std::array<std::byte, 21> answer;
-    test::read_exactly(one, answer, soon());
-    const auto said = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
-    REQUIRE(said);
-    write(one, text);
-    CHECK(ends(one));
-    CHECK(comes([&] { return server.met().offenders == offenders + 1; }));
+    test::read_exactly(guest, answer, soon());
+    const auto reply = parse_reply(std::string_view(reinterpret_cast<const char*>(answer.data()), 21).substr(4));
+    REQUIRE(reply);
+    write(guest, text);
+    CHECK(ends(guest));
+    CHECK(becomes_true([&] { return server.met().offenders == offenders + 1; }));
     ++offenders;
-    CHECK(store.watch("of the guest", said->number, soon()) == muster::store_entry{});
+    CHECK(store.watch("of the guest", reply->number, soon()) == muster::store_entry{});
   }
   CHECK(serves(server, "t"));
 }
@@ -475,14 +476,14 @@ TEST_CASE("a frame that comes byte by byte is understood, and one that is cut sh
   const store_server server("127.0.0.1:0", "t");
   tcp_store store(server.address(), "t", soon());
   std::string text;
-  append_frame(text, {.what = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
-  append_frame(text, {.what = store_call::swap, .id = 2, .key = "never", .value = "came"});
-  const auto one = guest_at(server, "t");
-  one.set_no_delay();
-  for (std::size_t i = 0; i + 1 < text.size(); ++i) write(one, text.substr(i, 1));
+  append_frame(text, {.call = store_call::swap, .id = 1, .key = "slowly", .value = "came"});
+  append_frame(text, {.call = store_call::swap, .id = 2, .key = "never", .value = "came"});
+  const auto guest = guest_at(server, "t");
+  guest.set_no_delay();
+  for (std::size_t i = 0; i + 1 < text.size(); ++i) write(guest, text.substr(i, 1));
   CHECK(store.watch("slowly", 0, soon())->value == "came");
-  one.shutdown_write();
-  CHECK(ends(one));
+  guest.shutdown_write();
+  CHECK(ends(guest));
   CHECK_FALSE(store.get("never", soon()));
 }
 
@@ -493,10 +494,10 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   REQUIRE(store.compare_and_swap("large", 0, std::string(muster::store_value_limit, 'x'), soon()).swapped);
   const auto glutton = guest_at(server, "t");
   std::string text;
-  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+  for (std::uint64_t id = 0; id < 100; ++id) append_frame(text, {.call = store_call::get, .id = id, .key = "large"});
   write(glutton, text);
   for (int i = 0; i < 20; ++i) CHECK(serves(server, "t"));
-  // Slow it may be: all answers are there when it takes them.
+  // The client may be slow: all replies are available when it reads them.
   std::vector<std::byte> answers(100 * (21 + muster::store_value_limit));
   test::read_exactly(glutton, answers, soon());
   CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()})->bytes ==
@@ -506,7 +507,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
 
 TEST_CASE("requests that came together are all answered, however fast the answers are taken", "[slow]") {
   using namespace muster::detail;
-  // The server inherits the one core of this thread, which takes answers between two writes of the server.
+  // The server inherits this thread's only core, which reads replies between two writes of the server.
   cpu_set_t before, one_core;
   REQUIRE(::sched_getaffinity(0, sizeof before, &before) == 0);
   CPU_ZERO(&one_core);
@@ -518,12 +519,12 @@ TEST_CASE("requests that came together are all answered, however fast the answer
   REQUIRE(store.compare_and_swap("large", 0, std::string(bytes, 'x'), soon()).swapped);
   std::string text;
   for (std::uint64_t id = 0; id < requests; ++id)
-    append_frame(text, {.what = store_call::get, .id = id, .key = "large"});
+    append_frame(text, {.call = store_call::get, .id = id, .key = "large"});
   std::vector<std::byte> answers(requests * (21 + bytes));
   for (int i = 0; i < 200; ++i) {
-    const auto one = guest_at(server, "t");
-    write(one, text);
-    test::read_exactly(one, answers, soon());
+    const auto guest = guest_at(server, "t");
+    write(guest, text);
+    test::read_exactly(guest, answers, soon());
   }
   ::sched_setaffinity(0, sizeof before, &before);
 }
@@ -555,14 +556,14 @@ TEST_CASE("calls at a server that is stopped end at their deadlines, and it take
   served.words = {"tcp", where, "t"};
   places::worker server(served, {"serve"});
   tcp_store store(where, "t", soon());
-  const auto left = store.compare_and_swap("member", 0, "here", soon(), muster::store_life::of_client).now;
+  const auto entry = store.compare_and_swap("member", 0, "here", soon(), muster::store_life::of_client).now;
   server.stop();
   CHECK_THROWS_AS(store.get("member", in_a_moment()), muster::timeout_error);
   CHECK_THROWS_WITH(store.get("member", in_a_moment()), contains("get of 'member' at the store tcp://" + where));
-  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  CHECK_FALSE(store.watch("member", entry.version, deadline_after(seconds(1.5))));
   server.send(SIGCONT);
   CHECK(store.get("member", soon()).value == "here");
-  CHECK_FALSE(store.watch("member", left.version, deadline_after(seconds(1.5))));
+  CHECK_FALSE(store.watch("member", entry.version, deadline_after(seconds(1.5))));
   server.send(SIGKILL);
-  CHECK_THROWS_AS(store.watch("member", left.version, soon()), muster::peer_failure);
+  CHECK_THROWS_AS(store.watch("member", entry.version, soon()), muster::peer_failure);
 }

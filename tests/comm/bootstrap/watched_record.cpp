@@ -1,4 +1,4 @@
-// An entry of a store, as its owner sees it that waits for nothing.
+// An entry of a store, as seen by an owner that never waits.
 #include "comm/bootstrap/stores/watched_record.hpp"
 
 #include <atomic>
@@ -13,7 +13,7 @@ namespace {
 
 enum class trouble { none, away, left_behind, out_of_memory };
 
-// A store in memory that fails as it is told to.
+// A store in memory that fails on request.
 class troubled_store final : public muster::any_store {
  public:
   troubled_store(muster::memory_store inner, const std::atomic<trouble>& now) : inner_(std::move(inner)), now_(&now) {}
@@ -37,7 +37,7 @@ class troubled_store final : public muster::any_store {
  private:
   void fail() const {
     if (*now_ == trouble::away) throw muster::timeout_error("watch", {}, "the store is away");
-    if (*now_ == trouble::left_behind) throw muster::store_left_behind("the store was begun anew");
+    if (*now_ == trouble::left_behind) throw muster::store_left_behind("the store was restarted");
     if (*now_ == trouble::out_of_memory) throw std::bad_alloc();
   }
 
@@ -60,7 +60,7 @@ struct watched {
     return {};
   }
   template <class Condition>
-  [[nodiscard]] static bool comes(const Condition& condition) {
+  [[nodiscard]] static bool becomes_true(const Condition& condition) {
     for (const auto until = places::soon(); muster::clock::now() < until;) {
       if (condition()) return true;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -72,36 +72,36 @@ struct watched {
 }  // namespace
 
 TEST_CASE("a watched record gives what others write, and what became of its own swaps") {
-  watched one;
-  CHECK_FALSE(one.record.take());
-  const auto first = one.store.compare_and_swap("key", 0, "first", places::soon()).now.version;
-  CHECK(one.taken() == muster::store_entry{first, "first"});
-  one.record.swap(first, "second");
-  const auto second = one.taken();
+  watched watched_entry;
+  CHECK_FALSE(watched_entry.record.take());
+  const auto first = watched_entry.store.compare_and_swap("key", 0, "first", places::soon()).now.version;
+  CHECK(watched_entry.taken() == muster::store_entry{first, "first"});
+  watched_entry.record.swap(first, "second");
+  const auto second = watched_entry.taken();
   CHECK(second.value == "second");
-  CHECK(one.store.get("key", places::soon()) == second);
-  one.record.swap(first, "third");  // too late: what is there is given again
-  CHECK(watched::comes([&] { return one.record.take() == second; }));
-  CHECK_FALSE(one.record.take_failure());
+  CHECK(watched_entry.store.get("key", places::soon()) == second);
+  watched_entry.record.swap(first, "third");  // too late: the present entry is returned again
+  CHECK(watched::becomes_true([&] { return watched_entry.record.take() == second; }));
+  CHECK_FALSE(watched_entry.record.take_failure());
 }
 
 TEST_CASE("a watched record goes on when its store comes back, and says when that is in vain") {
-  watched one;
-  one.now = trouble::away;
-  one.record.swap(0, "lost");
-  CHECK(watched::comes([&] { return one.record.take_failure(); }));
-  CHECK_NOTHROW(one.record.check());
-  one.now = trouble::none;
-  (void)one.store.compare_and_swap("key", 0, "there", places::soon());
-  CHECK(one.taken().value == "there");
-  one.now = GENERATE(trouble::left_behind, trouble::out_of_memory);
-  CHECK(watched::comes([&] {
+  watched watched_entry;
+  watched_entry.now = trouble::away;
+  watched_entry.record.swap(0, "lost");
+  CHECK(watched::becomes_true([&] { return watched_entry.record.take_failure(); }));
+  CHECK_NOTHROW(watched_entry.record.check());
+  watched_entry.now = trouble::none;
+  (void)watched_entry.store.compare_and_swap("key", 0, "there", places::soon());
+  CHECK(watched_entry.taken().value == "there");
+  watched_entry.now = GENERATE(trouble::left_behind, trouble::out_of_memory);
+  CHECK(watched::becomes_true([&] {
     try {
-      one.record.check();
+      watched_entry.record.check();
     } catch (const muster::store_left_behind&) {
-      return one.now == trouble::left_behind;
+      return watched_entry.now == trouble::left_behind;
     } catch (const std::bad_alloc&) {
-      return one.now == trouble::out_of_memory;
+      return watched_entry.now == trouble::out_of_memory;
     }
     return false;
   }));

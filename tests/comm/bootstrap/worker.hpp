@@ -1,4 +1,4 @@
-// Other processes at a store.
+// Other processes that use a store.
 #pragma once
 
 #include <signal.h>
@@ -16,14 +16,14 @@
 
 namespace places {
 
-/// Another process at the same store: worker.cpp says what it does. Killed at the end if it is still there.
+/// Another process at the same store, whose commands worker.cpp lists. It is killed at the end if it still runs.
 class worker {
  public:
-  worker(const place& at, std::vector<std::string> what) {
+  worker(const place& at, std::vector<std::string> command) {
     std::vector<std::string> line{MUSTER_TEST_STORE_WORKER};
     line.insert(line.end(), at.words.begin(), at.words.end());
     line.emplace_back("--");
-    line.insert(line.end(), what.begin(), what.end());
+    line.insert(line.end(), command.begin(), command.end());
     std::vector<char*> arguments;
     for (auto& word : line) arguments.push_back(word.data());
     arguments.push_back(nullptr);
@@ -39,14 +39,14 @@ class worker {
     (void)wait();
   }
   void send(int signal) const { ::kill(process_, signal); }
-  /// Stops it; on return none of its threads runs any more.
+  /// Stops the process; on return no thread of the process runs any more.
   void stop() const {
     send(SIGSTOP);
     int status = 0;
     while (::waitpid(process_, &status, WUNTRACED) < 0 && errno == EINTR) {
     }
   }
-  /// Its exit status; minus the signal that ended it.
+  /// Returns the exit status, or minus the signal that ended the process.
   int wait() {
     int status = 0;
     while (::waitpid(process_, &status, 0) < 0 && errno == EINTR) {

@@ -71,9 +71,9 @@ TEST_CASE("an address is printed as it is read") {
 TEST_CASE("names are looked up, numbers are not") {
   const auto found = resolve({"localhost", 4711});
   REQUIRE_FALSE(found.empty());
-  for (const auto& one : found) {
-    CHECK(one.is_loopback());
-    CHECK(one.port() == 4711);
+  for (const auto& candidate : found) {
+    CHECK(candidate.is_loopback());
+    CHECK(candidate.port() == 4711);
   }
   REQUIRE(resolve({"203.0.113.7", 5}).size() == 1);
   CHECK(resolve({"203.0.113.7", 5}).front().to_string() == "203.0.113.7:5");
@@ -84,26 +84,27 @@ TEST_CASE("names are looked up, numbers are not") {
 TEST_CASE("this host's addresses are chosen by interface, subnet and address") {
   const auto all = all_interface_addresses();
   REQUIRE_FALSE(all.empty());
-  const auto loopback = std::find_if(all.begin(), all.end(), [](const auto& one) { return one.where.is_loopback(); });
+  const auto loopback =
+      std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.where.is_loopback(); });
   if (loopback == all.end()) {
     WARN("SKIPPED: the loopback interface is down");
     return;
   }
-  for (const auto& one : all) CHECK(is_own(one.where.with_port(9)));
+  for (const auto& entry : all) CHECK(is_own(entry.where.with_port(9)));
   CHECK_FALSE(is_own(address::parse("203.0.113.7:9")));
   for (const auto& word : {loopback->interface, loopback->where.host(), std::string("127.0.0.0/8")}) {
     const auto chosen = own_addresses(word, "--interface");
     REQUIRE_FALSE(chosen.empty());
-    for (const auto& one : chosen) CHECK(one.is_loopback());
+    for (const auto& candidate : chosen) CHECK(candidate.is_loopback());
   }
   CHECK(own_addresses("0.0.0.0/0,::/0", "x").size() == all.size());
   CHECK(own_addresses("127.0.0.1,127.0.0.0/8", "x").front().host() == "127.0.0.1");
 
-  // The loopback leads nowhere from another host: it is for hosts that have nothing else.
+  // The loopback does not reach other hosts: it is used only by hosts without other addresses.
   CHECK(own_addresses("here", "x").front().is_loopback());
   const auto automatic = own_addresses("auto", "x");
-  const bool alone = std::all_of(all.begin(), all.end(), [](const auto& one) { return one.where.is_loopback(); });
-  for (const auto& one : automatic) CHECK(one.is_loopback() == alone);
+  const bool alone = std::all_of(all.begin(), all.end(), [](const auto& entry) { return entry.where.is_loopback(); });
+  for (const auto& entry : automatic) CHECK(entry.is_loopback() == alone);
 
   for (const std::string bad :
        {"", "nic9", "203.0.113.0/24", "127.0.0.0/33", "127.0.0.0/x", "127.0.0.1,", "127.0.0.1,nic9"}) {

@@ -35,20 +35,20 @@ struct two_ends {
 TEST_CASE("a handler hears of what it wants, and of nothing else") {
   event_loop loop;
   const two_ends ends;
-  std::vector<std::uint32_t> heard;
-  auto ready = loop.watch(ends.mine.get(), EPOLLIN, [&](std::uint32_t events) { heard.push_back(events); });
+  std::vector<std::uint32_t> received;
+  auto ready = loop.watch(ends.mine.get(), EPOLLIN, [&](std::uint32_t events) { received.push_back(events); });
   const auto turn = [&](muster::clock::time_point until) {
-    heard.clear();
+    received.clear();
     loop.wait(until);
     loop.dispatch();
-    return heard;
+    return received;
   };
   const auto soon = [] { return deadline_after(seconds(60)); };
   const auto now = [] { return muster::clock::now(); };
   CHECK(turn(now()).empty());
   ends.write();
   CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN});
-  CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN});  // as long as it is not read
+  CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN});  // repeated until the byte is read
   ready.want(0);
   CHECK(turn(now()).empty());
   ready.want(EPOLLIN | EPOLLOUT);
@@ -61,17 +61,17 @@ TEST_CASE("a handler may end its own registration and others, those too that the
   event_loop loop;
   const std::array<two_ends, 3> ends;
   std::array<event_loop::registration, 3> ready;
-  int heard = 0;
+  int received = 0;
   for (std::size_t i = 0; i < ends.size(); ++i) {
     ready[i] = loop.watch(ends[i].mine.get(), EPOLLIN, [&](std::uint32_t) {
-      ++heard;
-      for (auto& one : ready) one = {};
+      ++received;
+      for (auto& registration : ready) registration = {};
     });
     ends[i].write();
   }
   loop.wait(deadline_after(seconds(60)));
   loop.dispatch();
-  CHECK(heard == 1);
+  CHECK(received == 1);
 }
 
 TEST_CASE("what other threads post is done in their order, by the thread of the loop") {

@@ -23,22 +23,22 @@ const address here = address::parse("127.0.0.1:0");
 struct connection {
   connection() {
     const auto listener = tcp_socket::listen(here);
-    one = tcp_socket::connect(listener.local(), deadline_after(seconds(10)));
+    first = tcp_socket::connect(listener.local(), deadline_after(seconds(10)));
     REQUIRE(wait_for(listener.file(), POLLIN, deadline_after(seconds(10))));
-    other = listener.accept();
-    REQUIRE(other);
+    second = listener.accept();
+    REQUIRE(second);
   }
-  tcp_socket one;
-  tcp_socket other;
+  tcp_socket first;
+  tcp_socket second;
 };
 
 std::vector<std::byte> numbered(std::size_t n) {
-  std::vector<std::byte> made(n);
-  for (std::size_t i = 0; i < n; ++i) made[i] = static_cast<std::byte>(i * 31 + i / 251);
-  return made;
+  std::vector<std::byte> bytes(n);
+  for (std::size_t i = 0; i < n; ++i) bytes[i] = static_cast<std::byte>(i * 31 + i / 251);
+  return bytes;
 }
 
-/// The code that a call fails with; 0 when it does not.
+/// Returns the code with which a call fails; 0 when it succeeds.
 template <class Call>
 int code_of(Call&& call) {
   try {
@@ -62,15 +62,15 @@ TEST_CASE("a listener takes a free port, tells it, and never waits") {
 
 TEST_CASE("sockets know both ends, are closed on exec and do not block") {
   const connection both;
-  CHECK(both.one.peer() == both.other.local());
-  CHECK(both.one.local() == both.other.peer());
-  for (const auto* one : {&both.one, &both.other}) {
-    CHECK((::fcntl(one->file(), F_GETFD) & FD_CLOEXEC) != 0);
-    CHECK((::fcntl(one->file(), F_GETFL) & O_NONBLOCK) != 0);
-    one->set_no_delay();
-    one->set_liveness(seconds(5), seconds(0.5));
+  CHECK(both.first.peer() == both.second.local());
+  CHECK(both.first.local() == both.second.peer());
+  for (const auto* first : {&both.first, &both.second}) {
+    CHECK((::fcntl(first->file(), F_GETFD) & FD_CLOEXEC) != 0);
+    CHECK((::fcntl(first->file(), F_GETFL) & O_NONBLOCK) != 0);
+    first->set_no_delay();
+    first->set_liveness(seconds(5), seconds(0.5));
     std::byte room{};
-    CHECK(one->read_some({&room, 1}) == 0);
+    CHECK(first->read_some({&room, 1}) == 0);
   }
 }
 
@@ -78,7 +78,7 @@ TEST_CASE("what is written in pieces is read exactly, though the system takes it
   const connection both;
   const int small = 4096;
   for (const int which : {SO_SNDBUF, SO_RCVBUF})
-    REQUIRE(::setsockopt(both.one.file(), SOL_SOCKET, which, &small, sizeof small) == 0);
+    REQUIRE(::setsockopt(both.first.file(), SOL_SOCKET, which, &small, sizeof small) == 0);
   const auto sent = numbered(3000000);
   std::jthread writer([&] {
     const auto until = deadline_after(seconds(60));
@@ -90,35 +90,35 @@ TEST_CASE("what is written in pieces is read exactly, though the system takes it
         pieces.push_back({const_cast<std::byte*>(sent.data() + behind), length});
         behind += length;
       }
-      const std::size_t taken = both.one.try_write(pieces, at % 2 == 0);
+      const std::size_t taken = both.first.try_write(pieces, at % 2 == 0);
       at += taken;
-      if (taken == 0) both.one.await(POLLOUT, until);
+      if (taken == 0) both.first.await(POLLOUT, until);
     }
-    both.one.shutdown_write();
+    both.first.shutdown_write();
   });
   std::vector<std::byte> got(sent.size());
   for (std::span<std::byte> left(got); !left.empty();) {
     const auto half = static_cast<std::ptrdiff_t>(std::min<std::size_t>(left.size(), 10));
     const iovec pieces[] = {{left.data(), static_cast<std::size_t>(half)},
                             {left.data() + half, left.size() - static_cast<std::size_t>(half)}};
-    const std::size_t read = both.other.read_some(pieces);
+    const std::size_t read = both.second.read_some(pieces);
     left = left.subspan(read);
-    if (read == 0) both.other.await(POLLIN, deadline_after(seconds(60)));
+    if (read == 0) both.second.await(POLLIN, deadline_after(seconds(60)));
   }
   CHECK(got == sent);
-  CHECK(code_of([&] { test::read_exactly(both.other, std::span(got).first(1), deadline_after(seconds(60))); }) ==
+  CHECK(code_of([&] { test::read_exactly(both.second, std::span(got).first(1), deadline_after(seconds(60))); }) ==
         ESHUTDOWN);
 }
 
 TEST_CASE("every wait ends at its deadline") {
   const connection both;
   std::vector<std::byte> room(1);
-  CHECK(code_of([&] { test::read_exactly(both.one, room, deadline_after(seconds(0.01))); }) == ETIMEDOUT);
-  CHECK(code_of([&] { test::read_exactly(both.one, room, muster::clock::now() - std::chrono::seconds(1)); }) ==
+  CHECK(code_of([&] { test::read_exactly(both.first, room, deadline_after(seconds(0.01))); }) == ETIMEDOUT);
+  CHECK(code_of([&] { test::read_exactly(both.first, room, muster::clock::now() - std::chrono::seconds(1)); }) ==
         ETIMEDOUT);
-  const auto much = numbered(100000000);  // more than the system takes when the peer does not read
-  CHECK(code_of([&] { test::write_exactly(both.one, much, deadline_after(seconds(0.05))); }) == ETIMEDOUT);
-  // A listener whose queue is full does not answer, nor does it refuse.
+  const auto much = numbered(100000000);  // more than the system buffers when the peer does not read
+  CHECK(code_of([&] { test::write_exactly(both.first, much, deadline_after(seconds(0.05))); }) == ETIMEDOUT);
+  // A listener whose queue is full neither answers nor refuses.
   const auto listener = tcp_socket::listen(here, 0);
   std::vector<tcp_socket> waiting;
   int last = 0;
@@ -131,17 +131,17 @@ TEST_CASE("every wait ends at its deadline") {
 TEST_CASE("a peer that is not there or has gone is told as such") {
   address closed;
   { closed = tcp_socket::listen(here).local(); }
-  for (int i = 0; i < 200; ++i) {  // often, as the system may choose this very port for the one that connects
+  for (int i = 0; i < 200; ++i) {  // repeated, since the system may choose this very port for the connecting socket
     CHECK(code_of([&] { (void)tcp_socket::connect(closed, deadline_after(seconds(10))); }) == ECONNREFUSED);
   }
   connection both;
-  both.other = tcp_socket();
-  tcp_socket(std::move(both.other));
+  both.second = tcp_socket();
+  tcp_socket(std::move(both.second));
   std::vector<std::byte> room(1);
   const auto until = deadline_after(seconds(10));
-  CHECK(code_of([&] { test::read_exactly(both.one, room, until); }) == ESHUTDOWN);
+  CHECK(code_of([&] { test::read_exactly(both.first, room, until); }) == ESHUTDOWN);
   int code = 0;
-  while (code == 0) code = code_of([&] { test::write_exactly(both.one, room, until); });  // and no SIGPIPE
+  while (code == 0) code = code_of([&] { test::write_exactly(both.first, room, until); });  // and no SIGPIPE
   CHECK((code == EPIPE || code == ECONNRESET));
 }
 

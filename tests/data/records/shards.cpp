@@ -284,7 +284,8 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
     CHECK(source.digest() == muster::open_source("shards:" + (folder / "set")).digest());
     std::uint64_t size = 0;
     const muster::sample_id elsewhere = 25;
-    CHECK_THROWS_WITH(source.sizes({&elsewhere, 1}, {&size, 1}), names_file(entries[1].file + ": is missing at this rank"));
+    CHECK_THROWS_WITH(source.sizes({&elsewhere, 1}, {&size, 1}),
+                      names_file(entries[1].file + ": is missing at this rank"));
   }
   {  // none of the files: what a record is stands in the manifest
     const auto where = part_of_set(folder, folder / "set", 3, {false, false, false});

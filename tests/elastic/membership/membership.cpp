@@ -1,5 +1,5 @@
-// The membership protocol in a simulated world: what must hold in every run, and how it fares in those it should
-// survive.
+// The membership protocol in a simulated world: the properties that must hold in every run, and the runs that a group
+// must survive.
 #include "elastic/membership/membership.hpp"
 
 #include <cstdlib>
@@ -24,50 +24,50 @@ struct tally {
   std::uint64_t runs = 0;
   std::uint64_t lived = 0;
   std::uint64_t generations = 0;
-  std::uint64_t healed = 0;   // runs in which a quorum that alone was made whole had to progress, and did
-  std::uint64_t excused = 0;  // runs in which it could not
-  std::uint64_t turns = 0;    // that it took at most
+  std::uint64_t healed = 0;   // runs in which a quorum that was restored alone had to progress, and did
+  std::uint64_t excused = 0;  // runs in which that quorum could not progress
+  std::uint64_t turns = 0;    // highest number of turns until a quorum progressed
 };
 
-/// So many runs; MUSTER_TEST_SEED=S MUSTER_TEST_CASES=1 repeats the one that failed.
+/// Simulates so many runs; MUSTER_TEST_SEED=S MUSTER_TEST_CASES=1 repeats the run that failed.
 template <class World>
-tally simulate(std::uint64_t runs, World&& make) {
+tally simulate(std::uint64_t runs, World&& make_world) {
   const std::uint64_t first = number_from("MUSTER_TEST_SEED", 20261121);
   runs = number_from("MUSTER_TEST_CASES", runs);
-  tally seen;
+  tally totals;
   for (std::uint64_t seed = first; seed < first + runs; ++seed) {
     muster::random_stream draw(seed, 99);
     try {
-      const auto of = make(draw);
-      const auto ended = simulation::run(seed, of).finish();
-      ++seen.runs;
-      seen.lived += ended.lives ? 1 : 0;
-      seen.generations += ended.generations;
+      const auto world = make_world(draw);
+      const auto ended = simulation::run(seed, world).finish();
+      ++totals.runs;
+      totals.lived += ended.lives ? 1 : 0;
+      totals.generations += ended.generations;
       using liveness = simulation::outcome::liveness;
-      seen.healed += ended.healing == liveness::progressed ? 1 : 0;
-      seen.excused += ended.healing == liveness::excused ? 1 : 0;
-      seen.turns = std::max(seen.turns, ended.turns);
-      // Where a third of all words is lost, silences are taken for deaths again and again.
-      const std::uint64_t most = of.loss > 0.1 ? 60 : 30;
+      totals.healed += ended.healing == liveness::progressed ? 1 : 0;
+      totals.excused += ended.healing == liveness::excused ? 1 : 0;
+      totals.turns = std::max(totals.turns, ended.turns);
+      // If every third heartbeat is lost, silence is repeatedly mistaken for death.
+      const std::uint64_t most = world.loss > 0.1 ? 60 : 30;
       if (ended.generations > most) FAIL("seed " << seed << ": " << ended.generations << " generations");
     } catch (const std::logic_error& broken) {
       FAIL("seed " << seed << ": " << broken.what() << "; again: MUSTER_TEST_SEED=" << seed << " MUSTER_TEST_CASES=1");
     }
   }
-  std::cout << seen.runs << " runs, " << seen.generations << " generations; in " << seen.lived
-            << " a group goes on at the end; " << seen.healed << " of a quorum alone that went on within " << seen.turns
-            << " turns, " << seen.excused << " excused\n";
-  return seen;
+  std::cout << totals.runs << " runs, " << totals.generations << " generations; in " << totals.lived
+            << " a group goes on at the end; " << totals.healed << " of a quorum alone that went on within "
+            << totals.turns << " turns, " << totals.excused << " excused\n";
+  return totals;
 }
 
 simulation::world anything(muster::random_stream& draw) {
-  simulation::world of;
-  of.members = 1 + static_cast<int>(draw.below(6));
-  of.hosts = 1 + static_cast<int>(draw.below(4));
-  of.min = 1 + static_cast<int>(draw.below(2));
-  of.faults = 1 + static_cast<int>(draw.below(6));
-  of.loss = draw.below(3) == 0 ? 0.3 : 0.02;
-  return of;
+  simulation::world world;
+  world.members = 1 + static_cast<int>(draw.below(6));
+  world.hosts = 1 + static_cast<int>(draw.below(4));
+  world.min = 1 + static_cast<int>(draw.below(2));
+  world.faults = 1 + static_cast<int>(draw.below(6));
+  world.loss = draw.below(3) == 0 ? 0.3 : 0.02;
+  return world;
 }
 
 }  // namespace
@@ -80,19 +80,20 @@ TEST_CASE("no two live groups, no lost commit, no livelock, whatever happens", "
 
 TEST_CASE("the same where each member is watched by few", "[simulation][slow]") {
   const auto seen = simulate(1500, [](muster::random_stream& draw) {
-    auto of = anything(draw);
-    of.members = 5 + static_cast<int>(draw.below(5));
-    of.monitors = 1 + static_cast<int>(draw.below(3));
-    return of;
+    auto world = anything(draw);
+    world.members = 5 + static_cast<int>(draw.below(5));
+    world.monitors = 1 + static_cast<int>(draw.below(3));
+    return world;
   });
   CHECK(seen.lived * 2 > seen.runs);
   CHECK(seen.excused * 20 < seen.healed);
 }
 
-// A joiner that had copied nothing began anew when all others were dead; and one of two, which had not copied the state
-// either, went on without the other, which had. And one that had copied nothing took a step that it had not done for
-// its own, since the group was back at that step, and called the state lost that another had. A seed stands
-// for one schedule of one protocol: the last finds what keeps the state in the present one.
+// In the first seed a joiner that had copied nothing restarted the job when all others were dead. In the second seed a
+// member without a copy of the state continued without the only other member, which had the state. In the third seed a
+// joiner without a copy took a step of the group for its own, since the group had returned to that step, and declared
+// the state lost although another member had it. A seed stands for one schedule of one protocol version: the last seed
+// covers the rule that keeps the state at present.
 TEST_CASE("schedules that once broke it", "[simulation]") {
   for (const std::uint64_t seed : {207412, 108494, 50101898, 20261262}) {
     muster::random_stream draw(seed, 99);
@@ -102,13 +103,13 @@ TEST_CASE("schedules that once broke it", "[simulation]") {
 
 TEST_CASE("on one host every death is proof: the group goes on as long as one member lives", "[simulation][slow]") {
   simulate(500, [](muster::random_stream& draw) {
-    simulation::world of;
-    of.members = 5;
-    of.hosts = 1;
-    of.pauses = of.partitions = of.store_trouble = of.leaves = false;
-    of.faults = 1 + static_cast<int>(draw.below(2));  // of at most two each: one is left
-    of.echoes = 0;
-    return of;
+    simulation::world world;
+    world.members = 5;
+    world.hosts = 1;
+    world.pauses = world.partitions = world.store_trouble = world.leaves = false;
+    world.faults = 1 + static_cast<int>(draw.below(2));  // at most two deaths per fault: one member is left
+    world.echoes = 0;
+    return world;
   });
 }
 
@@ -117,15 +118,15 @@ TEST_CASE("connections that break between members that live expel none of them",
   for (std::uint64_t seed = 20261126; seed < 20261126 + 300; ++seed) {
     INFO("seed " << seed);
     muster::random_stream draw(seed, 99);
-    simulation::world of;
-    of.members = 2 + static_cast<int>(draw.below(5));
-    of.hosts = of.members;
-    of.faults = 1 + static_cast<int>(draw.below(8));
-    of.resets = true;
-    of.echoes = 0;
-    const auto seen = simulation::run(seed, of).finish();
-    REQUIRE((seen.lives && seen.ended == 0));
-    generations += seen.generations;
+    simulation::world world;
+    world.members = 2 + static_cast<int>(draw.below(5));
+    world.hosts = world.members;
+    world.faults = 1 + static_cast<int>(draw.below(8));
+    world.resets = true;
+    world.echoes = 0;
+    const auto result = simulation::run(seed, world).finish();
+    REQUIRE((result.lives && result.ended == 0));
+    generations += result.generations;
   }
   CHECK(generations > 2 * 300);
 }
@@ -137,12 +138,12 @@ TEST_CASE("silence is suspicious between hosts, and on one host when it lasts as
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id == 3 ? 2u : 1u, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
   const auto suspect_at = [&](muster::clock::duration t, muster::elastic::member_id peer) {
-    one.tick(start + t);
-    return one.is_suspect(peer);
+    under_test.tick(start + t);
+    return under_test.is_suspect(peer);
   };
   for (auto t = 100ms; t < 500ms; t += 100ms) CHECK_FALSE(suspect_at(t, 3));
   CHECK(suspect_at(600ms, 3));
@@ -157,24 +158,24 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
   muster::elastic::heartbeat fresh;
   muster::elastic::heartbeat old;
   fresh.from = 2;
   old.from = 3;
   fresh.generation = old.generation = 1;
   old.number = 7;
-  one.hear(start, old);
+  under_test.on_heartbeat(start, old);
   old.number = GENERATE(6u, 7u);
   for (auto t = 100ms; t <= 600ms; t += 100ms) {
     ++fresh.number;
-    for (const auto& said : {fresh, old}) one.hear(start + t, said);
-    one.tick(start + t);
-    CHECK(one.is_suspect(3) == (t > policy.suspicion_timeout));
+    for (const auto& message : {fresh, old}) under_test.on_heartbeat(start + t, message);
+    under_test.tick(start + t);
+    CHECK(under_test.is_suspect(3) == (t > policy.suspicion_timeout));
   }
-  CHECK_FALSE(one.is_suspect(2));
+  CHECK_FALSE(under_test.is_suspect(2));
 }
 
 TEST_CASE("a member whose connection broke is suspect unless it is heard within a beat") {
@@ -185,76 +186,77 @@ TEST_CASE("a member whose connection broke is suspect unless it is heard within 
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, id, id, 0, {}, "", ""});
   record.state_sources = {1, 2};
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
-  muster::elastic::heartbeat said;
-  said.from = 2;
-  said.generation = 1;
-  said.stopped = true;  // it has seen the same
-  const auto hear = [&](muster::clock::duration t) {
-    ++said.number;
-    one.hear(start + t, said);
-    one.tick(start + t);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
+  muster::elastic::heartbeat message;
+  message.from = 2;
+  message.generation = 1;
+  message.stopped = true;  // it has seen the broken connection too
+  const auto receive = [&](muster::clock::duration t) {
+    ++message.number;
+    under_test.on_heartbeat(start + t, message);
+    under_test.tick(start + t);
   };
-  one.disconnected(start + 10ms, 2, "its connection was reset");
-  one.stopped(start + 10ms);
-  CHECK_FALSE(one.is_suspect(2));
+  under_test.disconnected(start + 10ms, 2, "its connection was reset");
+  under_test.stopped(start + 10ms);
+  CHECK_FALSE(under_test.is_suspect(2));
   SECTION("it is heard: the next generation has both") {
-    hear(40ms);
-    one.tick(start + 200ms);
-    CHECK_FALSE(one.is_suspect(2));
+    receive(40ms);
+    under_test.tick(start + 200ms);
+    CHECK_FALSE(under_test.is_suspect(2));
     std::optional<muster::elastic::generation_record> next;
-    for (const auto& what : wanted.take()) {
-      if (const auto* const swap = std::get_if<act::swap>(&what)) next = swap->next;
+    for (const auto& requested : outlet.take()) {
+      if (const auto* const swap = std::get_if<act::swap>(&requested)) next = swap->next;
     }
     REQUIRE(next);
     CHECK((next->members.size() == 2 && next->why == "a connection broke"));
   }
   SECTION("it is not") {
-    one.tick(start + 100ms);
-    CHECK_FALSE(one.is_suspect(2));
-    one.tick(start + 120ms);
-    CHECK(one.is_suspect(2));
-    CHECK(one.reason_for(2).find("reset") != std::string::npos);
-    hear(130ms);  // late: nothing was decided that cannot be taken back here
-    CHECK_FALSE(one.is_suspect(2));
+    under_test.tick(start + 100ms);
+    CHECK_FALSE(under_test.is_suspect(2));
+    under_test.tick(start + 120ms);
+    CHECK(under_test.is_suspect(2));
+    CHECK(under_test.reason_for(2).find("reset") != std::string::npos);
+    receive(130ms);  // late: this member has decided nothing final yet
+    CHECK_FALSE(under_test.is_suspect(2));
   }
 }
 
 TEST_CASE("a member that goes on to suspect more than half of a group is suspect itself, and that of a half is not") {
   using namespace std::chrono_literals;
-  const bool whole = GENERATE(false, true);  // the other host is there but for what member 2 hears; or is cut off
-  const std::uint64_t size = whole ? 5 : 4;
+  // True: member 2 alone misses the other host's heartbeats; false: the other host is cut off.
+  const bool is_connected = GENERATE(false, true);
+  const std::uint64_t size = is_connected ? 5 : 4;
   const muster::elastic::membership_policy policy;
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= size; ++id) record.members.push_back({id, id <= 2 ? 1u : 2u, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
-  one.stopped(start);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
+  under_test.stopped(start);
   std::uint64_t number = 0;
   for (auto t = 100ms; t < 5000ms; t += 100ms) {
     ++number;
-    for (std::uint64_t id = 2; id <= (whole ? size : 2); ++id) {
-      muster::elastic::heartbeat said;
-      said.from = id;
-      said.number = number;
-      said.generation = 1;
-      said.stopped = true;
-      for (std::uint64_t other = 3; id == 2 && other <= size; ++other) said.suspects.push_back(other);
-      one.hear(start + t, said);
+    for (std::uint64_t id = 2; id <= (is_connected ? size : 2); ++id) {
+      muster::elastic::heartbeat message;
+      message.from = id;
+      message.number = number;
+      message.generation = 1;
+      message.stopped = true;
+      for (std::uint64_t other = 3; id == 2 && other <= size; ++other) message.suspects.push_back(other);
+      under_test.on_heartbeat(start + t, message);
     }
-    one.tick(start + t);
+    under_test.tick(start + t);
   }
   std::vector<std::uint64_t> killed;
-  for (const auto& what : wanted.take()) {
-    if (const auto* const kill = std::get_if<act::kill>(&what)) killed.push_back(kill->peer.id);
+  for (const auto& requested : outlet.take()) {
+    if (const auto* const kill = std::get_if<act::kill>(&requested)) killed.push_back(kill->peer.id);
   }
-  CHECK(one.is_suspect(2) == whole);
-  CHECK(killed.empty() == !whole);
+  CHECK(under_test.is_suspect(2) == is_connected);
+  CHECK(killed.empty() == !is_connected);
   for (const auto id : killed) CHECK(id == 2);
 }
 
@@ -266,65 +268,66 @@ TEST_CASE("a member that was not watched is judged by its monitors, and for what
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 5; ++id) record.members.push_back({id, id <= 2 ? 1u : id, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);  // watches 4 and 5
-  one.learn(start, 1, record);
-  std::map<muster::elastic::member_id, muster::elastic::heartbeat> said;
-  const auto hear = [&](muster::clock::duration t, muster::elastic::member_id id) {
-    said[id].from = id;
-    said[id].generation = 1;
-    ++said[id].number;
-    one.hear(start + t, said[id]);
-    one.tick(start + t);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);  // monitors 4 and 5
+  under_test.on_record(start, 1, record);
+  std::map<muster::elastic::member_id, muster::elastic::heartbeat> messages;
+  const auto receive = [&](muster::clock::duration t, muster::elastic::member_id id) {
+    messages[id].from = id;
+    messages[id].generation = 1;
+    ++messages[id].number;
+    under_test.on_heartbeat(start + t, messages[id]);
+    under_test.tick(start + t);
   };
-  const auto watched_ones_speak = [&](muster::clock::duration from, muster::clock::duration until) {
-    for (auto t = from; t < until; t += 100ms) {
-      for (const auto id : {4, 5}) hear(t, static_cast<muster::elastic::member_id>(id));
+  const auto receive_from_watched = [&](muster::clock::duration begin, muster::clock::duration end) {
+    for (auto t = begin; t < end; t += 100ms) {
+      for (const auto id : {4, 5}) receive(t, static_cast<muster::elastic::member_id>(id));
     }
   };
-  const auto change = 2 * policy.suspicion_timeout_here();
-  watched_ones_speak(100ms, change);
-  said[4].stopped = said[5].stopped = true;
-  said[5].suspects = {3};
-  hear(change, 5);
-  for (const auto id : {2, 3, 4, 5}) CHECK_FALSE(one.is_suspect(static_cast<muster::elastic::member_id>(id)));
+  const auto change = 2 * policy.local_suspicion_timeout();
+  receive_from_watched(100ms, change);
+  messages[4].stopped = messages[5].stopped = true;
+  messages[5].suspects = {3};
+  receive(change, 5);
+  for (const auto id : {2, 3, 4, 5}) CHECK_FALSE(under_test.is_suspect(static_cast<muster::elastic::member_id>(id)));
   SECTION("most of its monitors suspect it") {
-    said[4].suspects = {3};
-    hear(change + 1ms, 4);
-    CHECK(one.is_suspect(3));
-    hear(change + 2ms, 3);  // it lives
-    CHECK_FALSE(one.is_suspect(3));
+    messages[4].suspects = {3};
+    receive(change + 1ms, 4);
+    CHECK(under_test.is_suspect(3));
+    receive(change + 2ms, 3);  // it lives
+    CHECK_FALSE(under_test.is_suspect(3));
   }
   SECTION("it says nothing") {
-    watched_ones_speak(change + 100ms, change + 600ms);
-    CHECK_FALSE(one.is_suspect(3));
-    watched_ones_speak(change + 600ms, change + 700ms);
-    CHECK(one.is_suspect(3));
-    CHECK_FALSE(one.is_suspect(2));  // of the same host
+    receive_from_watched(change + 100ms, change + 600ms);
+    CHECK_FALSE(under_test.is_suspect(3));
+    receive_from_watched(change + 600ms, change + 700ms);
+    CHECK(under_test.is_suspect(3));
+    CHECK_FALSE(under_test.is_suspect(2));  // on the same host
   }
 }
 
-// One that has come to its end counts that too, and the others are not to halt before they are there.
+// A member that has reached its end counts its finished run too. The others must not halt before they have reached it
+// as well.
 TEST_CASE("the first member halts the others after a step that the furthest has not begun") {
   const muster::elastic::membership_policy policy;
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
-  one.committed(5, 5);
-  muster::elastic::heartbeat said;
-  said.from = 2;
-  said.number = said.generation = 1;
-  said.step = 8;
-  said.leaving = true;
-  one.hear(start, said);
-  one.tick(start);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
+  under_test.committed(5, 5);
+  muster::elastic::heartbeat message;
+  message.from = 2;
+  message.number = message.generation = 1;
+  message.step = 8;
+  message.leaving = true;
+  under_test.on_heartbeat(start, message);
+  under_test.tick(start);
   std::uint64_t halt = 0;
-  for (const auto& what : wanted.take()) {
-    if (const auto* const found = std::get_if<act::halt>(&what)) halt = found->step;
+  for (const auto& requested : outlet.take()) {
+    if (const auto* const found = std::get_if<act::halt>(&requested)) halt = found->step;
   }
   CHECK(halt == 10);
 }
@@ -334,53 +337,53 @@ TEST_CASE("a process that finds its job begun anew by processes that saw an empt
   muster::elastic::generation_record record;
   record.generation = 2;
   record.members.push_back({1, 1, 1, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], {}, wanted, start);
-  one.learn(start, 7, record);
-  (void)wanted.take();
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], {}, outlet, start);
+  under_test.on_record(start, 7, record);
+  (void)outlet.take();
   muster::elastic::generation_record other;
   other.waiting.push_back({2, 1, 2, 0, {}, "", ""});
-  SECTION("before these have a group") { one.learn(start, 8, other); }
+  SECTION("before these have a group") { under_test.on_record(start, 8, other); }
   SECTION("when these have come as far") {
     other.members = std::exchange(other.waiting, {});
     other.generation = 2;
-    one.learn(start, 9, other);
+    under_test.on_record(start, 9, other);
   }
-  CHECK(one.has_ended());
-  const auto left = wanted.take();
-  REQUIRE(left.size() == 1);
-  CHECK(std::get<act::end>(left[0]).why == muster::elastic::exit_reason::fenced);
+  CHECK(under_test.has_ended());
+  const auto requested = outlet.take();
+  REQUIRE(requested.size() == 1);
+  CHECK(std::get<act::end>(requested[0]).why == muster::elastic::exit_reason::fenced);
 }
 
-// It waited for the rest of its two seconds, and so did the others for it.
+// Earlier it waited for the rest of two seconds, and the others waited for it.
 TEST_CASE("a member at its end leaves when all are at theirs, or when another member waits for a group without it") {
   const muster::elastic::membership_policy policy;
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 3; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
-  muster::elastic::heartbeat from[2];
-  const auto hear = [&](std::size_t which, bool stopped, bool leaving) {
-    auto& said = from[which];
-    said.from = which + 2;
-    ++said.number;
-    said.generation = 1;
-    said.stopped = stopped;
-    said.leaving = leaving;
-    one.hear(start, said);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
+  muster::elastic::heartbeat messages[2];
+  const auto receive = [&](std::size_t index, bool stopped, bool leaving) {
+    auto& message = messages[index];
+    message.from = index + 2;
+    ++message.number;
+    message.generation = 1;
+    message.stopped = stopped;
+    message.leaving = leaving;
+    under_test.on_heartbeat(start, message);
   };
-  hear(0, false, true);
-  hear(1, false, false);
-  CHECK_FALSE(one.may_go());  // it does not want to
-  one.leave(start);
-  CHECK_FALSE(one.may_go());
-  SECTION("all want to leave") { hear(1, false, true); }
-  SECTION("one has ended, the other wants to leave") { one.prove_dead(start, 3); }
-  SECTION("one has stopped and stays") { hear(1, true, false); }
-  CHECK(one.may_go());
+  receive(0, false, true);
+  receive(1, false, false);
+  CHECK_FALSE(under_test.may_leave());  // this member has not requested to leave
+  under_test.leave(start);
+  CHECK_FALSE(under_test.may_leave());
+  SECTION("all want to leave") { receive(1, false, true); }
+  SECTION("one has ended, the other wants to leave") { under_test.prove_dead(start, 3); }
+  SECTION("one has stopped and stays") { receive(1, true, false); }
+  CHECK(under_test.may_leave());
 }
 
 TEST_CASE("of members that all leave the one saves that has the last state, and none where others go on") {
@@ -390,19 +393,19 @@ TEST_CASE("of members that all leave the one saves that has the last state, and 
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], {}, wanted, start);
-  one.learn(start, 1, record);
-  one.leave(start);
-  one.stopped(start);
-  (void)wanted.take();
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], {}, outlet, start);
+  under_test.on_record(start, 1, record);
+  under_test.leave(start);
+  under_test.stopped(start);
+  (void)outlet.take();
   record.generation = 2;
   record.members.erase(record.members.begin(), record.members.begin() + (others_stay ? 1 : 2));
   record.state_sources = {last};
-  one.learn(start, 2, record);
-  const auto did = wanted.take();
-  REQUIRE(did.size() == 1);
-  const auto& end = std::get<act::end>(did[0]);
+  under_test.on_record(start, 2, record);
+  const auto requested = outlet.take();
+  REQUIRE(requested.size() == 1);
+  const auto& end = std::get<act::end>(requested[0]);
   CHECK(end.why == muster::elastic::exit_reason::left);
   CHECK(end.is_first == (last == 1 && !others_stay));
   CHECK(muster::elastic::departure(end.why, "", end.is_first).should_save() == end.is_first);
@@ -412,29 +415,29 @@ TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   using namespace std::chrono_literals;
   muster::elastic::membership_policy policy;
   policy.max = GENERATE(1, 2);
-  const bool is_heard = GENERATE(false, true);
+  const bool has_heartbeat = GENERATE(false, true);
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
   for (std::uint64_t id = 1; id <= 2; ++id) record.members.push_back({id, 1, id, 0, {}, "", ""});
   record.waiting.push_back({3, 1, 3, 0, {}, "", ""});
   record.state_sources = {1, 2};
-  recorded_actions wanted;
-  muster::elastic::membership one(record.members[0], policy, wanted, start);
-  one.learn(start, 1, record);
-  muster::elastic::heartbeat said;
-  said.from = 3;
-  said.number = 1;
-  if (is_heard) one.hear(start, said);
-  one.prove_dead(start + 1ms, 2);
-  one.stopped(start + 2ms);
+  recorded_actions outlet;
+  muster::elastic::membership under_test(record.members[0], policy, outlet, start);
+  under_test.on_record(start, 1, record);
+  muster::elastic::heartbeat message;
+  message.from = 3;
+  message.number = 1;
+  if (has_heartbeat) under_test.on_heartbeat(start, message);
+  under_test.prove_dead(start + 1ms, 2);
+  under_test.stopped(start + 2ms);
   std::optional<muster::elastic::generation_record> next;
-  for (const auto& what : wanted.take()) {
-    if (const auto* const swap = std::get_if<act::swap>(&what)) next = swap->next;
+  for (const auto& requested : outlet.take()) {
+    if (const auto* const swap = std::get_if<act::swap>(&requested)) next = swap->next;
   }
   REQUIRE(next);
-  CHECK(next->members.size() == (is_heard && policy.max == 2 ? 2u : 1u));
-  CHECK(next->waiting.size() == (is_heard && policy.max == 1 ? 1u : 0u));
+  CHECK(next->members.size() == (has_heartbeat && policy.max == 2 ? 2u : 1u));
+  CHECK(next->waiting.size() == (has_heartbeat && policy.max == 1 ? 1u : 0u));
 }
 
 TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {
@@ -454,12 +457,12 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   for (std::size_t cut = 0; cut < text.size(); ++cut)
     CHECK_THROWS_AS(muster::elastic::generation_record::decode(text.substr(0, cut)), muster::error);
 
-  muster::elastic::heartbeat said;
-  said.from = 3;
-  said.number = 17;
-  said.stopped = true;
-  said.suspects = {4, 5};
-  const auto bytes = said.encode();
+  muster::elastic::heartbeat message;
+  message.from = 3;
+  message.number = 17;
+  message.stopped = true;
+  message.suspects = {4, 5};
+  const auto bytes = message.encode();
   const auto read = muster::elastic::heartbeat::decode(bytes);
   REQUIRE(read);
   CHECK(read->encode() == bytes);

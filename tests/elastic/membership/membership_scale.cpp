@@ -1,4 +1,4 @@
-// The membership protocol with many members: that it does what it does with few, and what that costs.
+// The membership protocol with many members: it behaves as with few, and its cost is measured.
 #include "elastic/membership/membership.hpp"
 
 #include <algorithm>
@@ -19,11 +19,11 @@ namespace elastic = muster::elastic;
 using elastic::member_id;
 using muster::clock;
 
-constexpr std::uint64_t on_a_host = 8;
-constexpr clock::duration turn = 10ms;       // of every member; what one says in a turn is heard in the next
-constexpr clock::duration of_a_step = 50ms;  // which all take together
+constexpr std::uint64_t members_per_host = 8;
+constexpr clock::duration turn = 10ms;  // turn of every member; a message sent in a turn is received in the next turn
+constexpr clock::duration step_time = 50ms;  // a step, which all members take together
 
-/// All members of a job in one thread, with a network that loses nothing and a store that answers in the next turn.
+/// All members of a job in one thread, with a network without losses and a store that replies in the next turn.
 class job {
  public:
   explicit job(std::uint64_t size) {
@@ -37,14 +37,14 @@ class job {
   void run(clock::duration span) {
     for (const auto until = now_ + span; now_ < until;) run_turn();
   }
-  /// How long it takes until the present generation has so many members and all of them have formed it; 3 s when they
-  /// have not by then.
+  /// Returns the time until the present generation has so many members and all of them have formed it; 3 s if that
+  /// takes longer.
   clock::duration formed(std::size_t members) {
     const auto began = now_;
     const auto is_there = [&] {
       return record_.members.size() == members &&
              std::all_of(record_.members.begin(), record_.members.end(),
-                         [&](const auto& one) { return at(one.id).generation == record_.generation; });
+                         [&](const auto& peer) { return at(peer.id).generation == record_.generation; });
     };
     while (now_ - began < 3s && !is_there()) run_turn();
     return now_ - began;
@@ -52,45 +52,46 @@ class job {
 
   void kill(member_id id) {
     at(id).lives = false;
-    for (auto& one : processes_) {
-      if (one.lives && one.self.host == at(id).self.host) one.protocol->prove_dead(now_, id);
+    for (auto& peer : processes_) {
+      if (peer.lives && peer.self.host == at(id).self.host) peer.protocol->prove_dead(now_, id);
     }
   }
   void cut_host_of(member_id id) {
-    for (auto& one : processes_) one.lives = one.lives && one.self.host != at(id).self.host;
+    for (auto& peer : processes_) peer.lives = peer.lives && peer.self.host != at(id).self.host;
   }
   void leave(member_id id) { at(id).protocol->leave(now_); }
   void join() { (void)start(processes_.size() + 1); }
-  void slow_down(member_id id) { at(id).work = 10 * of_a_step; }
+  void slow_down(member_id id) { at(id).work = 10 * step_time; }
 
   [[nodiscard]] const elastic::generation_record& record() const { return record_; }
   [[nodiscard]] bool is_noted_by_all(const std::string& text) const {
     return std::all_of(processes_.begin(), processes_.end(),
-                       [&](const auto& one) { return one.note.find(text) != std::string::npos; });
+                       [&](const auto& peer) { return peer.note.find(text) != std::string::npos; });
   }
 
-  /// Of each member since the last call: its time in the protocol, the words that it said and heard.
+  /// The cost per member since the last call: time in the protocol, messages sent and received.
   struct cost {
-    double milliseconds, said, heard;
+    double milliseconds, sent, received;
   };
   cost spent() {
     const auto members = static_cast<double>(record_.members.size());
-    const cost of{cpu_ * 1e3 / members, static_cast<double>(said_) / members, static_cast<double>(heard_) / members};
+    const cost result{cpu_ * 1e3 / members, static_cast<double>(sent_) / members,
+                      static_cast<double>(received_) / members};
     cpu_ = 0;
-    said_ = heard_ = 0;
-    return of;
+    sent_ = received_ = 0;
+    return result;
   }
 
  private:
   struct process {
     elastic::member self;
-    std::unique_ptr<recorded_actions> wanted = std::make_unique<recorded_actions>();
+    std::unique_ptr<recorded_actions> outlet = std::make_unique<recorded_actions>();
     std::unique_ptr<elastic::membership> protocol;
-    clock::duration work = of_a_step / 5;
+    clock::duration work = step_time / 5;
     std::vector<std::shared_ptr<const elastic::heartbeat>> inbox;
     std::string note;
-    std::uint64_t known = 0;       // version of the record
-    std::uint64_t generation = 0;  // that it works in
+    std::uint64_t known_version = 0;  // version of the record that it has read
+    std::uint64_t generation = 0;     // the generation in which it works
     std::uint64_t halt = 0;
     bool lives = true;
     bool is_to_stop = false;
@@ -99,11 +100,11 @@ class job {
   process& at(member_id id) { return processes_[id - 1]; }
   const elastic::member& start(member_id id) {
     processes_.emplace_back();
-    auto& made = processes_.back();
-    made.self = {
-        id, (id - 1) / on_a_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};  // as long as real ones
-    made.protocol = std::make_unique<elastic::membership>(made.self, policy_, *made.wanted, now_);
-    return made.self;
+    auto& created = processes_.back();
+    // The texts are as long as real ones.
+    created.self = {id, (id - 1) / members_per_host, id, 0, {}, std::string(100, 'c'), std::string(60, 'd')};
+    created.protocol = std::make_unique<elastic::membership>(created.self, policy_, *created.outlet, now_);
+    return created.self;
   }
 
   static double processor_time() {
@@ -115,73 +116,73 @@ class job {
   void run_turn() {
     now_ += turn;
     const double began = processor_time();
-    for (auto& one : processes_) {
-      if (one.lives) take_turn(one);
+    for (auto& peer : processes_) {
+      if (peer.lives) take_turn(peer);
     }
     cpu_ += processor_time() - began;
-    for (auto& one : processes_) {
-      for (const auto& what : one.wanted->take()) {
-        std::visit([&](const auto& a) { perform(one, a); }, what);
+    for (auto& peer : processes_) {
+      for (const auto& requested : peer.outlet->take()) {
+        std::visit([&](const auto& a) { perform(peer, a); }, requested);
       }
     }
     take_step();
   }
-  void take_turn(process& one) {
-    one.protocol->wake(now_);
-    one.protocol->worked(one.work);
-    // The first record is learned in turn, so that not all members say all their words at the same time.
-    const bool knows_first = clock::duration((one.self.id * 7) % 10 * turn) < now_.time_since_epoch();
-    if (one.known < version_ && knows_first) {
-      one.known = version_;
-      one.protocol->learn(now_, version_, record_);
+  void take_turn(process& peer) {
+    peer.protocol->wake(now_);
+    peer.protocol->report_step_time(peer.work);
+    // Members read the first record in turn, so that not all send all their messages at the same time.
+    const bool knows_first = clock::duration((peer.self.id * 7) % 10 * turn) < now_.time_since_epoch();
+    if (peer.known_version < version_ && knows_first) {
+      peer.known_version = version_;
+      peer.protocol->on_record(now_, version_, record_);
     }
-    for (const auto& said : std::exchange(one.inbox, {})) one.protocol->hear(now_, *said);
-    if (one.is_to_stop) one.protocol->stopped(now_);
-    one.is_to_stop = false;
-    one.protocol->tick(now_);
+    for (const auto& message : std::exchange(peer.inbox, {})) peer.protocol->on_heartbeat(now_, *message);
+    if (peer.is_to_stop) peer.protocol->stopped(now_);
+    peer.is_to_stop = false;
+    peer.protocol->tick(now_);
   }
-  // All that the present record has, as long as none of them has stopped.
+  // Commits a step when all members of the present record take part and none has stopped.
   void take_step() {
     const bool all_take_part = std::all_of(record_.members.begin(), record_.members.end(), [&](const auto& m) {
       return at(m.id).lives && at(m.id).generation == record_.generation && !at(m.id).protocol->has_stopped();
     });
-    if (!all_take_part || now_ - stepped_ < of_a_step) return;
+    if (!all_take_part || now_ - stepped_ < step_time) return;
     stepped_ = now_;
     ++step_;
     for (const auto& m : record_.members) {
-      auto& one = at(m.id);
-      one.protocol->committed(step_, step_);
-      one.is_to_stop = one.is_to_stop || (one.halt != 0 && step_ >= one.halt);
+      auto& peer = at(m.id);
+      peer.protocol->committed(step_, step_);
+      peer.is_to_stop = peer.is_to_stop || (peer.halt != 0 && step_ >= peer.halt);
     }
   }
 
-  void perform(process&, const act::say& a) {
-    const auto said = std::make_shared<const elastic::heartbeat>(a.what);
-    said_ += a.to.size();
-    for (const auto id : a.to) {
+  void perform(process&, const act::send& a) {
+    const auto message = std::make_shared<const elastic::heartbeat>(a.message);
+    sent_ += a.recipients.size();
+    for (const auto id : a.recipients) {
       if (!at(id).lives) continue;
-      at(id).inbox.push_back(said);
-      ++heard_;
+      at(id).inbox.push_back(message);
+      ++received_;
     }
   }
-  void perform(process& one, const act::swap& a) {
+  void perform(process& peer, const act::swap& a) {
     if (a.expected == version_) {
       ++version_;
       record_ = a.next;
     } else {
-      one.known = 0;
+      peer.known_version = 0;
     }
   }
-  void perform(process& one, const act::stop&) { one.is_to_stop = true; }
-  void perform(process& one, const act::halt& a) { one.halt = a.step; }
-  void perform(process& one, const act::form& a) {
-    one.generation = a.group.generation;
-    one.halt = 0;
-    one.is_to_stop = false;
-    one.protocol->committed(std::max(step_, a.group.step), step_);  // its state is copied in no time
+  void perform(process& peer, const act::stop&) { peer.is_to_stop = true; }
+  void perform(process& peer, const act::halt& a) { peer.halt = a.step; }
+  void perform(process& peer, const act::form& a) {
+    peer.generation = a.group.generation;
+    peer.halt = 0;
+    peer.is_to_stop = false;
+    peer.protocol->committed(std::max(step_, a.group.step), step_);  // its state is copied instantly
   }
-  void perform(process& one, const act::note& a) { one.note = a.text; }
-  void perform(process& one, const act::end&) { one.lives = false; }
+  void perform(process& peer, const act::note& a) { peer.note = a.text; }
+  void perform(process& peer, const act::end&) { peer.lives = false; }
   void perform(process&, const act::kill& a) { kill(a.peer.id); }
 
   elastic::membership_policy policy_;
@@ -192,8 +193,8 @@ class job {
   std::uint64_t step_ = 0;
   clock::time_point stepped_{};
   double cpu_ = 0;
-  std::uint64_t said_ = 0;
-  std::uint64_t heard_ = 0;
+  std::uint64_t sent_ = 0;
+  std::uint64_t received_ = 0;
 };
 
 }  // namespace
@@ -210,14 +211,14 @@ TEST_CASE("a thousand members go on without those that die, fall silent and leav
   CHECK(all.record().why == "rank 499 died: proof");
 
   all.cut_host_of(801);
-  CHECK(all.formed(members - 1 - on_a_host) < policy.suspicion_timeout + 2 * policy.beat);
+  CHECK(all.formed(members - 1 - members_per_host) < policy.suspicion_timeout + 2 * policy.beat);
 
   all.leave(3);
-  CHECK(all.formed(members - 2 - on_a_host) < 1s);
+  CHECK(all.formed(members - 2 - members_per_host) < 1s);
   CHECK(all.record().why == "rank 2 left");
 
   all.join();
-  CHECK(all.formed(members - 1 - on_a_host) < 1s);
+  CHECK(all.formed(members - 1 - members_per_host) < 1s);
   CHECK(all.record().why == "1 joined");
   CHECK(all.record().generation == 5);
 }
@@ -232,7 +233,7 @@ TEST_CASE("all members learn of a slow one, however many they are") {
 // Prints the table of docs/elastic.md.
 TEST_CASE("what a member says and hears does not grow with the job", "[cost][slow]") {
   std::printf("members  in a second of training, for each member     a death, until the next generation\n");
-  std::printf("         words said  words heard  ms of a processor  words said  ms of a processor\n");
+  std::printf("         msgs sent   msgs rcvd   ms of a processor  msgs sent   ms of a processor\n");
   for (const std::uint64_t members : {16, 64, 256, 1024}) {
     job all(members);
     (void)all.spent();
@@ -241,10 +242,10 @@ TEST_CASE("what a member says and hears does not grow with the job", "[cost][slo
     all.kill(5);
     (void)all.formed(members - 1);
     const auto change = all.spent();
-    std::printf("%7llu  %10.0f  %11.0f  %17.3f  %10.0f  %17.3f\n", static_cast<unsigned long long>(members), usual.said,
-                usual.heard, usual.milliseconds, change.said, change.milliseconds);
-    CHECK(usual.said <= 1.1 * 20 * 10);  // 16 monitors and 4 others in turn, 10 times a second
-    CHECK(usual.heard <= 1.1 * 20 * 10);
+    std::printf("%7llu  %10.0f  %11.0f  %17.3f  %10.0f  %17.3f\n", static_cast<unsigned long long>(members), usual.sent,
+                usual.received, usual.milliseconds, change.sent, change.milliseconds);
+    CHECK(usual.sent <= 1.1 * 20 * 10);  // 16 monitors and 4 others in turn, 10 times a second
+    CHECK(usual.received <= 1.1 * 20 * 10);
     CHECK(all.record().members.size() == members - 1);
   }
 }

@@ -8,7 +8,7 @@
 
 namespace {
 
-// A store whose every watch fails with what is no error of muster's.
+// A store whose every watch fails with an exception that is not an error of muster.
 class exhausted_store final : public muster::any_store {
  public:
   muster::store_entry get(std::string_view key, muster::clock::time_point until) override {
@@ -35,10 +35,10 @@ TEST_CASE("what a thread of the membership throws ends the rank's part, not the 
   using namespace muster::detail;
   muster::elastic::member self;
   self.id = 1;
-  auto words = std::make_unique<datagram_socket>("lo", "the test", "token");
+  auto socket = std::make_unique<datagram_socket>("lo", "the test", "token");
   self.process = process_identity::own();
-  self.words = words->place();
-  membership_service under_test(std::make_shared<exhausted_store>(), std::move(words), self, {}, 5);
+  self.words = socket->place();
+  membership_service under_test(std::make_shared<exhausted_store>(), std::move(socket), self, {}, 5);
   CHECK_THROWS_AS(under_test.next(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));
   CHECK_THROWS_AS(under_test.next(muster::clock::now()), std::bad_alloc);

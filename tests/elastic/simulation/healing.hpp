@@ -1,17 +1,18 @@
-// The end of the faults: a quorum is made whole, and it alone, and must progress within a bound of turns.
+// The end of the faults: only a quorum is restored, and it must progress within a bound of turns.
 #pragma once
 
 #include "../simulation.hpp"
 
 namespace simulation {
 
-/// Turns of a member (one each 8 to 14 ms) within which a quorum has committed some steps, whatever the others do: two
-/// quorum timeouts. Most of them pass until one that is silent on a member's own host counts as hung, or until a
-/// generation has failed to form again and again with one that hears some members and not others.
+/// Number of turns of a member (one every 8 to 14 ms) within which a quorum commits some steps, whatever the other
+/// processes do: two quorum timeouts. Most of the time passes until a silent member on the same host counts as hung,
+/// or until a generation has repeatedly failed to form with a member that receives from only some members.
 constexpr std::uint64_t most_turns = 500;
 constexpr std::uint64_t steps_to_see = 3;
 
-// A strict majority of the members, dead ones included, with the state among them. None that leaves: it need not go on.
+// Draws a strict majority of the members, counting dead ones, that includes a member with the state. Members that leave
+// are excluded, because they need not continue.
 inline std::set<member_id> run::draw_quorum() {
   std::vector<member_id> able;
   for (const auto& m : record_.members) {
@@ -36,53 +37,54 @@ inline void run::heal_a_quorum() {
   if (quorum_.empty()) return;
   healed_at_ = now_;
   everywhere_ = ledger_.everywhere();
-  tell("a quorum is whole");
+  trace("a quorum is whole");
   std::vector<member_id> others;
-  for (const auto& [id, its] : processes_) {
-    its->turns = 0;
-    if (!its->alive) continue;
+  for (const auto& [id, candidate] : processes_) {
+    candidate->turns = 0;
+    if (!candidate->alive) continue;
     if (!quorum_.contains(id)) {
       others.push_back(id);
-    } else if (its->paused_until > now_) {
-      its->paused_until = now_;
+    } else if (candidate->paused_until > now_) {
+      candidate->paused_until = now_;
       wake(id);
     }
   }
   for (const auto id : others) {
-    if (auto* const one = find(id)) leave_faulty(*one);
+    if (auto* const peer = find(id)) leave_faulty(*peer);
   }
   at(now_ + milliseconds(6000), 0, [this] { heal_the_rest(); });
   await_progress();
 }
 
-// What a host has is the same for its processes: between two of one host no word is lost, and they have one store.
-inline void run::leave_faulty(process& one) {
+// Leaves one process faulty. Processes of one host share its faults: between two such processes no message is lost, and
+// they have the same store.
+inline void run::leave_faulty(process& peer) {
   const auto kind = random_.below(7);
   const bool alone =
-      std::none_of(quorum_.begin(), quorum_.end(), [&](member_id id) { return find(id)->host == one.host; });
-  if (kind == 0) return crash(one.id);
-  if (kind == 1) return pause(one, now_ + milliseconds(6000));
-  const bool deaf = kind != 2;
-  const bool mute = kind != 3;
+      std::none_of(quorum_.begin(), quorum_.end(), [&](member_id id) { return find(id)->host == peer.host; });
+  if (kind == 0) return crash(peer.id);
+  if (kind == 1) return pause(peer, now_ + milliseconds(6000));
+  const bool cannot_receive = kind != 2;
+  const bool cannot_send = kind != 3;
   if (kind == 6 && alone) {
-    without_store_.insert(one.id);
-    return tell(std::to_string(one.id) + " is cut from the store");
+    without_store_.insert(peer.id);
+    return trace(std::to_string(peer.id) + " is cut from the store");
   }
   for (const auto id : quorum_) {
-    if (find(id)->host == one.host || (kind == 4 && chance(0.5))) continue;
-    if (mute) cut_.insert({one.id, id});
-    if (deaf) cut_.insert({id, one.id});
+    if (find(id)->host == peer.host || (kind == 4 && chance(0.5))) continue;
+    if (cannot_send) cut_.insert({peer.id, id});
+    if (cannot_receive) cut_.insert({id, peer.id});
   }
-  if (kind == 5 && alone) without_store_.insert(one.id);
-  tell(std::to_string(one.id) + " is cut from " + (kind == 4 ? "some" : "all") + (deaf ? ", deaf" : "") +
-       (mute ? ", mute" : ""));
+  if (kind == 5 && alone) without_store_.insert(peer.id);
+  trace(std::to_string(peer.id) + " is cut from " + (kind == 4 ? "some" : "all") +
+        (cannot_receive ? ", receives nothing" : "") + (cannot_send ? ", sends nothing" : ""));
 }
 
 inline void run::await_progress() {
   for (const auto id : quorum_) turns_ = std::max(turns_, processes_.at(id)->turns);
   if (ledger_.everywhere() >= everywhere_ + steps_to_see) {
     healing_ = outcome::liveness::progressed;
-    return tell("it has progressed");
+    return trace("it has progressed");
   }
   const bool all_ended =
       std::none_of(quorum_.begin(), quorum_.end(), [&](member_id id) { return find(id) != nullptr; });
@@ -90,22 +92,22 @@ inline void run::await_progress() {
     if (!is_excused()) throw violation("a quorum that is whole makes no progress");
     healing_ = outcome::liveness::excused;
     turns_ = 0;
-    return tell("it is excused");
+    return trace("it is excused");
   }
   after(milliseconds(10), 0, [this] { await_progress(); });
 }
 
-// The record of a change that had been agreed on may have taken members from the quorum, or added some to the others;
-// and members that had waited for long are at the end of their patience.
+// Returns true if the quorum has an excuse. The record of a change that was already agreed on may have removed members
+// from the quorum, or added some to the others. Members that had waited for long may have reached their quorum timeout.
 inline bool run::is_excused() const {
   std::size_t living = 0;
-  bool gave_up = false;
+  bool timed_out = false;
   for (const auto id : quorum_) {
-    const auto& its = *processes_.at(id);
-    if (its.alive && record_.rank_of(id)) ++living;
-    gave_up = gave_up || (its.ended && its.protocol.change_began() <= healed_at_);
+    const auto& candidate = *processes_.at(id);
+    if (candidate.alive && record_.rank_of(id)) ++living;
+    timed_out = timed_out || (candidate.ended && candidate.protocol.change_began() <= healed_at_);
   }
-  return gave_up || 2 * living <= record_.members.size();
+  return timed_out || 2 * living <= record_.members.size();
 }
 
 inline void run::heal_the_rest() {

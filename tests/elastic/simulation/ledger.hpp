@@ -1,4 +1,4 @@
-// What must hold in every run, checked whenever something happens.
+// The properties that must hold in every run, checked at every event.
 #pragma once
 
 #include <algorithm>
@@ -15,49 +15,50 @@
 
 namespace simulation {
 
-/// Sees all that happens to a crew and its record. Throws violation.
+/// Observes all events of a crew and its record. Throws violation.
 class ledger {
  public:
-  ledger(const crew& of, const elastic::generation_record& present) : processes_(of), record_(present) {}
+  ledger(const crew& processes, const elastic::generation_record& present) : processes_(processes), record_(present) {}
 
-  void tell(time now, const std::string& line) const {
+  void trace(time now, const std::string& line) const {
     if (!traced_) return;
     std::printf("%8.3f ms  %s\n", std::chrono::duration<double, std::milli>(now.time_since_epoch()).count(),
                 line.c_str());
   }
-  /// Whether a member of that generation lives that has the state which it began with.
-  bool state_lives(const elastic::generation_record& of) const {
-    return std::any_of(of.members.begin(), of.members.end(), [&](const elastic::member& m) {
-      const auto& its = *processes_.at(m.id);
-      return its.alive && its.step >= of.step;
+  /// Returns true if a live member has the state with which `generation` began.
+  bool state_lives(const elastic::generation_record& generation) const {
+    return std::any_of(generation.members.begin(), generation.members.end(), [&](const elastic::member& m) {
+      const auto& subject = *processes_.at(m.id);
+      return subject.alive && subject.step >= generation.step;
     });
   }
-  /// What a member wants the next generation to be, as it knows the world.
-  void proposes(time now, const process& one, const elastic::generation_record& next) const {
-    const auto& present = one.protocol.record();
+  /// Checks the next generation that a member proposes, by the member's own knowledge.
+  void proposes(time now, const process& proposer, const elastic::generation_record& next) const {
+    const auto& present = proposer.protocol.record();
     if (next.generation == present.generation) return;
     for (const auto& m : present.members) {
-      const bool stays = m.id == one.id || next.rank_of(m.id);
-      if (!stays && one.protocol.reason_for(m.id).starts_with("no heartbeat") && !one.protocol.is_silent(now, m.id))
-        throw violation("a member is left behind for its silence, and it is heard");
+      const bool stays = m.id == proposer.id || next.rank_of(m.id);
+      if (!stays && proposer.protocol.reason_for(m.id).starts_with("no heartbeat") &&
+          !proposer.protocol.is_silent(now, m.id))
+        throw violation("a member is left behind for its silence, although its heartbeats arrive");
     }
   }
-  /// The store takes that record in the place of the present one.
+  /// Checks a record that replaces the present record in the store.
   void swaps(time now, const elastic::generation_record& next) {
     changed_ = now;
     if (next.generation == record_.generation) return;
-    tell(now, "generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
-                  std::to_string(next.step) + ": " + next.why);
+    trace(now, "generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
+                   std::to_string(next.step) + ": " + next.why);
     if (next.generation != record_.generation + 1) throw violation("a generation was left out");
     for (const auto& m : next.members) {
-      const auto& its = *processes_.at(m.id);
+      const auto& subject = *processes_.at(m.id);
       if (!record_.rank_of(m.id)) continue;  // a joiner
-      if (its.generation == record_.generation && its.alive)
+      if (subject.generation == record_.generation && subject.alive)
         throw violation("a member of the next generation has not stopped in this one");
-      if (its.step > next.step) throw violation("a commit of a member is lost");
+      if (subject.step > next.step) throw violation("a commit of a member is lost");
     }
-    // No member is left behind by fewer than a majority of those that live, but for one of two. One that agreed and
-    // died has agreed.
+    // A majority of the live members is required to leave a member behind, except with two members. A member that
+    // agreed and died has agreed.
     std::size_t living = 0;
     std::size_t agreeing = 0;
     for (const auto& m : record_.members) {
@@ -67,55 +68,56 @@ class ledger {
     }
     if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
     if (next.step < record_.step && state_lives(record_))
-      throw violation("the state of a generation is given up though a living member has it");
+      throw violation("the state of a generation is abandoned although a live member has it");
     formed_[next.generation] = next;
     if (next.step < everywhere_) throw violation("a step that all had committed is lost");
   }
-  void commits(time now, const process& one) {
-    // In a generation that has a successor no member of that one commits, and none more than what was under way.
-    const auto successor = formed_.find(one.generation + 1);
+  void commits(time now, const process& committer) {
+    // In a generation that has a successor, a member of that successor does not commit, and others commit at most the
+    // step under way.
+    const auto successor = formed_.find(committer.generation + 1);
     if (successor != formed_.end()) {
-      if (successor->second.rank_of(one.id)) throw violation("a commit in a generation that the member has left");
-      if (one.step > formed_.at(one.generation + 1).step + 1) throw violation("two live groups");
+      if (successor->second.rank_of(committer.id)) throw violation("a commit in a generation that the member has left");
+      if (committer.step > formed_.at(committer.generation + 1).step + 1) throw violation("two live groups");
     }
-    tell(now, std::to_string(one.id) + " commits step " + std::to_string(one.step) + " of generation " +
-                  std::to_string(one.generation));
-    const auto known = states_.emplace(std::pair(one.generation, one.step), one.state);
-    if (known.first->second != one.state) throw violation("two states of one step of one generation");
-    auto& count = commits_[{one.generation, one.step}];
-    if (++count == one.group.members.size()) everywhere_ = std::max(everywhere_, one.step);
+    trace(now, std::to_string(committer.id) + " commits step " + std::to_string(committer.step) + " of generation " +
+                   std::to_string(committer.generation));
+    const auto first_state = states_.emplace(std::pair(committer.generation, committer.step), committer.state);
+    if (first_state.first->second != committer.state) throw violation("two states of one step of one generation");
+    auto& count = commits_[{committer.generation, committer.step}];
+    if (++count == committer.group.members.size()) everywhere_ = std::max(everywhere_, committer.step);
     last_commit_ = now;
   }
-  /// At the end of a run.
+  /// Returns the result at the end of a run.
   [[nodiscard]] outcome settle(time now) const {
-    outcome seen;
-    seen.generations = record_.generation;
-    seen.ended = endings_;
-    for (const auto& [id, its] : processes_) {
-      if (!its->alive) continue;
-      seen.lives = true;
+    outcome result;
+    result.generations = record_.generation;
+    result.ended = endings_;
+    for (const auto& [id, subject] : processes_) {
+      if (!subject->alive) continue;
+      result.lives = true;
       if (record_.rank_of(id)) {
-        seen.steps = std::max(seen.steps, its->step);
-        if (its->protocol.record().generation != record_.generation && now - changed_ > milliseconds(1000))
+        result.steps = std::max(result.steps, subject->step);
+        if (subject->protocol.record().generation != record_.generation && now - changed_ > milliseconds(1000))
           throw violation("a member does not know its record");
       }
     }
-    if (seen.lives && record_.generation > 0 && now - last_commit_ > milliseconds(4000))
+    if (result.lives && record_.generation > 0 && now - last_commit_ > milliseconds(4000))
       throw violation("nobody makes progress any more");
-    return seen;
+    return result;
   }
 
   void leaves(member_id peer) { leavers_.insert(peer); }
   [[nodiscard]] bool has_left(member_id peer) const { return leavers_.contains(peer); }
-  /// The last step that all members of its generation have committed.
+  /// Returns the last step that all members of a generation have committed.
   [[nodiscard]] std::uint64_t everywhere() const { return everywhere_; }
-  void ends(time now, const process& one, const act::end& a) {
+  void ends(time now, const process& peer, const act::end& a) {
     ++endings_;
-    tell(now, std::to_string(one.id) + " is told: " + a.text);
-    if (a.why == elastic::exit_reason::fenced && one.protocol.record().rank_of(one.id))
+    trace(now, std::to_string(peer.id) + " ends: " + a.text);
+    if (a.why == elastic::exit_reason::fenced && peer.protocol.record().rank_of(peer.id))
       throw violation("fenced by a record that it is in");
-    if (a.why == elastic::exit_reason::state_lost && state_lives(one.protocol.record()))
-      throw violation("a state is called lost that a living member has");
+    if (a.why == elastic::exit_reason::state_lost && state_lives(peer.protocol.record()))
+      throw violation("a state is declared lost although a live member has it");
   }
 
  private:
@@ -127,7 +129,7 @@ class ledger {
   }
 
   const crew& processes_;
-  const elastic::generation_record& record_;  // as the store has it
+  const elastic::generation_record& record_;  // as in the store
   std::map<std::uint64_t, elastic::generation_record> formed_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::uint64_t> states_;
   std::map<std::pair<std::uint64_t, std::uint64_t>, std::size_t> commits_;
@@ -136,7 +138,7 @@ class ledger {
   time changed_{};
   std::set<member_id> leavers_;
   int endings_ = 0;
-  bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: what happened
+  bool traced_ = std::getenv("MUSTER_TEST_TRACE") != nullptr;  // with one seed: prints the events
 };
 
 }  // namespace simulation

@@ -31,7 +31,7 @@ store_swap memory_store::compare_and_swap(std::string_view key, std::uint64_t ex
   detail::check_store_key(key, where());
   detail::check_store_value(value, where());
   const std::lock_guard lock(self_->mutex);
-  if (auto now = self_->at(key); now.version != expected) return {false, std::move(now)};
+  if (auto entry = self_->at(key); entry.version != expected) return {false, std::move(entry)};
   self_->items.erase(std::string(key));
   if (value) self_->items[std::string(key)] = {++self_->version, std::string(*value)};
   self_->changed.notify_all();

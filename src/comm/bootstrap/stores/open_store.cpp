@@ -23,25 +23,25 @@ std::map<std::string, detail::store_opener>& openers() {
 
 std::atomic<bool> was_opened = false;
 
-// Keys that begin with the name of their job: jobs that find one server do not find each other.
+// A store whose keys begin with the name of a job, so that jobs that use one server do not find each other.
 class store_of_job final : public any_store {
  public:
-  store_of_job(std::unique_ptr<any_store> of, std::string_view job)
-      : of_(std::move(of)), prefix_(detail::store_name(job) + "/") {}
+  store_of_job(std::unique_ptr<any_store> inner, std::string_view job)
+      : inner_(std::move(inner)), prefix_(detail::store_name(job) + "/") {}
 
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override {
-    return of_->get(named(key), until);
+    return inner_->get(named(key), until);
   }
   store_swap compare_and_swap(std::string_view key, std::uint64_t expected, std::optional<std::string_view> value,
                               clock::time_point until, store_life life) override {
-    return of_->compare_and_swap(named(key), expected, value, until, life);
+    return inner_->compare_and_swap(named(key), expected, value, until, life);
   }
   [[nodiscard]] std::optional<store_entry> watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                                  const std::stop_token& stop) override {
-    return of_->watch(named(key), known, until, stop);
+    return inner_->watch(named(key), known, until, stop);
   }
-  [[nodiscard]] std::string where() const override { return of_->where(); }
-  [[nodiscard]] bool is_served_here() const override { return of_->is_served_here(); }
+  [[nodiscard]] std::string where() const override { return inner_->where(); }
+  [[nodiscard]] bool is_served_here() const override { return inner_->is_served_here(); }
 
  private:
   [[nodiscard]] std::string named(std::string_view key) const {
@@ -49,49 +49,49 @@ class store_of_job final : public any_store {
     return prefix_ + std::string(key);
   }
 
-  std::unique_ptr<any_store> of_;
+  std::unique_ptr<any_store> inner_;
   std::string prefix_;
 };
 
-std::unique_ptr<any_store> look_in(const std::string& kind, const std::string& place,
-                                   const detail::store_opening& asked, std::string& why_not) {
+std::unique_ptr<any_store> try_open(const std::string& kind, const std::string& place,
+                                    const detail::store_opening& request, std::string& why_not) {
   const auto found = openers().find(kind);
-  if (found != openers().end()) return found->second(place, asked, why_not);
+  if (found != openers().end()) return found->second(place, request, why_not);
   why_not = "this program was linked without muster::" + std::string(kind.starts_with("etcd") ? "etcd" : "tcp");
   return nullptr;
 }
 
 std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& place,
-                                   const detail::store_opening& asked) {
+                                   const detail::store_opening& request) {
   std::string why_not;
-  if (auto opened = look_in(kind, place, asked, why_not)) {
-    // An etcd and a file have the name of one job in their own.
-    const auto& job = asked.configuration.value(setting::job);
+  if (auto opened = try_open(kind, place, request, why_not)) {
+    // The names of an etcd and of a file already contain a job's name.
+    const auto& job = request.configuration.value(setting::job);
     return kind == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
   }
-  throw configuration_error(asked.origin + " asks for a store of kind '" + kind + "' (" + why_not +
-                            "); link muster::muster from a build that has it, or use another");
+  throw configuration_error(request.origin + " asks for a store of kind '" + kind + "' (" + why_not +
+                            "); link muster::muster from a build that has it, or use another store");
 }
 
-std::unique_ptr<any_store> open_automatically(detail::store_opening asked) {
-  const auto& launch = asked.launch;
-  if (launch.size == 1 && (!asked.is_elastic() || launch.kind == launch_env::launcher::none))
-    return std::make_unique<memory_store>();  // no other rank will come
-  asked.origin = "a job of one host";
-  const auto here = [&] { return open_in("file", temporary_folder(), asked); };
-  if (asked.is_elastic() && launch.on_one_host()) return here();  // through PMIx each rank would wait for all
+std::unique_ptr<any_store> open_automatically(detail::store_opening request) {
+  const auto& launch = request.launch;
+  if (launch.size == 1 && (!request.is_elastic() || launch.kind == launch_env::launcher::none))
+    return std::make_unique<memory_store>();  // no other rank will arrive
+  request.origin = "a job of one host";
+  const auto open_local = [&] { return open_in("file", temporary_folder(), request); };
+  if (request.is_elastic() && launch.on_one_host()) return open_local();  // through PMIx each rank would wait for all
   std::string why_not = "the launcher offers no PMIx";
   if (environment("PMIX_NAMESPACE") && launch.size > 1) {
-    if (auto opened = look_in("pmix", "", asked, why_not)) return opened;
+    if (auto opened = try_open("pmix", "", request, why_not)) return opened;
   }
   const auto host = environment("MASTER_ADDR");
   const auto port = environment("MASTER_PORT");
   if (host && port) {
     const bool bracket = host->find(':') != std::string::npos && !host->starts_with('[');
-    asked.origin = "MASTER_ADDR and MASTER_PORT";
-    return open_in("tcp", (bracket ? "[" + *host + "]" : *host) + ":" + *port, asked);
+    request.origin = "MASTER_ADDR and MASTER_PORT";
+    return open_in("tcp", (bracket ? "[" + *host + "]" : *host) + ":" + *port, request);
   }
-  if (launch.on_one_host() || launch.size == 1) return here();
+  if (launch.on_one_host() || launch.size == 1) return open_local();
   throw configuration_error(
       "the ranks cannot find each other (" + why_not +
       ", and neither MASTER_ADDR and MASTER_PORT nor --rendezvous is set); set --rendezvous tcp://HOST:PORT, HOST "
@@ -104,34 +104,34 @@ std::unique_ptr<any_store> open_store(const settings& configuration, const launc
   detail::prepare_process();
   was_opened = true;
   const std::string& place = configuration.value(setting::rendezvous);
-  const detail::store_opening asked{configuration, launch, configuration.origin(setting::rendezvous),
-                                    deadline_after(seconds(configuration.positive(setting::timeout))), role};
+  const detail::store_opening request{configuration, launch, configuration.origin(setting::rendezvous),
+                                      deadline_after(seconds(configuration.positive(setting::timeout))), role};
   if (role == store_role::onlooker && !place.starts_with("etcd"))
-    throw configuration_error(asked.origin + " is " + place +
+    throw configuration_error(request.origin + " is " + place +
                               " (an onlooker opens the store of an etcd); open it as a member");
-  if (place == "auto") return open_automatically(asked);
-  if (place.starts_with("file:/")) return open_in("file", place.substr(5), asked);
+  if (place == "auto") return open_automatically(request);
+  if (place.starts_with("file:/")) return open_in("file", place.substr(5), request);
   for (const std::string kind : {"tcp", "etcd", "etcds"}) {
-    if (place.starts_with(kind + "://")) return open_in(kind, place.substr(kind.size() + 3), asked);
+    if (place.starts_with(kind + "://")) return open_in(kind, place.substr(kind.size() + 3), request);
   }
-  throw configuration_error(asked.origin + " cannot be '" + place +
+  throw configuration_error(request.origin + " cannot be '" + place +
                             "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
                             "tcp://node1:29500 or file:/shared/folder");
 }
 
 std::string common_token(any_store& store, const settings& configuration, clock::time_point until) {
-  const std::string& asked = configuration.value(setting::token);
-  if (asked != "auto") return asked;
+  const std::string& requested = configuration.value(setting::token);
+  if (requested != "auto") return requested;
   const auto found = store.get("token", until);
   if (found) return found.value;
   const std::string drawn = detail::random_token();
-  const auto left = store.compare_and_swap("token", 0, drawn, until);
-  return left.swapped ? drawn : left.now.value;
+  const auto result = store.compare_and_swap("token", 0, drawn, until);
+  return result.swapped ? drawn : result.now.value;
 }
 
 std::string detail::job_name(const settings& configuration, const launch_env& launch) {
-  const auto& asked = configuration.value(setting::job);
-  if (asked != "auto") return asked;
+  const auto& requested = configuration.value(setting::job);
+  if (requested != "auto") return requested;
   if (!launch.job.empty()) return launch.job;
   if (launch.kind == launch_env::launcher::none) return std::to_string(::getpid());
   const auto& place = configuration.value(setting::rendezvous);
@@ -142,13 +142,13 @@ std::string detail::job_name(const settings& configuration, const launch_env& la
 }
 
 std::string detail::store_name(std::string_view job) {
-  std::string made(job.substr(0, 200));
-  for (char& c : made) {
-    const bool plain =
+  std::string sanitized(job.substr(0, 200));
+  for (char& c : sanitized) {
+    const bool is_allowed =
         (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
-    if (!plain) c = '_';
+    if (!is_allowed) c = '_';
   }
-  return "muster-" + std::to_string(::geteuid()) + "-" + made;
+  return "muster-" + std::to_string(::geteuid()) + "-" + sanitized;
 }
 
 std::unique_ptr<any_store> detail::of_job(std::unique_ptr<any_store> store, std::string_view job) {

@@ -3,7 +3,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// A key is any bytes; an error is one line.
+// Replaces control characters, because a key may contain any byte and an error is one line.
 std::string printed(std::string_view key) {
   std::string text(key.substr(0, 60));
   for (char& c : text) {
@@ -17,13 +17,13 @@ std::string printed(std::string_view key) {
 void check_store_key(std::string_view key, const std::string& where) {
   if (!key.empty() && key.size() <= store_key_limit) return;
   throw configuration_error("the store " + where + " does not take a key of " + std::to_string(key.size()) +
-                            " bytes (it has 1 to " + std::to_string(store_key_limit) + "); choose another one");
+                            " bytes (a key has 1 to " + std::to_string(store_key_limit) + "); choose another key");
 }
 
 void check_store_value(std::optional<std::string_view> value, const std::string& where) {
   if (!value || value->size() <= store_value_limit) return;
   throw configuration_error("the store " + where + " does not take a value of " + std::to_string(value->size()) +
-                            " bytes (it has at most " + std::to_string(store_value_limit) +
+                            " bytes (a value has at most " + std::to_string(store_value_limit) +
                             "); send large data between the ranks instead");
 }
 

@@ -7,20 +7,20 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning text, store_entry first,
-                               std::function<void()> ring)
+                               std::function<void()> notify)
     : store_(std::move(store)),
       key_(std::move(key)),
       warning_(std::move(text)),
-      ring_(std::move(ring)),
-      news_(static_cast<bool>(first)),
+      notify_(std::move(notify)),
+      has_entry_(static_cast<bool>(first)),
       newest_(std::move(first)) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
 std::optional<store_entry> watched_record::take() {
-  if (!news_.load(std::memory_order_acquire)) return std::nullopt;
+  if (!has_entry_.load(std::memory_order_acquire)) return std::nullopt;
   const std::lock_guard held(mutex_);
-  news_ = false;
+  has_entry_ = false;
   return newest_;
 }
 
@@ -35,15 +35,15 @@ void watched_record::check() const {
   if (broken_) std::rethrow_exception(broken_);
 }
 
-void watched_record::learn(store_entry now, bool answered) {
+void watched_record::update(store_entry entry, bool answered) {
   {
     const std::lock_guard held(mutex_);
-    const bool is_newer = now.version > newest_.version;
-    if (is_newer) newest_ = std::move(now);
+    const bool is_newer = entry.version > newest_.version;
+    if (is_newer) newest_ = std::move(entry);
     if (!is_newer && !answered) return;
-    news_ = true;
+    has_entry_ = true;
   }
-  ring_();
+  notify_();
 }
 
 std::string watched_record::keep_exception() {
@@ -66,30 +66,30 @@ void watched_record::run(const std::stop_token& stop) {
     const std::lock_guard held(mutex_);
     interruption_.request_stop();
   });
-  std::uint64_t known = 0;
-  bool told = false;
+  std::uint64_t known_version = 0;
+  bool reported = false;
   for (;;) {
     std::unique_lock held(mutex_);
-    const auto wanted = std::exchange(swap_, std::nullopt);
+    const auto requested = std::exchange(swap_, std::nullopt);
     interruption_ = {};
     const auto interrupted = interruption_.get_token();
     held.unlock();
     if (stop.stop_requested()) return;
-    if (wanted) {
-      write(wanted->first, wanted->second);
+    if (requested) {
+      write(requested->first, requested->second);
       continue;
     }
     try {
-      auto seen = store_->watch(key_, known, clock::now() + store_timing::watch_slice, interrupted);
-      told = false;
-      if (!seen) continue;
-      known = seen->version;
-      if (known != 0) learn(std::move(*seen), false);
+      auto entry = store_->watch(key_, known_version, clock::now() + store_timing::watch_slice, interrupted);
+      reported = false;
+      if (!entry) continue;
+      known_version = entry->version;
+      if (known_version != 0) update(std::move(*entry), false);
     } catch (...) {
       const auto why = keep_exception();
-      if (!std::exchange(told, true))
-        log(warning_.level, warning_.what + " cannot be read (" + why + "); " + warning_.outcome);
-      ring_();
+      if (!std::exchange(reported, true))
+        log(warning_.level, warning_.subject + " cannot be read (" + why + "); " + warning_.outcome);
+      notify_();
       std::this_thread::sleep_for(store_timing::watch_retry);
     }
   }
@@ -97,13 +97,13 @@ void watched_record::run(const std::stop_token& stop) {
 
 void watched_record::write(std::uint64_t expected, std::string text) {
   try {
-    auto done = store_->compare_and_swap(key_, expected, text, deadline_after(store_timing::swap));
-    if (done.swapped) done.now.value = std::move(text);
-    learn(std::move(done.now), true);
+    auto result = store_->compare_and_swap(key_, expected, text, deadline_after(store_timing::swap));
+    if (result.swapped) result.now.value = std::move(text);
+    update(std::move(result.now), true);
   } catch (...) {
-    log(log_level::debug, warning_.what + " was not written: " + keep_exception());
-    unanswered_ = true;
-    ring_();
+    log(log_level::debug, warning_.subject + " was not written: " + keep_exception());
+    has_failure_ = true;
+    notify_();
   }
 }
 

@@ -1,4 +1,4 @@
-// The record that the processes of a job agree on, as each of them sees it.
+// The record on which the processes of a job agree, as seen by one process.
 #pragma once
 
 #include <atomic>
@@ -18,49 +18,50 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// An entry of a store that is watched, and changed by compare-and-swap alone. A thread waits for the store, for
-/// changes and, as soon as one is wanted, for the answer to a swap, so that its owner never does. While the store is
-/// away it tries again, and the log says so once.
+/// changes, and for the reply to a requested swap, so that the owner never waits. While the store does not answer, the
+/// thread retries, and the log reports that once.
 class watched_record {
  public:
-  /// What the log says while the store cannot be read.
+  /// The log message while the store cannot be read.
   struct warning {
     log_level level;
-    std::string what;     ///< "the membership"
+    std::string subject;  ///< "the membership"
     std::string outcome;  ///< "no member can leave until it can"
   };
 
-  /// `first`: what is known of it. `ring` is called by that thread when there is something to take.
+  /// Starts to watch. `first`: the entry as far as it is known. The thread calls `notify` when `take` or `take_failure`
+  /// has a result.
   watched_record(
       std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
-      std::function<void()> ring = [] {});
+      std::function<void()> notify = [] {});
 
-  /// The newest entry, when it was not taken yet, or when a swap was answered since the last call.
+  /// Returns the newest entry if it was not taken yet, or if a swap was answered since the last call.
   [[nodiscard]] std::optional<store_entry> take();
-  /// The entry becomes that text if it is still of that version. Then `take` gives what is there, or `take_failure`
-  /// says that nothing is known.
+  /// Replaces the entry by that text if it still has that version. Afterwards `take` returns the entry, or
+  /// `take_failure` reports that the result is unknown.
   void swap(std::uint64_t expected, std::string text);
-  [[nodiscard]] bool take_failure() noexcept { return unanswered_.exchange(false); }
-  /// Throws what no further try can mend: store_left_behind, or what is no error of the store's.
+  [[nodiscard]] bool take_failure() noexcept { return has_failure_.exchange(false); }
+  /// Throws an error that no retry can repair: store_left_behind, or an exception that is not an error of the store.
   void check() const;
 
  private:
   void run(const std::stop_token& stop);
   void write(std::uint64_t expected, std::string text);
-  void learn(store_entry now, bool answered);
-  // In a handler: keeps what no further try can mend, and returns the text.
+  void update(store_entry entry, bool answered);
+  // Called in a handler: stores an exception that no retry can repair, and returns its text.
   std::string keep_exception();
 
   std::shared_ptr<any_store> store_;
   std::string key_;
   warning warning_;
-  std::function<void()> ring_;
-  std::atomic<bool> news_;
-  std::atomic<bool> unanswered_{false};
+  std::function<void()> notify_;
+  std::atomic<bool> has_entry_;
+  std::atomic<bool> has_failure_{false};
   mutable std::mutex mutex_;
-  store_entry newest_;
-  std::optional<std::pair<std::uint64_t, std::string>> swap_;  // that is wanted
-  std::stop_source interruption_;                              // of the watch under way
-  std::exception_ptr broken_;
+  store_entry newest_;                                         // guarded by mutex_
+  std::optional<std::pair<std::uint64_t, std::string>> swap_;  // the requested swap; guarded by mutex_
+  std::stop_source interruption_;                              // stops the watch under way; guarded by mutex_
+  std::exception_ptr broken_;                                  // guarded by mutex_
   std::jthread thread_;
 };
 

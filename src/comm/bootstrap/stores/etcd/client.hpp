@@ -1,4 +1,4 @@
-// Calls of an etcd's version 3, as JSON over HTTP.
+// Calls to version 3 of etcd, as JSON over HTTP.
 #pragma once
 
 #include <atomic>
@@ -14,48 +14,49 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The members of a cluster, of which the one that answered last is asked first, over connections that are kept
-/// (libcurl), on the thread that calls. Thread safe.
+/// The members of an etcd cluster. A call first asks the member that answered last, over a persistent connection
+/// (libcurl), on the caller's thread. Thread safe.
 class etcd_client {
  public:
-  /// Throws error when libcurl cannot begin.
+  /// Throws error when libcurl cannot be initialised.
   etcd_client(std::string_view endpoints, std::string_view scheme);
 
-  /// What may be asked twice without harm is asked again, of the next member, until the deadline.
+  /// The reaction to a lost reply: `again` repeats an idempotent request at the next member, until the deadline.
   enum class when_lost { again, give_up };
-  /// Throws timeout_error (with `call` and `key` in its text) at the deadline or when the answer of what must not be
-  /// asked twice was lost, peer_failure where etcd does not know the lease, configuration_error where it refuses.
+  /// Sends a request and returns the reply. Throws timeout_error (with `call` and `key` in its text) at the deadline,
+  /// or when the reply to a request that must not be repeated was lost; peer_failure if etcd does not know the lease;
+  /// configuration_error if etcd rejects the request.
   [[nodiscard]] nlohmann::json ask(const char* call, std::string_view key, std::string_view path,
-                                   const nlohmann::json& what, clock::time_point until, when_lost then);
-  /// Returns when the key may have changed in that revision or since, as one member tells it, at the deadline, and when
-  /// it is to stop.
+                                   const nlohmann::json& request, clock::time_point until, when_lost on_loss);
+  /// Returns when the key may have changed in that revision or later, as one member reports it, at the deadline, or on
+  /// a stop request.
   void await_change(std::string_view key, std::uint64_t revision, clock::time_point until, const std::stop_token& stop);
 
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 
  private:
-  // A CURL*: the type is libcurl's business.
+  // A CURL*; the type is private to libcurl.
   using handle = std::unique_ptr<void, void (*)(void*)>;
-  struct answer {
-    long status = 0;  // 0: none came by the deadline
+  struct http_reply {
+    long status = 0;  // 0: no reply arrived by the deadline
     std::string body;
-    bool sent = true;  // false when the request surely did not reach the member
+    bool sent = true;  // false if the request certainly did not reach the member
   };
   [[nodiscard]] handle take(const std::string& url, const std::string& body);
-  [[nodiscard]] answer post(const std::string& url, const std::string& body, clock::time_point until);
-  [[nodiscard]] const std::string& endpoint(std::size_t which) const { return endpoints_[which % endpoints_.size()]; }
+  [[nodiscard]] http_reply post(const std::string& url, const std::string& body, clock::time_point until);
+  [[nodiscard]] const std::string& endpoint(std::size_t index) const { return endpoints_[index % endpoints_.size()]; }
 
   std::mutex mutex_;
-  std::vector<handle> idle_;  // each with the connection that it had last
+  std::vector<handle> idle_;  // each with its last connection; guarded by mutex_
   handle headers_;
   std::vector<std::string> endpoints_;
   std::string where_;
   std::atomic<std::size_t> present_ = 0;
 };
 
-/// etcd writes 64-bit numbers as text, and leaves out zeros.
+/// Reads a number. etcd writes 64-bit numbers as text, and omits zeros.
 [[nodiscard]] std::uint64_t number_in(const nlohmann::json& object, const char* name);
-/// The version and value of a key-value pair of an answer.
+/// Returns the version and value of a key-value pair of a reply.
 [[nodiscard]] store_entry entry_in(const nlohmann::json& pair);
 
 }}}  // namespace muster::v0::detail

@@ -20,7 +20,7 @@ using detail::to_base64;
 using nlohmann::json;
 using lost = etcd_client::when_lost;
 
-// The first key behind all that begin with it.
+// Returns the first key behind all keys with that prefix.
 std::string end_of(std::string prefix) {
   ++prefix.back();
   return prefix;
@@ -30,10 +30,10 @@ std::string end_of(std::string prefix) {
 
 struct etcd_store::implementation {
   implementation(std::string_view endpoints, std::string_view scheme, std::string_view name, clock::time_point until,
-                 store_role as)
-      : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/"), role(as) {
+                 store_role requested_role)
+      : client(endpoints, scheme), prefix("muster/" + std::string(name) + "/"), role(requested_role) {
     if (role == store_role::onlooker) return;
-    come_in(until, true);
+    register_presence(until, true);
     keeper = std::jthread([this](const std::stop_token& stop) { keep(stop); });
   }
 
@@ -45,30 +45,31 @@ struct etcd_store::implementation {
   }
 
   [[nodiscard]] std::string key_of(std::string_view key) const { return prefix + "k/" + std::string(key); }
-  [[nodiscard]] json whole(const std::string& part) const {
+  [[nodiscard]] json range_of(const std::string& part) const {
     return {{"key", to_base64(prefix + part)}, {"range_end", to_base64(end_of(prefix + part))}};
   }
-  // True of a range without keys.
+  // Returns a condition that is true if the range has no keys.
   [[nodiscard]] json is_empty(const std::string& part) const {
-    auto condition = whole(part);
+    auto condition = range_of(part);
     condition.update({{"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}});
     return condition;
   }
 
-  // ---- being there ----
-  // In one transaction: a process that finds no other here when it begins removes the keys that lie here.
-  void come_in(clock::time_point until, bool begins) {
+  // ---- presence of the process ----
+  // Registers this process in one transaction. A process that begins and finds no other process removes the existing
+  // keys.
+  void register_presence(clock::time_point until, bool begins) {
     const auto granted =
         client.ask("open", {}, "/v3/lease/grant", {{"TTL", std::to_string(detail::store_timing::lease.count())}}, until,
-                   lost::again);  // a lease that no client knows of ends by itself
+                   lost::again);  // a lease that no client uses ends by itself
     const auto lease = std::to_string(number_in(granted, "ID"));
     const auto mine = prefix + "p/" + lease;
-    const json here = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", lease}}}};
-    const json clear = {{"request_delete_range", whole("k/")}};
+    const json add_presence = {{"request_put", {{"key", to_base64(mine)}, {"value", ""}, {"lease", lease}}}};
+    const json clear = {{"request_delete_range", range_of("k/")}};
     (void)client.ask("open", {}, "/v3/kv/txn",
                      {{"compare", json::array({is_empty("p/")})},
-                      {"success", begins ? json::array({clear, here}) : json::array({here})},
-                      {"failure", json::array({here})}},
+                      {"success", begins ? json::array({clear, add_presence}) : json::array({add_presence})},
+                      {"failure", json::array({add_presence})}},
                      until, lost::again);
     presence = number_in(granted, "ID");
   }
@@ -77,9 +78,9 @@ struct etcd_store::implementation {
       const auto until = deadline_after(seconds(1.0));
       (void)client.ask("close", {}, "/v3/lease/revoke", {{"ID", std::to_string(presence)}}, until, lost::again);
       const json clear = {{"compare", json::array({is_empty("p/")})},
-                          {"success", json::array({{{"request_delete_range", whole("k/")}}})}};
+                          {"success", json::array({{{"request_delete_range", range_of("k/")}}})}};
       (void)client.ask("close", {}, "/v3/kv/txn", clear, until, lost::again);
-    } catch (...) {  // then they end by themselves, and the next that opens it clears it
+    } catch (...) {  // the keys end by themselves, and the next process that opens the store removes them
     }
   }
 
@@ -90,24 +91,25 @@ struct etcd_store::implementation {
       held.unlock();
       try {
         const auto until = deadline_after(seconds(1.0));
-        const auto kept =
+        const auto reply =
             client.ask("lease", {}, "/v3/lease/keepalive", {{"ID", std::to_string(presence)}}, until, lost::give_up);
-        // It was cut off for longer than that. The next process to begin would find none here, and remove all keys.
-        if (number_in(kept.value("result", json::object()), "TTL") == 0) come_in(until, false);
-      } catch (const std::exception&) {  // not now
+        // This process was disconnected for longer than the lease. The next process to begin would find no process, and
+        // remove all keys.
+        if (number_in(reply.value("result", json::object()), "TTL") == 0) register_presence(until, false);
+      } catch (const std::exception&) {  // retried at the next turn
       }
       held.lock();
     }
   }
 
   // ---- keys ----
-  struct seen {
+  struct snapshot {
     store_entry entry;
-    std::uint64_t revision = 0;  // of the whole store, when it was looked at
+    std::uint64_t revision = 0;  // revision of the whole store at the time of the read
   };
-  seen look(const char* call, std::string_view key, clock::time_point until) {
-    const auto said = client.ask(call, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
-    return {first_of(said), number_in(said.at("header"), "revision")};
+  snapshot read(const char* call, std::string_view key, clock::time_point until) {
+    const auto reply = client.ask(call, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
+    return {first_of(reply), number_in(reply.at("header"), "revision")};
   }
   static store_entry first_of(const json& range) {
     const auto pairs = range.find("kvs");
@@ -117,7 +119,7 @@ struct etcd_store::implementation {
   etcd_client client;
   std::string prefix;
   store_role role;
-  std::atomic<std::uint64_t> presence = 0;  // a lease
+  std::atomic<std::uint64_t> presence = 0;  // id of the lease
   std::mutex mutex;
   std::condition_variable_any turn;
   std::jthread keeper;
@@ -133,7 +135,7 @@ std::string etcd_store::where() const { return self_->client.where(); }
 
 store_entry etcd_store::get(std::string_view key, clock::time_point until) {
   detail::check_store_key(key, where());
-  return self_->look("get", key, until).entry;
+  return self_->read("get", key, until).entry;
 }
 
 store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expected,
@@ -154,12 +156,12 @@ store_swap etcd_store::compare_and_swap(std::string_view key, std::uint64_t expe
   const json unchanged = {
       {"key", place}, {"target", "MOD"}, {"result", "EQUAL"}, {"mod_revision", std::to_string(expected)}};
   const json read = {{"request_range", {{"key", place}}}};
-  const auto said = self_->client.ask(
+  const auto reply = self_->client.ask(
       "compare_and_swap", key, "/v3/kv/txn",
       {{"compare", json::array({unchanged})}, {"success", json::array({write})}, {"failure", json::array({read})}},
       until, lost::give_up);
-  if (said.value("succeeded", false)) return {true, {value ? number_in(said.at("header"), "revision") : 0, {}}};
-  return {false, implementation::first_of(said.at("responses").at(0).at("response_range"))};
+  if (reply.value("succeeded", false)) return {true, {value ? number_in(reply.at("header"), "revision") : 0, {}}};
+  return {false, implementation::first_of(reply.at("responses").at(0).at("response_range"))};
 }
 
 std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
@@ -167,10 +169,10 @@ std::optional<store_entry> etcd_store::watch(std::string_view key, std::uint64_t
   detail::check_store_key(key, where());
   try {
     while (!stop.stop_requested()) {
-      auto now = self_->look("watch", key, until);
-      if (now.entry.version != known) return std::move(now.entry);
+      auto current = self_->read("watch", key, until);
+      if (current.entry.version != known) return std::move(current.entry);
       if (clock::now() >= until) return std::nullopt;
-      self_->client.await_change(self_->key_of(key), now.revision + 1, until, stop);
+      self_->client.await_change(self_->key_of(key), current.revision + 1, until, stop);
     }
     return std::nullopt;
   } catch (const timeout_error&) {
@@ -184,8 +186,9 @@ namespace detail {
 namespace {
 
 template <bool over_tls>
-std::unique_ptr<any_store> open(const std::string& endpoints, const store_opening& asked, std::string&) {
-  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", asked.name(), asked.until, asked.role);
+std::unique_ptr<any_store> open(const std::string& endpoints, const store_opening& request, std::string&) {
+  return std::make_unique<etcd_store>(endpoints, over_tls ? "https" : "http", request.name(), request.until,
+                                      request.role);
 }
 
 }  // namespace

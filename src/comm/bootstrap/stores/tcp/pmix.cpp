@@ -13,8 +13,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Not linked, so that a program needs no libpmix where nothing speaks PMIx, and uses the very one that its MPI does. It
-// stays loaded.
+// libpmix, loaded at run time. A program therefore needs no libpmix unless PMIx is used, and it uses the same library
+// as its MPI. The library stays loaded.
 struct library {
   library() {
     void* const handle = ::dlopen("libpmix.so.2", RTLD_NOW | RTLD_LOCAL);
@@ -46,7 +46,7 @@ struct outcome {
   std::string text;
 };
 
-// PMIx's own thread makes these calls, perhaps when their caller no longer waits.
+// Called by PMIx's own thread, possibly after the caller has stopped waiting.
 extern "C" void muster_pmix_done(pmix_status_t status, void* data) {
   const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(data));
   waits->set_value({status, {}});
@@ -69,14 +69,14 @@ class session {
 
   [[nodiscard]] int rank() const noexcept { return static_cast<int>(self_.rank); }
 
-  // Rank 0's text, everywhere.
+  // Returns the text of rank 0 at every rank.
   [[nodiscard]] std::string share(const std::string& text, clock::time_point until) const {
-    static int shared = 0;  // what was put is not put again: each time under a key of its own, the same at all ranks
+    static int shared = 0;  // a key cannot be put twice, so each call uses a new one, the same at all ranks
     const std::string key = "muster.rank0." + std::to_string(shared++);
     if (self_.rank == 0) {
       pmix_value_t value{};
       value.type = PMIX_STRING;
-      value.data.string = const_cast<char*>(text.c_str());  // it is copied; C has no other type for it
+      value.data.string = const_cast<char*>(text.c_str());  // only copied; the C type has no const
       check(pmix_.put(PMIX_GLOBAL, key.c_str(), &value), "PMIx_Put");
       check(pmix_.commit(), "PMIx_Commit");
     }
@@ -92,29 +92,29 @@ class session {
   }
 
  private:
-  void check(pmix_status_t status, const char* what) const {
+  void check(pmix_status_t status, const char* function) const {
     if (status == PMIX_SUCCESS) return;
-    throw error(error_kind::other, std::string("a call of the launcher's PMIx failed (") + what + ": " +
+    throw error(error_kind::other, std::string("a call of the launcher's PMIx failed (") + function + ": " +
                                        pmix_.explain(status) + "); set --rendezvous tcp://HOST:PORT");
   }
 
   template <class Start>
-  std::string call(const char* what, clock::time_point until, const Start& start) const {
+  std::string call(const char* function, clock::time_point until, const Start& start) const {
     auto waits = std::make_unique<std::promise<outcome>>();
-    auto coming = waits->get_future();
-    const pmix_status_t begun = start(waits.get());
-    if (begun == PMIX_OPERATION_SUCCEEDED) return {};  // at once, and the callback will not be called
-    check(begun, what);
-    (void)waits.release();  // the callback's
-    if (coming.wait_until(until) != std::future_status::ready) {
-      throw timeout_error(what, {},
-                          std::string("not all ranks called ") + what +
+    auto future = waits->get_future();
+    const pmix_status_t status = start(waits.get());
+    if (status == PMIX_OPERATION_SUCCEEDED) return {};  // completed at once; the callback is not called
+    check(status, function);
+    (void)waits.release();  // now owned by the callback
+    if (future.wait_until(until) != std::future_status::ready) {
+      throw timeout_error(function, {},
+                          std::string("not all ranks called ") + function +
                               " in time (PMIx does not name the missing ranks); look at the other ranks, or raise "
                               "--timeout / MUSTER_TIMEOUT");
     }
-    auto came = coming.get();
-    check(came.status, what);
-    return std::move(came.text);
+    auto result = future.get();
+    check(result.status, function);
+    return std::move(result.text);
   }
 
   library pmix_;
@@ -125,13 +125,13 @@ class session {
 
 std::optional<std::string> share_by_pmix(int rank, const std::function<std::string()>& text_of_first,
                                          clock::time_point until, std::string& why_not) {
-  // Ended when the process ends, not before: an MPI that begins after an end finds PMIx in a state it cannot use. Not
-  // at all would not do either: mpirun takes that for a crash.
+  // Ended when the process ends, and not before: an MPI that begins after an end of PMIx finds PMIx in an unusable
+  // state. PMIx must be ended, because mpirun takes a missing end for a crash.
   static std::unique_ptr<session> opened;
   try {
     if (!opened) opened = std::make_unique<session>();
-  } catch (const error& none) {
-    why_not = none.what();
+  } catch (const error& failed) {
+    why_not = failed.what();
     return std::nullopt;
   }
   if (opened->rank() != rank) {

@@ -1,4 +1,4 @@
-// What the launcher's PMIx carries between the ranks: one text, from rank 0 to all.
+// Uses the launcher's PMIx to send one text from rank 0 to all ranks.
 #pragma once
 
 #include <functional>
@@ -9,10 +9,10 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Collective over all ranks that a launcher with PMIx (https://pmix.org) started together: what `text_of_first` makes
-/// at rank 0, at every rank. Nothing, and why, where there is no PMIx to be had, or it numbers this rank otherwise.
-/// libpmix is loaded when it is needed and not before. Works beside an MPI of the same process that uses it too,
-/// before, after and during. Throws timeout_error. One thread at a time.
+/// Returns the result of `text_of_first` at rank 0, at every rank. Collective over all ranks that a launcher with PMIx
+/// (https://pmix.org) started together. Returns nothing, and sets `why_not`, if PMIx is not available or assigns
+/// another number to this rank. libpmix is loaded at the first use. It works beside an MPI of the same process that
+/// uses PMIx too, before, during and after MPI. Throws timeout_error. Used by at most one thread at a time.
 [[nodiscard]] std::optional<std::string> share_by_pmix(int rank, const std::function<std::string()>& text_of_first,
                                                        clock::time_point until, std::string& why_not);
 

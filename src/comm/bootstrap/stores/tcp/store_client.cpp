@@ -16,11 +16,11 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// TCP's own probes (keepalive, TCP_USER_TIMEOUT) find a host that is silent. They do not find a server that is stopped:
-// the kernel answers for it. Several pings, each so long after the one before by the clock of a process that runs: a
-// client that was stopped for a while itself does not blame the server.
-constexpr int most_knocks = 3;
-constexpr std::uint64_t of_knocks = 0;  // the id of none of the calls: any answer will do
+// TCP's own probes (keepalive, TCP_USER_TIMEOUT) detect a silent host. They do not detect a stopped server, because the
+// kernel still answers for it. The client therefore sends several pings, each at an interval after the previous ping by
+// the clock of a running process: a client that was stopped itself does not blame the server.
+constexpr int max_pings = 3;
+constexpr std::uint64_t ping_id = 0;  // an id that no call has: any reply counts
 
 }  // namespace
 
@@ -31,7 +31,7 @@ job_secret store_secret(std::string_view token) {
 
 namespace {
 
-// Where a number means the same process.
+// Returns the identity of the pid namespace in which a process number is unique.
 std::string process_space() { return boot_number() + "/" + process_numbers(); }
 
 }  // namespace
@@ -50,13 +50,14 @@ std::optional<life> life_of_client(const std::string& identity) {
   return life(named);
 }
 
-bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until) {
-  auto said = handshake::connect(secret, {store_client_name, store_server_name, 0});
+bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, clock::time_point until) {
+  auto exchange = handshake::connect(secret, {store_client_name, store_server_name, 0});
   try {
-    said.conclude(to, until);
-    return said.now() == handshake::state::done;
+    exchange.conclude(socket, until);
+    return exchange.now() == handshake::state::done;
   } catch (const socket_error& failed) {
-    if (!said.is_answered() || !failed.closed()) throw;  // it answers, so what it closed upon is the proof
+    // The server has replied before, so it closed because of the proof.
+    if (!exchange.is_answered() || !failed.closed()) throw;
     return false;
   }
 }
@@ -64,7 +65,7 @@ bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::t
 store_client::store_client(tcp_socket socket, std::string where)
     : where_(std::move(where)),
       server_(std::move(socket)),
-      next_knock_(deadline_after(store_timing::ping_interval)),
+      next_ping_(deadline_after(store_timing::ping_interval)),
       ready_(loop_.watch(server_.socket().file(), EPOLLIN, [this](std::uint32_t events) {
         if ((events & ~static_cast<std::uint32_t>(EPOLLOUT)) != 0) read_answers();
       })) {
@@ -82,40 +83,40 @@ store_client::~store_client() {
 
 void store_client::leave() {
   const std::lock_guard held(mutex_);
-  if (lost_.empty()) send({.what = store_call::leave});
+  if (lost_.empty()) send({.call = store_call::leave});
 }
 
-store_client::answer store_client::call(const char* name, const store_request& asked, clock::time_point until) {
-  auto came = wait_for(asked, until);
-  if (!came) store_timed_out(name, asked.key, where_);
-  if (came->status == store_status::full) {
+store_client::answer store_client::call(const char* name, const store_request& request, clock::time_point until) {
+  auto reply = wait_for(request, until);
+  if (!reply) store_timed_out(name, request.key, where_);
+  if (reply->status == store_status::full) {
     throw error(error_kind::other, "the store " + where_ + " is full (it holds 256 MiB); remove keys");
   }
-  return std::move(*came);
+  return std::move(*reply);
 }
 
-std::optional<store_client::answer> store_client::wait_for(store_request asked, clock::time_point until,
+std::optional<store_client::answer> store_client::wait_for(store_request request, clock::time_point until,
                                                            const std::stop_token& stop) {
-  if (asked.what != store_call::open) check_store_key(asked.key, where_);
-  check_store_value(asked.value, where_);
+  if (request.call != store_call::open) check_store_key(request.key, where_);
+  check_store_value(request.value, where_);
   waiting mine;
   std::unique_lock held(mutex_);
   if (!lost_.empty()) fail();
-  asked.id = ++last_id_;
-  send(asked);
-  calls_.emplace(asked.id, &mine);  // no answer is taken before this waits
-  mine.answered.wait_until(held, stop, until, [&] { return mine.came || !lost_.empty(); });
-  calls_.erase(asked.id);
-  if (mine.came) return std::move(mine.came);
+  request.id = ++last_id_;
+  send(request);
+  calls_.emplace(request.id, &mine);  // no reply is handled before this call waits
+  mine.answered.wait_until(held, stop, until, [&] { return mine.reply || !lost_.empty(); });
+  calls_.erase(request.id);
+  if (mine.reply) return std::move(mine.reply);
   if (!lost_.empty()) fail();
-  if (asked.what == store_call::watch) send({.what = store_call::cancel, .id = asked.id});
+  if (request.call == store_call::watch) send({.call = store_call::cancel, .id = request.id});
   return std::nullopt;
 }
 
-void store_client::take(const store_reply& said) {
-  const auto found = calls_.find(said.id);
-  if (found == calls_.end()) return;  // it has given up
-  found->second->came = answer{said.status, said.number, std::string(said.value)};
+void store_client::on_reply(const store_reply& reply) {
+  const auto found = calls_.find(reply.id);
+  if (found == calls_.end()) return;  // the caller no longer waits
+  found->second->reply = answer{reply.status, reply.number, std::string(reply.value)};
   found->second->answered.notify_all();
 }
 
@@ -128,14 +129,14 @@ void store_client::fail() const {
   throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); check that its server runs");
 }
 
-void store_client::send(const store_request& asked) {
+void store_client::send(const store_request& request) {
   const bool idle = server_.unsent() == 0;
-  append_frame(server_.outgoing(), asked);
+  append_frame(server_.outgoing(), request);
   if (idle) write();
   if (server_.unsent() > 0) loop_.wake();
 }
 
-// As much as goes without waiting; the thread writes the rest.
+// Writes as many bytes as possible without waiting; the thread writes the rest.
 void store_client::write() {
   try {
     server_.write();
@@ -154,7 +155,7 @@ void store_client::run() noexcept {
         const std::lock_guard held(mutex_);
         if (stopping_) break;
         ping(clock::now());
-        next = next_knock_;
+        next = next_ping_;
         write();
         if (!lost_.empty()) break;
         ready_.want(EPOLLIN | (server_.unsent() > 0 ? EPOLLOUT : 0U));
@@ -171,23 +172,23 @@ void store_client::run() noexcept {
 }
 
 void store_client::ping(clock::time_point now) {
-  if (now < next_knock_) return;
-  if (knocks_ == most_knocks) throw socket_error(ETIMEDOUT, "the server does not answer");
-  send({.what = store_call::get, .id = of_knocks, .key = store_identity_key});
-  ++knocks_;
-  next_knock_ = deadline_after(store_timing::ping_interval);
+  if (now < next_ping_) return;
+  if (pings_ == max_pings) throw socket_error(ETIMEDOUT, "the server does not answer");
+  send({.call = store_call::get, .id = ping_id, .key = store_identity_key});
+  ++pings_;
+  next_ping_ = deadline_after(store_timing::ping_interval);
 }
 
 void store_client::read_answers() {
   if (!server_.read()) return;
-  knocks_ = 0;
-  next_knock_ = deadline_after(store_timing::ping_interval);
+  pings_ = 0;
+  next_ping_ = deadline_after(store_timing::ping_interval);
   std::size_t used = 0;
   while (const auto frame = first_frame(server_.received().substr(used))) {
-    const auto said = parse_reply(frame->body);
-    if (!said) throw socket_error(EPROTO, "malformed reply of the server");
+    const auto reply = parse_reply(frame->body);
+    if (!reply) throw socket_error(EPROTO, "malformed reply of the server");
     const std::lock_guard held(mutex_);
-    take(*said);
+    on_reply(*reply);
     used += frame->bytes;
   }
   server_.drop(used);
@@ -221,98 +222,99 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
   const std::string name = name_of(where);
   detail::store_place place;
   if (!by_file) place = {addresses_of(where, until), std::string(token)};
-  auto nap = std::chrono::milliseconds(5);
-  int turned_away = 0;  // times in a row
+  auto delay = std::chrono::milliseconds(5);
+  int rejections = 0;  // in succession
   for (;;) {
     std::string failure;
     try {
-      // A rank that came first finds no file yet, or that of an earlier job; one that was cut off perhaps a later one.
+      // A rank that arrives first finds no file yet, or the file of an earlier job. A rank that was disconnected may
+      // find the file of a later job.
       if (by_file) place = detail::read_store_file(name.substr(detail::store_file_scheme.size()));
-      // An address that does not answer, a server that says nothing: not the whole time is spent on one attempt.
+      // An attempt is limited in time, because an address may not answer and a server may send nothing.
       const auto attempt = std::min(until, deadline_after(seconds(5) * static_cast<double>(place.addresses.size())));
-      auto made = tcp_socket::connect(place.addresses, attempt);
-      made.set_no_delay();
-      made.set_liveness(seconds(5), seconds(10));
-      made.set_acknowledged_within(seconds(10));
-      if (detail::introduce_to_store(made, detail::store_secret(place.token), attempt))
-        return std::make_shared<detail::store_client>(std::move(made), name);
-      failure = made.peer().to_string() + " has another token";
-      if (++turned_away >= detail::closings_of_a_stranger && !by_file) {
+      auto socket = tcp_socket::connect(place.addresses, attempt);
+      socket.set_no_delay();
+      socket.set_liveness(seconds(5), seconds(10));
+      socket.set_acknowledged_within(seconds(10));
+      if (detail::introduce_to_store(socket, detail::store_secret(place.token), attempt))
+        return std::make_shared<detail::store_client>(std::move(socket), name);
+      failure = socket.peer().to_string() + " has another token";
+      if (++rejections >= detail::max_rejections && !by_file) {
         throw configuration_error("the server at " + name +
-                                  " does not have this job's token (it serves the store of another job, or is no store "
-                                  "of muster); give all ranks the same MUSTER_TOKEN, or choose another port");
+                                  " does not have this job's token (it serves the store of another job, or is not a "
+                                  "store of muster); give all ranks the same MUSTER_TOKEN, or choose another port");
       }
-    } catch (const detail::store_problem& told) {
-      throw configuration_error(told.what());
+    } catch (const detail::store_problem& reported) {
+      throw configuration_error(reported.what());
     } catch (const socket_error& failed) {
       failure = failed.what();
-      turned_away = 0;
+      rejections = 0;
     }
-    if (clock::now() + nap >= until) {
+    if (clock::now() + delay >= until) {
       throw timeout_error(
           "opening the store", {},
           "no store at " + name + " answered in time (" + failure + "); check that rank 0 runs and serves there, " +
               (by_file ? "remove the file if its job has ended, " : "") + "or raise --timeout / MUSTER_TIMEOUT");
     }
-    std::this_thread::sleep_for(nap);
-    nap = std::min(2 * nap, std::chrono::milliseconds(200));
+    std::this_thread::sleep_for(delay);
+    delay = std::min(2 * delay, std::chrono::milliseconds(200));
   }
 }
 
 }  // namespace
 
-// What all threads of a process call over; made anew where that is wanted.
+// The connection that all threads of a process use; replaced on request when it is lost.
 struct tcp_store::connection {
-  connection(std::string_view to, std::string_view by, clock::time_point until, when_lost after)
-      : where(to), token(by), then(after), calls(connect(where, token, until)) {
-    if (then == when_lost::connect_again) {
-      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-      identity = open(*calls, static_cast<std::uint64_t>(std::max<long long>(left, 1)), until);
+  connection(std::string_view place, std::string_view shared_token, clock::time_point until, when_lost on_loss_option)
+      : where(place), token(shared_token), on_loss(on_loss_option), calls(connect(where, token, until)) {
+    if (on_loss == when_lost::connect_again) {
+      const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+      identity = open(*calls, static_cast<std::uint64_t>(std::max<long long>(remaining, 1)), until);
     }
   }
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
   ~connection() {
-    if (then != when_lost::connect_again) return;
+    if (on_loss != when_lost::connect_again) return;
     try {
       calls->leave();
-    } catch (const std::exception&) {  // no memory: the server waits for this client
+    } catch (const std::exception&) {  // out of memory: the server waits for this client
     }
   }
 
-  // The identity of the table.
-  std::string open(detail::store_client& at, std::uint64_t patience, clock::time_point until) const {
-    return at.call("open", {.what = store_call::open, .number = patience, .value = name}, until).value;
+  // Opens the store and returns the identity of the table.
+  std::string open(detail::store_client& client, std::uint64_t patience, clock::time_point until) const {
+    return client.call("open", {.call = store_call::open, .number = patience, .value = name}, until).value;
   }
 
   std::shared_ptr<detail::store_client> get(clock::time_point until) {
     const turn mine(*this, until);
-    if (then == when_lost::fail || !calls->has_ended()) return calls;
-    if (!is_another) {
-      auto made = connect(where, token, until);
-      is_another = open(*made, 0, until) != identity;
-      if (!is_another) return calls = std::move(made);
+    if (on_loss == when_lost::fail || !calls->has_ended()) return calls;
+    if (!is_other_table) {
+      auto client = connect(where, token, until);
+      is_other_table = open(*client, 0, until) != identity;
+      if (!is_other_table) return calls = std::move(client);
     }
     throw store_left_behind("the store " + name_of(where) +
                             " lost its contents (its server was restarted and had no file); restart the job, with "
                             "muster-store --data FOLDER as the store");
   }
 
-  // As the lock of a mutex with a deadline; ThreadSanitizer of GCC 12 does not know that of std::timed_mutex.
+  // Acts as the lock of a mutex with a deadline. ThreadSanitizer of GCC 12 does not support std::timed_mutex.
   struct turn {
-    turn(connection& in, clock::time_point until) : of(in) {
-      std::unique_lock held(of.mutex);
-      if (!of.freed.wait_until(held, until, [this] { return !of.busy; })) of.throw_late();
-      of.busy = true;
+    turn(connection& parent, clock::time_point until) : owner(parent) {
+      std::unique_lock held(owner.mutex);
+      if (!owner.freed.wait_until(held, until, [this] { return !owner.busy; })) owner.throw_late();
+      owner.busy = true;
     }
     turn(const turn&) = delete;
     turn& operator=(const turn&) = delete;
     ~turn() {
-      const std::lock_guard held(of.mutex);
-      of.busy = false;
-      of.freed.notify_one();
+      const std::lock_guard held(owner.mutex);
+      owner.busy = false;
+      owner.freed.notify_one();
     }
-    connection& of;
+    connection& owner;
   };
   [[noreturn]] void throw_late() const {
     throw timeout_error(
@@ -322,19 +324,19 @@ struct tcp_store::connection {
 
   std::string where;
   std::string token;
-  when_lost then;
-  std::string name = detail::store_client_identity();  // at the server
+  when_lost on_loss;
+  std::string name = detail::store_client_identity();  // its name at the server
   std::string identity;
   std::mutex mutex;
   std::condition_variable freed;
   bool busy = false;
   std::shared_ptr<detail::store_client> calls;
-  bool is_another = false;  // another server is there now
+  bool is_other_table = false;  // true if the server has another table now
 };
 
 tcp_store::tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-                     std::unique_ptr<store_server> own, when_lost then)
-    : own_(std::move(own)), self_(std::make_unique<connection>(where, token, until, then)) {}
+                     std::unique_ptr<store_server> own, when_lost on_loss)
+    : own_(std::move(own)), self_(std::make_unique<connection>(where, token, until, on_loss)) {}
 tcp_store::tcp_store(tcp_store&&) noexcept = default;
 tcp_store::~tcp_store() = default;
 
@@ -345,28 +347,28 @@ bool tcp_store::is_served_here() const {
 }
 
 store_entry tcp_store::get(std::string_view key, clock::time_point until) {
-  auto came = self_->get(until)->call("get", {.key = key}, until);
-  return {came.number, std::move(came.value)};
+  auto reply = self_->get(until)->call("get", {.key = key}, until);
+  return {reply.number, std::move(reply.value)};
 }
 
 store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expected,
                                        std::optional<std::string_view> value, clock::time_point until,
                                        store_life life) {
-  auto came = self_->get(until)->call(
-      "compare_and_swap", {.what = store_call::swap, .number = expected, .key = key, .value = value, .life = life},
+  auto reply = self_->get(until)->call(
+      "compare_and_swap", {.call = store_call::swap, .number = expected, .key = key, .value = value, .life = life},
       until);
-  return {came.status == store_status::done, {came.number, std::move(came.value)}};
+  return {reply.status == store_status::done, {reply.number, std::move(reply.value)}};
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                             const std::stop_token& stop) {
-  auto came = self_->get(until)->wait_for({.what = store_call::watch, .number = known, .key = key}, until, stop);
-  if (!came) return std::nullopt;
-  if (came->status == store_status::full) {
+  auto reply = self_->get(until)->wait_for({.call = store_call::watch, .number = known, .key = key}, until, stop);
+  if (!reply) return std::nullopt;
+  if (reply->status == store_status::full) {
     throw error(error_kind::other,
-                "the store " + where() + " refuses the watch (4096 of this client are open); watch fewer keys");
+                "the store " + where() + " refuses the watch (this client has 4096 open watches); watch fewer keys");
   }
-  return store_entry{came->number, std::move(came->value)};
+  return store_entry{reply->number, std::move(reply->value)};
 }
 
 }}  // namespace muster::v0

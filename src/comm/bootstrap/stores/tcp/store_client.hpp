@@ -18,48 +18,50 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What both sides of a store call themselves in the handshake.
+/// The names of both sides of a store in the handshake.
 inline constexpr std::uint32_t store_server_name = 0x65726f74;
 inline constexpr std::uint32_t store_client_name = 1;
-/// A server that closes the connection when it has heard the proof does not know the token, or died at that moment: one
-/// that does it so many times in a row is of another job.
-inline constexpr int closings_of_a_stranger = 3;
-/// The secret of a store with this token.
+/// Number of successive closed handshakes after which the server counts as belonging to another job. A server that
+/// closes the connection after the client's proof does not know the token, or died at that moment.
+inline constexpr int max_rejections = 3;
+/// Returns the secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
 
-/// The name of a client of this process, which no other client has. The server reads in it whether the process lives.
+/// Returns the name of a client in the calling process, which no other client has. The server reads in it whether the
+/// process lives.
 [[nodiscard]] std::string store_client_identity();
-/// What a server of this host sees of the process of that client; nothing of one on another host.
+/// Returns the client's process as a server of this host observes it; nothing for a client on another host.
 [[nodiscard]] std::optional<life> life_of_client(const std::string& identity);
 
-/// Proves to a store's server that this process is one of its job, and has the server prove the same; false when the
-/// server, which answers, does not take the proof for one. Throws socket_error.
-[[nodiscard]] bool introduce_to_store(const tcp_socket& to, const job_secret& secret, clock::time_point until);
+/// Authenticates this process to a store's server, and the server to this process. Returns false when the server
+/// replies and rejects the proof. Throws socket_error.
+[[nodiscard]] bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, clock::time_point until);
 
-/// A connection that stands, with the calls of all threads of this process that are under way on it, and a thread that
-/// reads the answers.
+/// An established connection to a store's server, with the outstanding calls of the process's threads, and a
+/// thread that reads the replies.
 class store_client {
  public:
   store_client(tcp_socket socket, std::string where);
   ~store_client();
 
-  /// An answer with a text of its own.
+  /// A reply that owns its text.
   struct answer {
     store_status status = store_status::done;
     std::uint64_t number = 0;
     std::string value;
   };
-  /// Asks and waits; nothing when the deadline or a stop comes first (a watch is then taken back). Chooses the id
-  /// itself. Throws peer_failure when the store is lost, configuration_error for a key or a value that no store takes.
-  [[nodiscard]] std::optional<answer> wait_for(store_request asked, clock::time_point until,
+  /// Sends a request and waits for the reply. Returns nothing at the deadline or on a stop request; a watch is then
+  /// cancelled. Chooses the id of the request. Throws peer_failure when the store is lost, configuration_error for a
+  /// key or a value that no store accepts.
+  [[nodiscard]] std::optional<answer> wait_for(store_request request, clock::time_point until,
                                                const std::stop_token& stop = {});
-  /// The same, with a timeout_error of that name at the deadline.
-  [[nodiscard]] answer call(const char* name, const store_request& asked, clock::time_point until);
-  /// Tells the server that this client closes the store, and does not come again.
+  /// Does the same, and throws a timeout_error that contains `name` at the deadline.
+  [[nodiscard]] answer call(const char* name, const store_request& request, clock::time_point until);
+  /// Notifies the server that this client closes the store for good.
   void leave();
-  /// Where the server is.
+  /// Returns the address of the server.
   [[nodiscard]] address peer() const { return server_.socket().peer(); }
-  /// Whether no call is answered any more.
+  /// Returns true if no call is answered any more.
   [[nodiscard]] bool has_ended() const {
     const std::lock_guard held(mutex_);
     return !lost_.empty();
@@ -68,15 +70,15 @@ class store_client {
  private:
   struct waiting {
     std::condition_variable_any answered;
-    std::optional<answer> came;
+    std::optional<answer> reply;
   };
   [[noreturn]] void fail() const;
 
-  // With the mutex held.
-  void send(const store_request& asked);
+  // The following functions require mutex_.
+  void send(const store_request& request);
   void write();
   void lose(const std::string& why);
-  void take(const store_reply& said);
+  void on_reply(const store_reply& reply);
   void ping(clock::time_point now);
 
   void run() noexcept;
@@ -84,13 +86,13 @@ class store_client {
 
   std::string where_;
   mutable std::mutex mutex_;
-  connection server_;  // written to with the mutex, read from by the thread
-  std::map<std::uint64_t, waiting*> calls_;
-  std::uint64_t last_id_ = 0;
-  std::string lost_;  // why, when it is
-  int knocks_ = 0;    // since the server was last heard
-  clock::time_point next_knock_;
-  bool stopping_ = false;
+  connection server_;                        // the thread reads without mutex_; writes are guarded by mutex_
+  std::map<std::uint64_t, waiting*> calls_;  // outstanding calls by id; guarded by mutex_
+  std::uint64_t last_id_ = 0;                // guarded by mutex_
+  std::string lost_;                         // the reason for the loss; empty while connected; guarded by mutex_
+  int pings_ = 0;                            // pings since the last reply of the server; used by the thread only
+  clock::time_point next_ping_;              // used by the thread only
+  bool stopping_ = false;                    // guarded by mutex_
   event_loop loop_;
   event_loop::registration ready_;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// The file by which clients find a store: where it listens, and its token.
+// The file through which clients find a store: its addresses and its token.
 #pragma once
 
 #include <cerrno>
@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// How the name of a store begins that is found through a file: "file:/shared/muster-1000-job".
+/// The prefix of a store's name that refers to a file: "file:/shared/muster-1000-job".
 inline constexpr std::string_view store_file_scheme = "file:";
 
 struct store_place {
@@ -21,28 +21,30 @@ struct store_place {
   bool operator==(const store_place&) const = default;
 };
 
-/// Writes the file, whole or not at all, for this user alone (mode 0600); replaces what is there. Throws
-/// configuration_error when it cannot be written.
+/// Writes the file completely or not at all, readable by this user alone (mode 0600), and replaces an existing file.
+/// Throws configuration_error when it cannot be written.
 void write_store_file(const std::string& path, const store_place& place);
 
-/// Leaves the reason why rank 0 cannot serve, for a second: ranks that read the file meanwhile get store_problem.
-void tell_by_store_file(const std::string& path, std::string_view problem) noexcept;
+/// Leaves the reason why rank 0 cannot serve in the file for a second: ranks that read the file in that time throw
+/// store_problem.
+void report_by_store_file(const std::string& path, std::string_view problem) noexcept;
 
-/// The reason that rank 0 has left.
+/// The reason that rank 0 has left in the file.
 class store_problem : public socket_error {
  public:
   explicit store_problem(const std::string& text) : socket_error(EINVAL, text) {}
 };
 
-/// Throws socket_error, which says why, where there is none (ENOENT), it is no such file, or another user could have
-/// written it.
+/// Reads the file. Throws socket_error with the reason when the file does not exist (ENOENT), has another format, or
+/// could have been written by another user.
 [[nodiscard]] store_place read_store_file(const std::string& path);
 
-/// Removes the file if it still names that place.
+/// Removes the file if it still names that store.
 void remove_store_file(const std::string& path, const store_place& place) noexcept;
 
-/// What is at a place, tried once, for 3 s an address: a store that knows the token; for certain none that does (each
-/// address refuses, or another program listens there); or one that does not answer, and may be cut off or stopped.
+/// The result of an attempt to reach a store, 3 s per address: `serves`: a store that knows the token; `gone`:
+/// certainly no such store (each address refuses, or another program listens there); `silent`: a store that does not
+/// answer, and may be disconnected or stopped.
 enum class store_presence { serves, gone, silent };
 [[nodiscard]] store_presence look_for_store(const store_place& place);
 

@@ -1,4 +1,4 @@
-// What a client and the server of a store say to each other: frames with a length, and nothing else.
+// The messages between a client and the server of a store: frames with a length, and nothing else.
 #pragma once
 
 #include <cstdint>
@@ -10,37 +10,37 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Under this key a table has a text that no other one has, from when it is first opened.
+/// The key of a table's identity, a text that no other table has. It is set when the table is first opened.
 inline constexpr std::string_view store_identity_key = "store/identity";
 
 enum class store_call : std::uint8_t {
   get = 1,
-  swap = 2,    ///< `number` is the version expected
-  watch = 3,   ///< `number` is the version known; answered when it is another
-  cancel = 4,  ///< of the watch of the same id; not answered
-  /// Answered with the identity of the table. `value` names the client, as long as it has the store open. `number`: how
-  /// many milliseconds a client waits that has no part yet in what is there; 0: it comes again.
+  swap = 2,    ///< `number` is the expected version
+  watch = 3,   ///< `number` is the known version; answered when the version differs
+  cancel = 4,  ///< cancels the watch of the same id; not answered
+  /// Opens the store; answered with the identity of the table. `value` names the client while it has the store open.
+  /// `number`: time in milliseconds that a client without a part in the present table waits; 0: the client reconnects.
   open = 5,
-  leave = 6  ///< of one that has opened the store and closes it; not answered
+  leave = 6  ///< sent by a client that has opened the store and closes it; not answered
 };
 
-/// What a client asks. The texts are those of the bytes that were read, or that are to be written.
+/// A client's request. The texts refer to the bytes that were read, or that are to be written.
 struct store_request {
-  store_call what = store_call::get;
-  std::uint64_t id = 0;  ///< the client's choice; the answer has it too
+  store_call call = store_call::get;
+  std::uint64_t id = 0;  ///< chosen by the client; the reply contains it too
   std::uint64_t number = 0;
   std::string_view key{};
   std::optional<std::string_view> value{};
-  store_life life = store_life::of_store;  ///< of a value
+  store_life life = store_life::of_store;  ///< life of the value
 };
 
 enum class store_status : std::uint8_t {
   done = 0,
-  refused = 1,  ///< a swap that found another version, which is in the answer
-  full = 2      ///< the store or this client has as much as it may have
+  refused = 1,  ///< a swap that found another version, which is in the reply
+  full = 2      ///< the store or this client has reached its limit
 };
 
-/// What the server answers.
+/// The server's reply.
 struct store_reply {
   std::uint64_t id = 0;
   store_status status = store_status::done;
@@ -48,24 +48,24 @@ struct store_reply {
   std::string_view value{};
 };
 
-/// A frame begins with the length of its body.
+/// Number of bytes of a frame's head. The head holds the length of the body.
 inline constexpr std::size_t store_frame_head = 4;
-/// The longest frame: no length beyond it is believed.
+/// The longest frame; a greater length is invalid.
 inline constexpr std::size_t store_frame_limit = 64 + store_key_limit + store_value_limit;
 
-/// Puts it behind what is there.
-void append_frame(std::string& bytes, const store_request& said);
-void append_frame(std::string& bytes, const store_reply& said);
+/// Appends a frame to the bytes.
+void append_frame(std::string& bytes, const store_request& request);
+void append_frame(std::string& bytes, const store_reply& reply);
 
 struct store_frame {
   std::size_t bytes = 0;
   std::string_view body;
 };
-/// The first frame of what was read; nothing while that is a part of one. One with a length that is not believed has an
-/// empty body, which neither side says.
+/// Returns the first frame of the received bytes; nothing while it is incomplete. A frame with an invalid length has an
+/// empty body, which neither side sends.
 [[nodiscard]] std::optional<store_frame> first_frame(std::string_view bytes) noexcept;
 
-/// The body of a frame; nothing when it is not what the other side may say.
+/// Parses the body of a frame; returns nothing when the other side may not send such a body.
 [[nodiscard]] std::optional<store_request> parse_request(std::string_view body) noexcept;
 [[nodiscard]] std::optional<store_reply> parse_reply(std::string_view body) noexcept;
 

@@ -21,21 +21,23 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::size_t most_strangers = 512;              // at a time; the oldest makes room for the next
-constexpr std::size_t enough = std::size_t{4} << 20;     // owed to a client: it may ask more when it has taken some
-constexpr std::size_t too_much = std::size_t{64} << 20;  // as much is owed only to one that does not read
+constexpr std::size_t max_pending = 512;  // at a time; a new one replaces the oldest
+// Unwritten bytes of a client: above this limit its requests wait until it has read some replies.
+constexpr std::size_t reply_limit = std::size_t{4} << 20;
+// Unwritten bytes: only a client that does not read reaches this limit.
+constexpr std::size_t unread_limit = std::size_t{64} << 20;
 
 using client_number = detail::store_table::client;
 
-// What no client of muster does.
-struct offence {};
+// Thrown when a peer violates the protocol, which no client of muster does.
+struct protocol_violation {};
 
 detail::tcp_socket listen_at(std::string_view text) {
   const bool anywhere = text.starts_with(':');
   const auto where = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
   if (where.empty()) {
     throw configuration_error("a store cannot be served at '" + std::string(text) +
-                              "' (it is a number and a port: 10.0.0.1:29500, [::1]:0, :29500); write it like that");
+                              "' (not a numeric address and a port); write 10.0.0.1:29500, [::1]:0 or :29500");
   }
   try {
     return detail::tcp_socket::listen(anywhere ? detail::address::any(where.port()) : where);
@@ -46,7 +48,7 @@ detail::tcp_socket listen_at(std::string_view text) {
   }
 }
 
-// By port: the servers of this process that listen there.
+// Number of this process's servers that listen at each port.
 std::array<std::atomic<std::uint8_t>, 65536> listening_at;
 
 }  // namespace
@@ -54,46 +56,46 @@ std::array<std::atomic<std::uint8_t>, 65536> listening_at;
 bool store_server::listens_here(std::uint16_t port) { return listening_at[port] > 0; }
 
 struct store_server::implementation {
-  // One that has proved that it knows the token.
+  // A client that has proved that it knows the token.
   struct client {
-    detail::connection line;
-    clock::time_point last;  // when it came, or last took something
+    detail::connection link;
+    clock::time_point last;  // when it connected, or last read some bytes
     detail::event_loop::registration ready{};
-    std::string name{};     // of one that opened the store
-    bool has_part = false;  // in the table
-    bool leaves = false;    // for good
+    std::string name{};     // the name of a client that has opened the store
+    bool has_part = false;  // true if it has a part in the table
+    bool leaves = false;    // true if it has announced that it leaves for good
 
-    [[nodiscard]] bool wants_to_read() const noexcept { return line.unsent() < enough; }
+    [[nodiscard]] bool accepts_requests() const noexcept { return link.unsent() < reply_limit; }
   };
 
-  // A client that opened the store and is not connected any more: a network, or a pause of this process, may have ended
-  // its connection.
+  // A client that opened the store and is no longer connected. A network failure, or a pause of the server's process,
+  // may have ended its connection.
   struct absent_client {
     std::string name;
-    std::optional<detail::life> process;  // of this host
-    clock::time_point until;              // then it counts as ended
+    std::optional<detail::life> process;  // set if the client is on this host
+    clock::time_point until;              // the client counts as ended from then on
   };
-  // One that would begin anew, and waits for the absent ones.
+  // A client that would restart the table empty, and waits until the absent clients have ended.
   struct opening {
-    client_number by = 0;
+    client_number client = 0;
     std::uint64_t id = 0;
     clock::time_point until;
   };
 
-  implementation(std::string_view where, std::string_view by, const std::string& folder)
-      : implementation(listen_at(where), by, folder) {}
-  implementation(detail::tcp_socket listening, std::string_view by, const std::string& folder)
+  implementation(std::string_view place, std::string_view shared_token, const std::string& folder)
+      : implementation(listen_at(place), shared_token, folder) {}
+  implementation(detail::tcp_socket listening, std::string_view shared_token, const std::string& folder)
       : address(listening.local()),
-        token(by),
-        table([this](client_number to, const detail::store_reply& said) { tell(to, said); }, folder,
+        token(shared_token),
+        table([this](client_number receiver, const detail::store_reply& reply) { reply_to(receiver, reply); }, folder,
               [this](client_number) { return begins_anew; }, &detail::random_token) {
     if (table.is_used()) unknown_until = deadline_after(detail::store_timing::lease);
-    std::vector<detail::tcp_socket> all;
-    all.push_back(std::move(listening));
+    std::vector<detail::tcp_socket> listeners;
+    listeners.push_back(std::move(listening));
     incoming.emplace(
-        loop, std::move(all), detail::store_secret(token), detail::store_server_name, most_strangers,
+        loop, std::move(listeners), detail::store_secret(token), detail::store_server_name, max_pending,
         [](const detail::introduction&) { return true; },
-        [this](detail::tcp_socket came, const detail::introduction&) { add_client(std::move(came)); });
+        [this](detail::tcp_socket accepted, const detail::introduction&) { add_client(std::move(accepted)); });
     ++listening_at[address.port()];
     thread = std::jthread([this](const std::stop_token& stop) { run(stop); });
   }
@@ -111,7 +113,7 @@ struct store_server::implementation {
     announced.addresses = {address};
     if (const auto host = address.host(); host == "::" || host == "0.0.0.0") {  // at all addresses
       announced.addresses = detail::own_addresses("auto", "");
-      for (auto& one : announced.addresses) one = one.with_port(address.port());
+      for (auto& own_address : announced.addresses) own_address = own_address.with_port(address.port());
     }
     detail::write_store_file(path, announced);
     announced_in = path;
@@ -123,16 +125,16 @@ struct store_server::implementation {
         loop.wait(next_turn());
         const auto now = clock::now();
         const auto pause = now - std::exchange(last_turn, now);
-        if (pause > 2 * detail::store_timing::tick) excuse(pause);
+        if (pause > 2 * detail::store_timing::tick) extend_deadlines(pause);
         loop.dispatch();
         incoming->tick(now);
-        cut_stalled(now);
+        drop_stalled(now);
         answer_openings(now);
-        while (!told.empty()) {  // what requests made of answers for others
-          for (const auto number : std::exchange(told, {})) serve(number, [](client&) {});
+        while (!notified.empty()) {  // requests that have caused replies to other clients
+          for (const auto number : std::exchange(notified, {})) serve(number, [](client&) {});
         }
       }
-    } catch (const std::exception& failed) {  // no memory: the clients see the connection end
+    } catch (const std::exception& failed) {  // out of memory: the clients observe the end of the connection
       log(log_level::error, "the store at " + address.to_string() + " ends (" + failed.what() + ")");
     }
     incoming->close();
@@ -143,38 +145,40 @@ struct store_server::implementation {
   [[nodiscard]] clock::time_point next_turn() const {
     const auto next = incoming->next();
     if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::doubt_poll));
-    const bool waits = !owing.empty() || !absent.empty() || last_turn < unknown_until;
+    const bool waits = !unwritten.empty() || !absent.empty() || last_turn < unknown_until;
     return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
   }
 
-  // This process stood still: no client could connect meanwhile.
-  void excuse(clock::duration pause) {
-    for (auto& one : absent) one.until += pause;
+  // Extends all deadlines after a pause of the process, in which no client could connect.
+  void extend_deadlines(clock::duration pause) {
+    for (auto& peer : absent) peer.until += pause;
     if (last_turn - pause < unknown_until) unknown_until += pause;
   }
 
-  // Whether a client that is not connected may live, and have a part in the table.
+  // Returns true if a client that is not connected may still live and have a part in the table.
   [[nodiscard]] bool is_doubtful(clock::time_point now) {
-    std::erase_if(absent,
-                  [&](const absent_client& one) { return now >= one.until || (one.process && one.process->ended()); });
+    std::erase_if(absent, [&](const absent_client& peer) {
+      return now >= peer.until || (peer.process && peer.process->ended());
+    });
     return !absent.empty() || now < unknown_until;
   }
 
-  void open(client_number number, client& one, const detail::store_request& asked) {
-    one.name = asked.value.value_or("");
-    std::erase_if(absent, [&](const absent_client& other) { return other.name == one.name; });
-    if (asked.number == 0) {
-      one.has_part = true;
-      return static_cast<void>(table.handle(number, asked));
+  void open(client_number number, client& peer, const detail::store_request& request) {
+    peer.name = request.value.value_or("");
+    std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
+    if (request.number == 0) {
+      peer.has_part = true;
+      return static_cast<void>(table.handle(number, request));
     }
-    // Half of its time at most: one that cannot be told from the first goes on with what is there.
-    const std::chrono::milliseconds patience(std::min<std::uint64_t>(asked.number / 2, 1'000'000));
-    openings.push_back({number, asked.id, clock::now() + patience});
+    // Waits at most half of the client's own time. A client that cannot be shown to be the first continues with the
+    // present table.
+    const std::chrono::milliseconds patience(std::min<std::uint64_t>(request.number / 2, 1'000'000));
+    openings.push_back({number, request.id, clock::now() + patience});
   }
 
   void answer_openings(clock::time_point now) {
     for (const auto& next : std::exchange(openings, {})) {
-      const auto found = clients.find(next.by);
+      const auto found = clients.find(next.client);
       if (found == clients.end()) continue;
       const bool is_alone = std::ranges::none_of(
           clients, [](const auto& other) { return other.second.has_part && !other.second.leaves; });
@@ -185,93 +189,95 @@ struct store_server::implementation {
       }
       found->second.has_part = true;
       begins_anew = is_alone && !waits;
-      (void)table.handle(next.by, {.what = detail::store_call::open, .id = next.id});
+      (void)table.handle(next.client, {.call = detail::store_call::open, .id = next.id});
     }
     begins_anew = false;
   }
 
-  void add_client(detail::tcp_socket came) {
+  void add_client(detail::tcp_socket accepted) {
     const auto number = ++last_number;
     ++served;
     try {
-      came.set_no_delay();
-      came.set_liveness(seconds(5), seconds(10));
-      auto& made = clients.try_emplace(number, client{detail::connection(std::move(came)), clock::now()}).first->second;
-      made.ready = loop.watch(made.line.socket().file(), EPOLLIN, [this, number](std::uint32_t) {
-        serve(number, [&](client& one) { hear(number, one); });
+      accepted.set_no_delay();
+      accepted.set_liveness(seconds(5), seconds(10));
+      auto& added =
+          clients.try_emplace(number, client{detail::connection(std::move(accepted)), clock::now()}).first->second;
+      added.ready = loop.watch(added.link.socket().file(), EPOLLIN, [this, number](std::uint32_t) {
+        serve(number, [&](client& peer) { on_readable(number, peer); });
       });
-    } catch (const error&) {  // it has left already, or there is no room for it
+    } catch (const error&) {  // it has already left, or there is no room for it
       drop(number);
     }
   }
 
-  // Does that for a client, if it is still there, and writes what it is owed.
-  template <class Deed>
-  void serve(client_number number, const Deed& deed) {
+  // Runs `action` for a client that is still connected, and writes the pending replies to it.
+  template <class Action>
+  void serve(client_number number, const Action& action) {
     const auto found = clients.find(number);
     if (found == clients.end()) return;
-    auto& one = found->second;
+    auto& peer = found->second;
     try {
-      write(one);
-      deed(one);
-      write(one);
-    } catch (const offence&) {
+      write(peer);
+      action(peer);
+      write(peer);
+    } catch (const protocol_violation&) {
       ++offenders;
       return drop(number);
     } catch (const detail::socket_error&) {
       return drop(number);
     }
-    if (one.line.unsent() > 0) {
-      owing.insert(number);
+    if (peer.link.unsent() > 0) {
+      unwritten.insert(number);
     } else {
-      owing.erase(number);
+      unwritten.erase(number);
     }
-    // A request that was left for lack of room is looked at again, also where all answers have gone since.
-    const bool goes_on = one.line.unsent() > 0 || detail::first_frame(one.line.received());
-    one.ready.want((one.wants_to_read() ? EPOLLIN : 0U) | (goes_on ? EPOLLOUT : 0U));
+    // A request that was deferred for lack of room is checked again, also if all replies have been written since.
+    const bool waits_to_write = peer.link.unsent() > 0 || detail::first_frame(peer.link.received());
+    peer.ready.want((peer.accepts_requests() ? EPOLLIN : 0U) | (waits_to_write ? EPOLLOUT : 0U));
   }
 
-  // A piece at a time: a client that asks much does not keep the others waiting. And as many requests as there is room
-  // for the answers of.
-  void hear(client_number number, client& one) {
-    if (one.wants_to_read()) one.line.read();
+  // Reads one piece at a time, so that a client with many requests does not delay the others, and handles requests
+  // while there is room for their replies.
+  void on_readable(client_number number, client& peer) {
+    if (peer.accepts_requests()) peer.link.read();
     std::size_t used = 0;
-    while (one.wants_to_read()) {
-      const auto frame = detail::first_frame(one.line.received().substr(used));
+    while (peer.accepts_requests()) {
+      const auto frame = detail::first_frame(peer.link.received().substr(used));
       if (!frame) break;
-      const auto asked = detail::parse_request(frame->body);
-      if (!asked) throw offence();
-      one.leaves = one.leaves || asked->what == detail::store_call::leave;
-      one.has_part =
-          one.has_part || asked->what == detail::store_call::swap || asked->what == detail::store_call::watch;
-      if (asked->what == detail::store_call::open) {
-        open(number, one, *asked);
-      } else if (!table.handle(number, *asked)) {
-        throw offence();
+      const auto request = detail::parse_request(frame->body);
+      if (!request) throw protocol_violation();
+      peer.leaves = peer.leaves || request->call == detail::store_call::leave;
+      peer.has_part =
+          peer.has_part || request->call == detail::store_call::swap || request->call == detail::store_call::watch;
+      if (request->call == detail::store_call::open) {
+        open(number, peer, *request);
+      } else if (!table.handle(number, *request)) {
+        throw protocol_violation();
       }
       used += frame->bytes;
-      if (!one.wants_to_read()) write(one);
+      if (!peer.accepts_requests()) write(peer);
     }
-    one.line.drop(used);
+    peer.link.drop(used);
   }
 
-  void tell(client_number to, const detail::store_reply& said) {
-    const auto found = clients.find(to);
+  void reply_to(client_number receiver, const detail::store_reply& reply) {
+    const auto found = clients.find(receiver);
     if (found == clients.end()) return;
-    if (found->second.line.unsent() < too_much) append_frame(found->second.line.outgoing(), said);
-    told.insert(to);
+    if (found->second.link.unsent() < unread_limit) append_frame(found->second.link.outgoing(), reply);
+    notified.insert(receiver);
   }
 
-  static void write(client& one) {
-    if (one.line.write() > 0 || one.line.unsent() == 0) one.last = clock::now();
-    if (one.line.unsent() >= too_much) throw offence();  // something was left out: nothing that follows would be right
+  static void write(client& peer) {
+    if (peer.link.write() > 0 || peer.link.unsent() == 0) peer.last = clock::now();
+    // A reply was dropped, so later replies would be wrong.
+    if (peer.link.unsent() >= unread_limit) throw protocol_violation();
   }
 
-  void cut_stalled(clock::time_point now) {
+  void drop_stalled(clock::time_point now) {
     const auto is_stalled = [&](client_number number) {
       return now - clients.at(number).last > detail::store_timing::slow_client;
     };
-    for (auto at = owing.begin(); (at = std::find_if(at, owing.end(), is_stalled)) != owing.end();) {
+    for (auto at = unwritten.begin(); (at = std::find_if(at, unwritten.end(), is_stalled)) != unwritten.end();) {
       ++offenders;
       drop(*at++);
     }
@@ -280,17 +286,17 @@ struct store_server::implementation {
   static std::optional<detail::life> life_of(const std::string& name) noexcept {
     try {
       return detail::life_of_client(name);
-    } catch (const std::exception&) {  // no descriptor is left: its time tells
+    } catch (const std::exception&) {  // no descriptor is left: the lease alone decides
       return std::nullopt;
     }
   }
 
   void drop(client_number number) {
-    ++left;
-    owing.erase(number);
-    told.erase(number);
-    if (const auto gone = clients.extract(number); gone && gone.mapped().has_part && !gone.mapped().leaves) {
-      const auto& name = gone.mapped().name;
+    ++departed;
+    unwritten.erase(number);
+    notified.erase(number);
+    if (const auto former = clients.extract(number); former && former.mapped().has_part && !former.mapped().leaves) {
+      const auto& name = former.mapped().name;
       if (!name.empty()) absent.push_back({name, life_of(name), deadline_after(detail::store_timing::lease)});
     }
     table.leave(number);
@@ -298,23 +304,23 @@ struct store_server::implementation {
 
   detail::address address;
   std::string token;
-  std::string announced_in;  // the file, if any
+  std::string announced_in;  // the path of the announced file, if any
   detail::store_place announced;
   detail::event_loop loop;
   std::optional<detail::acceptor> incoming;
   detail::store_table table;
   std::map<client_number, client> clients;
-  std::set<client_number> owing;  // clients with bytes to write
-  std::set<client_number> told;   // clients with something new of these
+  std::set<client_number> unwritten;  // clients with unwritten replies
+  std::set<client_number> notified;   // clients with new replies
   client_number last_number = 0;
   std::vector<absent_client> absent;
   std::vector<opening> openings;
-  bool begins_anew = false;           // that opens now
-  clock::time_point unknown_until{};  // until then clients of the server before may come again
+  bool begins_anew = false;           // true while the client that opens restarts the table empty
+  clock::time_point unknown_until{};  // clients of the previous server may return until then
   clock::time_point last_turn = clock::now();
   std::atomic<std::uint64_t> served = 0;
   std::atomic<std::uint64_t> offenders = 0;
-  std::atomic<std::uint64_t> left = 0;
+  std::atomic<std::uint64_t> departed = 0;
   std::atomic<bool> ended = false;
   std::jthread thread;
 };
@@ -326,8 +332,8 @@ void store_server::announce(const std::string& file) { self_->announce(file); }
 std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 store_server::counts store_server::met() const noexcept {
-  const std::uint64_t left = self_->left;  // first: a client that has left had been served
-  return {self_->served, self_->incoming->strangers(), self_->offenders, self_->served - left};
+  const std::uint64_t departed = self_->departed;  // read first: a client that has departed was served
+  return {self_->served, self_->incoming->strangers(), self_->offenders, self_->served - departed};
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }
 

@@ -1,4 +1,4 @@
-// What a store holds, in memory and on disk, and what a request does to it; no sockets, no threads.
+// The contents of a store, in memory and on disk, and the effect of requests on them; no sockets, no threads.
 #pragma once
 
 #include <cstdint>
@@ -14,45 +14,46 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The keys and watches of all clients. One thread at a time.
+/// The clients' keys and watches. Used by one thread at a time.
 class store_table {
  public:
-  /// A client, for as long as it is connected; the number is the caller's, above 0, and is not used again.
+  /// The number of a client while it is connected. The caller chooses it, above 0, and never uses it again.
   using client = std::uint64_t;
-  /// Gets each answer, during `handle` or `leave`; its text is valid during the call.
-  using answer = std::function<void(client to, const store_reply& said)>;
-  static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // keys and values, of all
-  static constexpr std::ptrdiff_t most_of_a_client = 4096;           // watches
+  /// Receives each reply, during `handle` or `leave`. The reply's text is valid during the call.
+  using reply_handler = std::function<void(client receiver, const store_reply& reply)>;
+  static constexpr std::size_t most_bytes = std::size_t{256} << 20;  // limit of all keys and values together
+  static constexpr std::ptrdiff_t most_of_a_client = 4096;           // limit of the watches of a client
 
-  /// Whether no client but this one has a part in the table: what it opens then begins anew.
-  using alone = std::function<bool(client opens)>;
+  /// Returns true if no other client has a part in the table, so that the table restarts empty when this client opens
+  /// it.
+  using is_only_client = std::function<bool(client opener)>;
   /// Draws a text that no other table has.
   using identity = std::function<std::string()>;
 
-  /// With a folder, which is made where there is none, all changes stand one behind the other in its file "store", and
-  /// the table goes on with what is there, but for what was of clients. What was answered survives this process, and
-  /// the host as far as its disk does; a record that was not written to its end is as if it had not begun. Throws
-  /// configuration_error when that cannot be, or when another process has the folder open, and data_error when the
-  /// file cannot be read or is damaged elsewhere.
+  /// Opens a table. With a folder, which is created if necessary, all changes are appended to its file "store". The
+  /// table continues with the contents of that file, except the values of clients. Every change that was answered
+  /// survives this process, and survives the host as far as its disk does. A record that was not written completely is
+  /// ignored. Throws configuration_error when the folder cannot be used, or when another process has it open, and
+  /// data_error when the file cannot be read or is damaged elsewhere.
   explicit store_table(
-      answer tell, const std::string& folder = "", alone is_alone = [](client) { return false; },
+      reply_handler reply, const std::string& folder = "", is_only_client is_alone = [](client) { return false; },
       identity draw = [] { return std::string("the only one"); });
 
-  /// Whether anything was restored, or written since.
+  /// Returns true if contents were restored, or written since.
   [[nodiscard]] bool is_used() const noexcept { return version_ > 0; }
 
-  /// Does what is asked; false when no client of muster asks that. A change is on the disk before any client is told of
-  /// it: O(its bytes), and a flush. Throws error when that fails.
-  [[nodiscard]] bool handle(client from, const store_request& asked);
-  /// The client has gone: its watches are forgotten and its keys vanish.
-  void leave(client gone);
+  /// Executes a request; returns false when a client of muster would not send it. A change is on the disk before any
+  /// client is notified: O(its bytes), and a flush. Throws error when that fails.
+  [[nodiscard]] bool handle(client sender, const store_request& request);
+  /// Ends a client: its watches end and its keys are removed.
+  void leave(client former);
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
-  struct item {
+  struct stored_value {
     std::string value;
     std::uint64_t version = 0;
-    client owner = 0;  // that it goes with; none: 0
+    client owner = 0;  // the client whose end removes the value; 0: none
   };
   struct waiting {
     client watcher = 0;
@@ -62,25 +63,25 @@ class store_table {
 
   void open_journal(const std::string& folder);
   [[nodiscard]] std::optional<std::size_t> replay(std::string_view text);
-  // What is under the key for as long as the table lives: nothing for a value of a client.
+  // Writes the value that outlives the clients under that key: nothing for a value of a client.
   void record(std::string_view key, std::optional<std::string_view> value);
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
-  void tell_entry(client to, std::uint64_t id, std::string_view key, store_status status = store_status::done);
-  void open(client from, std::uint64_t id);
-  void swap(client from, const store_request& asked);
-  bool watch(client from, const store_request& asked);
-  void remove(std::map<std::string, item, std::less<>>::iterator where);
+  void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
+  void open(client sender, std::uint64_t id);
+  void swap(client sender, const store_request& request);
+  bool watch(client sender, const store_request& request);
+  void remove(std::map<std::string, stored_value, std::less<>>::iterator where);
   void wake(std::string_view key);
 
-  answer tell_;
-  alone is_alone_;
+  reply_handler reply_;
+  is_only_client is_only_client_;
   identity draw_;
-  std::map<std::string, item, std::less<>> items_;
-  std::vector<waiting> watches_;  // in the order in which they came
+  std::map<std::string, stored_value, std::less<>> items_;
+  std::vector<waiting> watches_;  // in the order of arrival
   std::uint64_t version_ = 0;
   std::size_t bytes_ = 0;
   std::string path_;
-  descriptor lock_;  // the folder
+  descriptor lock_;  // locks the folder
   descriptor file_;
 };
 
