@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""Measures the gain of --balance speed if ranks have unequal shares of a processor: each rank runs in its own cgroup with a quota. Needs root
-and permission to make cgroups (version 1 or 2). Ends with 77 without that permission.
+"""Measures the gain of --balance speed if ranks have unequal shares of a processor: each rank runs in its own cgroup
+with a quota. Needs root and permission to make cgroups (version 1 or 2). Ends with 77 without that permission.
 
 usage: balance.py --launcher muster-launch --program cnn [--quotas 0.5,0.5,0.25] [--seconds 20] [--rounds 3]
 Prints for each round the samples a second of every rank alone, and the total with equal parts and with parts by speed, as a
-share of the sum of the speeds alone."""
+share of the sum of the speeds alone.
+"""
 import argparse
 import os
 import pathlib

@@ -14,7 +14,8 @@ program computes on each core all the time, and a measurement is a step: about 1
 Every contender is a separate job. All jobs start at once and their ranks sleep; one job at a time receives a measurement.
 In every round all contenders measure a size within a fraction of a second, so drift of the machine's speed affects all alike.
 The time of a call is the slowest rank's time. A figure is the median over the iterations of a measurement, then over
-the rounds. A ratio is the median of the ratios in each round, then the geometric mean over the sizes of a band."""
+the rounds. A ratio is the median of the ratios in each round, then the geometric mean over the sizes of a band.
+"""
 import argparse
 import contextlib
 import json

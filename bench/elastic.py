@@ -13,7 +13,8 @@ process is started, and the time runs from its start to its first step. For the 
 between two steps around that moment, minus the usual time. Each time is the slowest rank's.
 
 With --torch (a Python with PyTorch), torchrun's time from the kill of a worker (three in all) to the first step after its
-restart is measured in the same way, before and after."""
+restart is measured in the same way, before and after.
+"""
 import argparse
 import json
 import os

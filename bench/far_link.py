@@ -4,7 +4,9 @@ whose rate is limited by tc.
 
     bench/far_link.py [--build build/release] [--mbit 200] [--mib 128] [--rounds 3]
 
-Prints bytes of records over seconds for `muster-data verify` with an empty cache, and for curl with the same files in sequence, as parts of the link's rate: the goal is 0.9. Needs root (a network namespace), nginx, curl and iproute2."""
+Prints bytes of records over seconds for `muster-data verify` with an empty cache, and for curl with the same files in
+sequence, as parts of the link's rate: the goal is 0.9. Needs root (a network namespace), nginx, curl and iproute2.
+"""
 import argparse
 import os
 import pathlib

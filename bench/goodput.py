@@ -7,12 +7,13 @@ usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ra
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
 length is the number of epochs that --ranks ranks train in --seconds. Every --interval seconds there is a fault: in turn a rank
-is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from its process's start to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live.
-A job of mode ps has two servers with a replica, without faults.
+is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from its process's start
+to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live. A job of mode ps has two servers with a replica, without faults.
 
 The model has an element for each sample, which counts its uses. A missing use is a lost sample, a use above one an epoch is doubled, and
 neither is counted in the table. The jobs of a system with and without faults run at the same time, so that other load on the
-machine affects both. A job of a peer that takes more than twice the time is ended; its saved or committed samples count."""
+machine affects both. A job of a peer that takes more than twice the time is ended; its saved or committed samples count.
+"""
 import argparse
 import concurrent.futures
 import json

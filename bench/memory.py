@@ -5,7 +5,8 @@
 
 Makes the tables (with 100 columns of floats and a label), runs `muster-data convert` and bench/peers/train_table over each table once
 and prints the peak resident memory of the process, in MiB. The goal is 256, for any size. PostgreSQL runs
-as a server that this script starts, if Debian's postgresql-15 is installed."""
+as a server that this script starts, if Debian's postgresql-15 is installed.
+"""
 import argparse
 import os
 import pathlib

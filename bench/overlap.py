@@ -3,7 +3,8 @@
 network namespaces on this machine, joined by a link of a bounded rate. Needs root.
 
 usage: overlap.py --program PATH [--limit PATH] [--rate BITS_PER_SECOND] [--progress on|off] [-- words of the program]
---limit: bench/peers/overlap_limit, which runs before and after: it measures plain blocking sockets over the same link."""
+--limit: bench/peers/overlap_limit, which runs before and after: it measures plain blocking sockets over the same link.
+"""
 import argparse
 import os
 import pathlib

@@ -6,7 +6,8 @@ usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [
 
 --ps-lite is the folder of a built ps-lite with bench/peers/ps_lite.cpp compiled there as ps_lite. --sweep adds 1 to 4
 servers with 2 workers, and 1 to 6 workers with one server. Each figure is the median of the rounds; the runs of a round follow each
-other."""
+other.
+"""
 import argparse
 import collections
 import os

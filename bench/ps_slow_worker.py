@@ -7,7 +7,8 @@ usage: ps_slow_worker.py --program build/release/tests/examples/paced_logistic_r
 
 A step's arithmetic is padded to 2 ms, and at the slow worker to a multiple (`--slow-times`), so that
 the ranks do not compete for processors. The time runs from the first worker's batches to the end of the first epoch that
-reaches the goal; the accuracy is measured after all workers have ended."""
+reaches the goal; the accuracy is measured after all workers have ended.
+"""
 import argparse
 import json
 import os

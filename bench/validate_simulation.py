@@ -9,7 +9,8 @@ the test checks the form: that one latency and one bandwidth explain all sizes a
 additions, which take no time in a simulation.
 Steps: bench/step measures the computation of a rank at two ranks side by side, without communication; a whole step with its
 gradients over mpi is simulated with that time, and measured by bench/train_step.
-Real figures are the minimum over all calls, without disturbances."""
+Real figures are the minimum over all calls, without disturbances.
+"""
 import argparse
 import collections
 import json

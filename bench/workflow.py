@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Measures the cost of muster-flow: python3 bench/workflow.py [--steps 100] [--entries 100000]. Prints the time of so many trivial steps,
-compared with a hand-written Snakefile that does the same; of a run without changes; and of removing so many results, compared with rm -rf."""
+compared with a hand-written Snakefile that does the same; of a run without changes; and of removing so many results,
+compared with rm -rf."""
 import argparse
 import os
 import pathlib

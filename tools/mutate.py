@@ -17,7 +17,8 @@ tests run, all their programs are built, also after the mutation is undone.
   tools/mutate.py --all --lines 60 --json rows.json   continues: existing rows are not repeated, except rows that
                                                       survived a smaller tier
 
-Exit status: 0 all caught; 1 some survived, or no edit compiles; 2 wrong arguments, or no line to break."""
+Exit status: 0 all caught; 1 some survived, or no edit compiles; 2 wrong arguments, or no line to break.
+"""
 import argparse
 import json
 import os

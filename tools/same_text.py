@@ -7,7 +7,8 @@ Compares the multiset of executable sections in all object files (.text, .text.*
 number of sections that only one build has, with the objects that contain them. Both builds need the same compiler and options, no
 debug information (-g0), and the same sources in each unit.
 
-Exit status: 0 same code; 1 other code; 2 wrong arguments."""
+Exit status: 0 same code; 1 other code; 2 wrong arguments.
+"""
 import argparse
 import collections
 import hashlib

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
 """Runs the tests of a build and prints each test's processor time.
 
-CTest reports how long a test took, which is mostly waiting. This tool runs CTest once per test, and adds up the processor times of the processes that the test started, daemons included.
+CTest reports how long a test took, which is mostly waiting. This tool runs CTest once per test, and adds up the processor
+times of the processes that the test started, daemons included.
 
   tools/test_times.py build/release                       all tests, eight at a time
   tools/test_times.py build/release --json times.json -R '^platform'
   tools/test_times.py build/release -LE 'all|long' --least 30    only tests above 30 s in the table
 
-Columns: processor seconds, seconds from start to end, name. Exit status: 0; 1 if a test failed; 2 if there is none."""
+Columns: processor seconds, seconds from start to end, name. Exit status: 0; 1 if a test failed; 2 if there is none.
+"""
 import argparse
 import concurrent.futures
 import ctypes

@@ -127,7 +127,8 @@ def fill(line, times, op, contender, peers, sizes):
 
     A ratio divides two times of the same round, and the ratio of a size is the median over the rounds. If the speed of the machine
     changes meanwhile, medians of the times would compare good rounds with bad rounds. Sizes that no peer completed are left out,
-    and the line names them."""
+    and the line names them.
+    """
     line.ratio = line.low = line.high = None
     ours = [times.get((op, contender, size)) for size in sizes]
     met = {size: {peer: times[op, peer, size] for peer in peers if (op, peer, size) in times} for size in sizes}

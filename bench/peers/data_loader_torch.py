@@ -5,7 +5,8 @@ samples per second for each setting, the median over the epochs, and the best.
 
     /usr/bin/python3 bench/peers/data_loader_torch.py [--samples N] [--epochs N]
 
-(Debian: apt-get install --no-install-recommends python3-torch)"""
+(Debian: apt-get install --no-install-recommends python3-torch)
+"""
 import argparse
 import statistics
 import time

@@ -6,7 +6,8 @@ a second, as the median over the rounds.
 
 psycopg runs once as in its documentation (rows of a binary COPY, each put into an array), and once at its best (the raw
 bytes, which numpy reads as records with a fixed size). muster runs `muster-data verify` over ranges of the key, on --threads
-connections, and with one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15."""
+connections, and with one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15.
+"""
 import argparse
 import os
 import pathlib

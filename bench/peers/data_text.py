@@ -8,7 +8,8 @@ MB/s, as the median over the rounds. All use one thread except muster with --thr
 
 Dense LIBSVM text with 2,000 features, sparse LIBSVM text, and a CSV table with 100 columns of floats. Missing packages are
 reported and left out. dmlc-core's figures come from another run: 231, 144 and 270 MB/s, measured once on this kind of
-machine (2 cores) with its own parsers."""
+machine (2 cores) with its own parsers.
+"""
 import argparse
 import importlib
 import json

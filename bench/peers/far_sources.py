@@ -11,7 +11,8 @@ ratios are printed. With --mbit the link is a loopback device with that rate (ne
 
 Streaming has no client for HTTP, so it reads nginx through its client for S3 (boto3), as it reads Swift. tf.data has neither since
 its file systems moved to tensorflow-io, which does not load with TensorFlow 2.21: a function called by tf.data fetches files, 8 at
-once, by urllib or boto3, and TFRecordDataset reads them."""
+once, by urllib or boto3, and TFRecordDataset reads them.
+"""
 import argparse
 import os
 import pathlib

@@ -6,7 +6,8 @@ the committed ones, by their number among the participants of the step.
 usage: goodput_torch.py torchrun RANKS FOLDER WORDS...    the agent, with a checkpoint in that folder
        goodput_torch.py lighthouse                        of torchft; prints "lighthouse ADDRESS"
        goodput_torch.py torchft RANKS WORDS...            one replica group with one process, REPLICA
-WORDS are options of test_leased."""
+WORDS are options of test_leased.
+"""
 import argparse
 import datetime
 import os

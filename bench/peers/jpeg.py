@@ -7,7 +7,8 @@ cases, normalised. Prints images a second in turns, the medians, and their ratio
 Makes a tree with ILSVRC's layout: pictures of about 500 x 375 pixels, like ImageNet's. torchvision reads it by ImageFolder
 (PIL) in a DataLoader, and by decode_jpeg with its v2 transforms, FFCV from its own file with the same JPEG pictures;
 each with as many workers as muster has threads. Needs torch, torchvision and pillow (pip install). FFCV has a row if it is
-installed (pip install ffcv, which needs libopencv-dev and libturbojpeg0-dev)."""
+installed (pip install ffcv, which needs libopencv-dev and libturbojpeg0-dev).
+"""
 import argparse
 import io
 import pathlib

@@ -5,7 +5,8 @@
 
 The model, optimizer (SGD with momentum 0.9) and batch of MLBench's task 1a; channels last. A way is measured eagerly,
 compiled, and compiled with its kernels recorded as a graph of CUDA (mode "max-autotune" and "reduce-overhead"). The
-batch is copied from pinned memory of the host in each step and the loss is copied back, as in muster."""
+batch is copied from pinned memory of the host in each step and the loss is copied back, as in muster.
+"""
 import argparse
 import statistics
 import time

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Counts lines and names of the README's program, and of the same program with PyTorch's DDP under torchrun and with Horovod's elastic mode.
+"""Counts lines and names of the README's program, and of the same program with PyTorch's DDP under torchrun and with
+Horovod's elastic mode.
 
 Lines are neither blank nor comment only. Names are the distinct names that a program uses from its framework: functions and types
 (`muster::arena`, `dist.all_reduce`, imports) and, after the plus, the used members of their objects (`step.update`,

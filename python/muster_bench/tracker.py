@@ -18,7 +18,8 @@ With several ranks `gather(numbers)` returns every rank's list, at every rank, f
     def gather(numbers):
         lists = [None] * world_size
         torch.distributed.all_gather_object(lists, numbers)
-        return lists"""
+        return lists
+"""
 import contextlib
 import json
 import math

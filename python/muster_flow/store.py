@@ -258,7 +258,7 @@ class Store:
 
     def collect(self, unused):
         """Removes results that no step uses and that were unused for that many seconds. Returns (their number, the
-        folder with removed files). A disk may need minutes to delete many files: a background process deletes them,
+        folders with removed files). A disk may need minutes to delete many files: a background process deletes them,
         or the next call if that process was ended."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
         store, limit = make_folder(self.folder / "store"), time.time() - unused

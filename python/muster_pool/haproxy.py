@@ -92,7 +92,7 @@ def _full(name, most, is_grpc=False):
 
 
 def _callers(folder, service):
-    """Returns the rules that map a caller's key to a class; a caller with an unknown key has none."""
+    """Returns the rules that map a caller's key to a class. A request with an unknown key is refused with status 401."""
     name, limited = service.name, f"{service.name}.anonymous" if service.anonymous else service.name
     has_key, known = "{ req.hdr(authorization) -m found }", "{ var(txn.caller) -m found }"
     lines = [f"http-request set-var(txn.caller) str({limited}) if of-{name} !{has_key}"]

@@ -9,7 +9,8 @@ usage: across_hosts.py WHAT --program PATH --transport NAME --hosts 2,2 [--seed 
   cut, cut-one-way, reset
            PATH (test_survivors): the link of a host, at a random moment; every rank ends soon with an error that names
            an unreachable rank, and no result was wrong
-Ends with 77 and the reason if there can be no such hosts."""
+Ends with 77 and the reason if there can be no such hosts.
+"""
 import argparse
 import os
 import random

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and checks how each rank ends.
 
-by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp"""
+by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
+"""
 import os
 import pathlib
 import subprocess

@@ -2,7 +2,8 @@
 """chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world follows rank 0's variables, regardless of its own.
 
 Each case starts a rank with each given environment (as app contexts of a single mpirun) and checks the
-choices of the ranks, the log, and how the ranks end."""
+choices of the ranks, the log, and how the ranks end.
+"""
 import argparse
 import os
 import re

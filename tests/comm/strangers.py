@@ -3,7 +3,8 @@
 
 usage: strangers.py ports|idle PROGRAM
   ports  (test_survivors) the ranks of a job over tcp listen only on the loopback
-  idle   (test_elastic_worker) silent connections are closed, at any port of the job, and the job continues"""
+  idle   (test_elastic_worker) silent connections are closed, at any port of the job, and the job continues
+"""
 import os
 import re
 import shutil

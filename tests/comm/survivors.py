@@ -13,7 +13,8 @@ usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarch
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
   abort   a rank aborts, and may end at once: all end with its reason and its status
   finish  ranks have made their last call and end while a rank is late for the call and rank 0 waits: no rank is blamed
-A failure names its round: --first I --rounds 1 with the same seed repeats that round."""
+A failure names its round: --first I --rounds 1 with the same seed repeats that round.
+"""
 import argparse
 import atexit
 import os

@@ -10,7 +10,8 @@ the process itself, beside mpirun --enable-recovery this script starts it, and a
 After --kills kills the training continues undisturbed. With --stops every second kill is a SIGSTOP instead: the others
 expel a silent rank, and on the same host kill it.
 --loss is the allowed difference of the last validation loss, as a share, --accuracy the allowed decrease of the last accuracy.
-With --exact the saved models must have the same bits. Ends with 77 without Open MPI's mpirun, or without the file of --needs."""
+With --exact the saved models must have the same bits. Ends with 77 without Open MPI's mpirun, or without the file of --needs.
+"""
 import argparse
 import json
 import os

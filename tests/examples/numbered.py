@@ -2,7 +2,8 @@
 """Runs the numbered examples. The comment at the top of an example has its commands and their output; the commands run in this
 order, in one folder. "..." in the output matches any text within a line. Output to stderr is not compared.
 
-usage: numbered.py EXAMPLE.cpp --programs FOLDER [--mpirun "WORDS"] [--launcher PATH]"""
+usage: numbered.py EXAMPLE.cpp --programs FOLDER [--mpirun "WORDS"] [--launcher PATH]
+"""
 import argparse
 import os
 import pathlib

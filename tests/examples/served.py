@@ -3,7 +3,8 @@
 
 CTest runs one class at a time: served.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher and
 its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), and the folder
-that has a9a in MUSTER_TEST_DATA."""
+that has a9a in MUSTER_TEST_DATA.
+"""
 import json
 import os
 import pathlib

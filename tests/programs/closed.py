@@ -4,7 +4,8 @@
 Descriptors 0, 1 and 2 of a process become the null device if they are closed at its start: its output reaches no
 file, socket or shared memory of the process. Trained models are the same as with the streams.
 NAME: launch, store, info, worker (test_elastic_worker), serve, train (an example with --save). Other programs run with
---help, which ends as with the streams."""
+--help, which ends as with the streams.
+"""
 import os
 import pathlib
 import re

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Jobs that hang, and the report of muster-launch.
 
-usage: hang.py --launcher PATH --program PATH   (test_trouble)"""
+usage: hang.py --launcher PATH --program PATH   (test_trouble)
+"""
 import argparse
 import os
 import select

@@ -5,7 +5,8 @@ A numeric flag has its range in --help, "(LOW to HIGH)". A value outside the ran
 program with status 2 and one line that names the flag, the value and the range. A value in the range is accepted. All programs
 read muster's own flags by the same functions: one program, drawn at each run, is tested with all values for all its flags. The
 others are tested with drawn values: for muster's own flags one refused and one accepted value, for their own flags six
-and one."""
+and one.
+"""
 import concurrent.futures
 import os
 import pathlib

@@ -1,6 +1,7 @@
 """Measures the code that a program compiles if it includes muster: the lines of preprocessed headers, and unneeded standard headers.
 
-    closure.py INCLUDE COMPILER"""
+    closure.py INCLUDE COMPILER
+"""
 import re
 import subprocess
 import sys

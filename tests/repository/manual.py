@@ -2,7 +2,8 @@
 """Checks the manual as a whole: links, the order of pages, and code that a test compiles.
 
     manual.py ROOT           prints each finding, and exits 1 if there is any
-    manual.py --cut ROOT OUT writes each piece of C++ of a page but its first program as OUT/<page>_<number>.inc, for tests/manual/fragments.cpp"""
+    manual.py --cut ROOT OUT writes each piece of C++ of a page but its first program as OUT/<page>_<number>.inc, for tests/manual/fragments.cpp
+"""
 import pathlib
 import re
 import sys

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Tests tools/mutate.py: its edits, its rooms, the programs that its tests run, and its report of a caught mutation.
 
-usage: mutate.py [BUILD]    BUILD: a build whose tests must all be known to tools/rooms.py"""
+usage: mutate.py [BUILD]    BUILD: a build whose tests must all be known to tools/rooms.py
+"""
 import json
 import pathlib
 import shutil

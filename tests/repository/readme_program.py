@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """Runs the README's program in each way that a reader may: alone, on threads, under mpirun, with a parameter server, and under
-muster-launch with a killed rank and a replacement that joins; on generated images. Its model records the samples by committed step (recorded/mlp.hpp): each step has the same samples in every way.
+muster-launch with a killed rank and a replacement that joins; on generated images. Its model records the samples
+by committed step (recorded/mlp.hpp): each step has the same samples in every way.
 
-usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]"""
+usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
+"""
 import argparse
 import hashlib
 import os

@@ -1,6 +1,7 @@
 """Compiles each case of refused.cpp alone: the compiler must refuse it, and print the words that follow its name.
 
-    refused.py SOURCE INCLUDE COMPILER [EXCEPT...]    without the cases whose names begin with a word of EXCEPT"""
+    refused.py SOURCE INCLUDE COMPILER [EXCEPT...]    without the cases whose names begin with a word of EXCEPT
+"""
 import os
 import re
 import subprocess

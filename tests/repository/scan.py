@@ -2,7 +2,8 @@
 """Scans the sources for rules that a compiler does not check: the layers, vendor headers, the form of headers.
 
 scan.py ROOT        prints each finding as file:line: text, and exits 1 if there is any
-scan.py --self-test shows that every rule finds its deliberate violation"""
+scan.py --self-test shows that every rule finds its deliberate violation
+"""
 import pathlib
 import re
 import sys

@@ -132,7 +132,7 @@ class Starter:
 
     def said_of(self, folder):
         """Returns the last line that the runner of a folder has printed; empty for a runner that was not started
-        here."""
+        by this dashboard."""
         return said(self._own / f"{folder}.log")
 
 

@@ -2,7 +2,8 @@
 """A small network in PyTorch on generated images, for pytorch.yaml: the platform knows only the lines that a training script
 prints for each epoch.
 
-    torch_training.py [--ranks 2] [--batch 64] [--epochs 4] [--images 2000] [--seed 1]     # ranks: DistributedDataParallel"""
+    torch_training.py [--ranks 2] [--batch 64] [--epochs 4] [--images 2000] [--seed 1]     # ranks: DistributedDataParallel
+"""
 import argparse
 import os
 import time

@@ -3,7 +3,8 @@
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
 and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), muster-data in
-MUSTER_TEST_DATA_TOOL and a folder of public data in MUSTER_TEST_DATA (or none)."""
+MUSTER_TEST_DATA_TOOL and a folder of public data in MUSTER_TEST_DATA (or none).
+"""
 import json
 import os
 import pathlib

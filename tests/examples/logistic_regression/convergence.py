@@ -2,7 +2,8 @@
 """Trains a9a with every codec and every mode on 4 ranks as threads, for the same epochs. Prints the accuracy beside the accuracy of the
 exact allreduce, and the bytes that a rank has sent. Fails if an accuracy is more than half a percent worse.
 
-    tests/examples/logistic_regression/convergence.py --program build/release/examples/logistic_regression --data FOLDER"""
+    tests/examples/logistic_regression/convergence.py --program build/release/examples/logistic_regression --data FOLDER
+"""
 import argparse
 import json
 import pathlib

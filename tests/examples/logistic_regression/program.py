@@ -2,7 +2,8 @@
 """The logistic regression program, run like a user would: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the program in MUSTER_TEST_PROGRAM, the launcher and its flags in
-MUSTER_TEST_MPIRUN (empty: without MPI) and the root of the sources in MUSTER_TEST_SOURCES."""
+MUSTER_TEST_MPIRUN (empty: without MPI) and the root of the sources in MUSTER_TEST_SOURCES.
+"""
 import gzip
 import json
 import os

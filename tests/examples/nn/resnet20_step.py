@@ -2,7 +2,8 @@
 """Writes resnet20_step.json: the results of a training step with ResNet-20 in PyTorch, for the comparison in
 tests/examples/nn/step.cpp. Both sides calculate weights and data by the same formula.
 
-    /usr/bin/python3 tests/examples/nn/resnet20_step.py > tests/examples/nn/resnet20_step.json"""
+    /usr/bin/python3 tests/examples/nn/resnet20_step.py > tests/examples/nn/resnet20_step.json
+"""
 import json
 import pathlib
 import sys
