@@ -90,7 +90,7 @@ def parse_arguments():
         options.sizes = [1024] if options.busy else sorted(map(int, options.sizes.split(","))) if options.sizes else \
             QUICK_SIZES if options.quick else SIZES
     except ValueError:
-        parser.error(f"--sizes {options.sizes} has what is no number of bytes")
+        parser.error(f"--sizes {options.sizes} has a value that is no number of bytes")
     options.ops = ("step",) if options.busy else tuple(options.ops.split(",")) if options.ops else OPS
     if unknown := set(options.ops) - {"step", *OPS}:
         parser.error(f"--ops has {sorted(unknown)[0]} (they are {', '.join(OPS)})")

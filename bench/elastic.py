@@ -244,7 +244,7 @@ def states(megabytes, rounds):
                 worker.end()
             told = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
             if told is None:
-                raise Failure(f"no member tells how long the copy of the state took: {joined.errors}")
+                raise Failure(f"no member reports the time of the state's copy: {joined.errors}")
             by_us.append(float(told.group(1)) * 1e-3)
         finally:
             job.close()

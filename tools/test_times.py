@@ -89,7 +89,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=4 * (os.cpu_count() or 1), help="tests at a time (default: 4 a core)")
     parser.add_argument("--least", type=float, default=0, metavar="S", help="print only tests of at least S processor seconds")
     parser.add_argument("--json", type=pathlib.Path, help="write all rows there, too")
-    parser.add_argument("--log", type=pathlib.Path, default=pathlib.Path("test_times.log"), help="what the tests printed")
+    parser.add_argument("--log", type=pathlib.Path, default=pathlib.Path("test_times.log"), help="the output of the tests")
     arguments, selection = parser.parse_known_args()
     tests = tests_of(arguments.build, selection)
     if not tests:

@@ -47,7 +47,7 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
     out, made = pathlib.Path(out), []
     for run in plan:
         if run.template.launcher.kind in ("simgrid", "hosts"):
-            raise Refusal(f"template '{run.template.name}' has hosts that are simulated or namespaces (a cluster has hosts of its own); leave it out")
+            raise Refusal(f"template '{run.template.name}' has simulated hosts or namespaces (a cluster has real hosts); leave it out")
         if elastic and run.template.launcher.kind in ("local", "torchrun", "tensorflow"):
             raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is {run.template.launcher.kind}), which a cluster cannot let "
                           "come and go; leave --elastic out, or give it the launcher mpirun")
@@ -160,7 +160,7 @@ def kubernetes(run, results, image, elastic, share):
     if not image:
         raise Refusal("pods need an image (--image is left out); build one with packaging/Dockerfile and name it")
     if elastic and share.queue:
-        raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
+        raise Refusal("the pods of an elastic job are not admitted together (--queue needs a job with a fixed size); leave --queue or --elastic out")
     if elastic:
         words, variables, output = _command(run, results)
         yield f"{run.id}.yaml", documents(pods.Pods(run, image, words, variables, output, results, secret=SECRET).elastic(), untried=False)

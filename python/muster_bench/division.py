@@ -44,6 +44,6 @@ def division_of(file, changes, asked):
         raise Refusal(f"{changes[0]} would change the closed preset '{file.name}' (its results are only "
                       "comparable as it is); add --division open")
     if locked().get(file.name) != digest(file.content):
-        raise Refusal(f"'{file.path.name}' says that it is the closed preset '{file.name}' but is not what was published "
+        raise Refusal(f"'{file.path.name}' claims to be the closed preset '{file.name}' but differs from the published file "
                       f"(its digest differs); write division: open, or take the file from {PRESETS}")
     return "closed"

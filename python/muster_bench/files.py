@@ -161,7 +161,7 @@ class Digests:
                 self.known[str(path)] = [sign, made]
             return made
         except OSError as error:
-            raise Refusal(f"cannot read '{path}' ({error.strerror}); the runs are named by what is in it") from error
+            raise Refusal(f"cannot read '{path}' ({error.strerror}); the names of runs depend on its content") from error
 
     @staticmethod
     def _of_file(path):

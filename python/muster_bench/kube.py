@@ -23,7 +23,7 @@ BEFORE_1_21 = {"/apis/policy/v1": "/apis/policy/v1beta1"}
 LOOK = 0.3            # seconds between two checks of the pods
 PATIENCE = 10.0       # for one reply; for ranks that should end after another rank has ended
 HOPELESS = ("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("already exists", "another run of this name is there: wait, or kubectl delete it"),
+REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("already exists", "another run has this name: wait, or kubectl delete it"),
             ("is forbidden", "apply kubernetes-role.yaml of muster-bench, and bind it to this user"), ("namespaces ", "kubectl create namespace"),
             ("Unauthorized", "log in again"), ("mage", "name an image that the nodes can pull (image, pull-secret)"),
             ("secret", "kubectl create secret generic NAME"), ("persistentvolumeclaim", "create the claim that the launcher names as its volume"),
@@ -128,7 +128,7 @@ class Cluster:
         until = time.monotonic() + 60
         while self.remove(selector):
             if time.monotonic() > until:
-                raise Failed(f"what is left of an earlier start does not go away ({selector}); look with kubectl get all,pvc -l {selector}")
+                raise Failed(f"objects of an earlier start are not removed ({selector}); look with kubectl get all,pvc -l {selector}")
             time.sleep(LOOK)
 
 

@@ -311,8 +311,8 @@ def _environment(environments):
     rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(one.get(name))}</td>' for one in environments[-4:]]]
             for name in names]
     header = ["", *[f"start {number}" for number in range(max(1, len(environments) - 3), len(environments) + 1)]]
-    return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is that of the "
-                                             "middle half over the median.")
+    return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is the middle "
+                                             "half's, over the median.")
 
 
 def _environment_cell(value):

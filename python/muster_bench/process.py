@@ -61,7 +61,7 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     else:
         made = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
                                f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
-                               "interrupted": "the runner was told to stop"}[ended])
+                               "interrupted": "the runner was asked to stop"}[ended])
     keeper.join(5.0)
     if ended is None and look is not None:
         look()   # reads the last lines: other trials are compared with them

@@ -57,7 +57,7 @@ class Progress:
         return total / max(1, min(self._jobs, len(self._waiting)))
 
     def interrupted(self):
-        self.say(f"stopped: {len(self._waiting)} runs are left; the same command goes on")
+        self.say(f"stopped: {len(self._waiting)} runs are left; the same command continues")
 
     def end(self, groups, entries, folder, forms):
         failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}

@@ -71,7 +71,7 @@ class Runner:
     def _take_in(self, run, progress):
         home, log = self.folder / "experiments" / run.id, self._log_of(run)
         if not log.is_file():
-            progress.say(f"{run.id}: nothing was left of it: not run yet")
+            progress.say(f"{run.id}: it has no results: not run yet")
             return
         # the ranks of an elastic job have no script that writes it
         said = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()
@@ -79,7 +79,7 @@ class Runner:
             progress.say(f"{run.id}: has not ended yet")
             return
         if not said and not run.template.read:
-            progress.say(f"{run.id}: does not say whether it ended well (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
+            progress.say(f"{run.id}: has no exit status (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
             return
         found, status, why = None, "crash", _with_last_line(f"it ended with status {said}", log)
         if said in ("", "0"):
@@ -239,7 +239,7 @@ class Runner:
             found = None
         depends, written = seen.kept(depends, self._seen(run))
         for name in written:
-            progress.say(f"{run.id}: '{name}' was changed while it ran, so it does not run again for that; name what it reads among its inputs")
+            progress.say(f"{run.id}: '{name}' was changed while it ran, so later changes do not repeat the run; name the files that it reads as its inputs")
         self._held.check()
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet, seen=depends, written=written)
         if self.events:
@@ -298,7 +298,7 @@ class Runner:
         except Unreadable as error:
             return None, error.status, str(error)
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
-            return None, "unreadable", f"what it wrote cannot be used ({type(error).__name__}: {error})"
+            return None, "unreadable", f"its output cannot be used ({type(error).__name__}: {error})"
 
     def _commands(self, run, home, number, commands, log, stop=None, most=float("inf")):
         """Returns the first command that failed, or None. `most` limits the seconds for each command."""

@@ -23,7 +23,7 @@ def values_of(name, value, where):
     numbers = {key: number for key, number in value.items()}
     if not all(isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
                for number in numbers.values()):
-        raise Refusal(f"{where}: the range '{name}' has what is no number ({value}); write such as {{from: 1, to: 8, times: 2}}")
+        raise Refusal(f"{where}: the range '{name}' has a value that is no number ({value}); write such as {{from: 1, to: 8, times: 2}}")
     if "from" not in numbers or "to" not in numbers or ("step" in numbers and "times" in numbers):
         raise Refusal(f"{where}: the range '{name}' needs from, to and one of step and times ({value}); complete it")
     return _range(name, numbers, where)
@@ -59,10 +59,10 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=())
     cases = checked_cases(cases, where)
     for name in axes:
         if name in parameters:
-            raise Refusal(f"{where}: '{name}' is both a parameter and swept (one of them would win); take one away")
+            raise Refusal(f"{where}: '{name}' is both a parameter and swept (one would be ignored); remove one")
     for name in cases[0]:
         if name in parameters or name in axes:
-            raise Refusal(f"{where}: '{name}' is in the cases and beside them (one of them would win); take one away")
+            raise Refusal(f"{where}: '{name}' is both in the cases and outside (one would be ignored); remove one")
     known = [*parameters, *cases[0], *axes]
     for entry in exclude:
         if not isinstance(entry, dict) or not entry:

@@ -216,7 +216,7 @@ def _readers(section):
         inner = Section(entry, f"{section.where}, read {number}")
         kinds = [kind for kind in ("tracker", "benchmark", "log") if isinstance(entry, dict) and kind in entry]
         if len(kinds) != 1:
-            raise Refusal(f"{inner.where} does not say what is read (one of tracker, benchmark and log); "
+            raise Refusal(f"{inner.where} has no reader (tracker, benchmark or log is needed); "
                           "write such as tracker: '{output}/tracker.json'")
         kind = kinds[0]
         if kind == "log":

@@ -38,7 +38,7 @@ class Tracker:
 
     def __init__(self, world_size=1, rank=0, gather=None, goal=None, transport="self", lines=False):
         if world_size > 1 and gather is None:
-            raise ValueError("a tracker of several ranks cannot add up what they measured (gather is left out); give a function")
+            raise ValueError("a tracker with several ranks cannot add up their measurements (gather is missing); give a function")
         if goal is not None and goal[0] not in GOALS:
             raise ValueError(f"no goal is named '{goal[0]}' (known: {', '.join(GOALS)}); write such as ('accuracy', 0.8)")
         self._world_size, self._rank, self._goal, self._transport = world_size, rank, goal, transport

@@ -107,7 +107,7 @@ class Tuner(Runner):
             if self.trouble is not None:
                 raise self.trouble
             if self.stop.is_set():
-                self._progress.say("stopped; the same command goes on")
+                self._progress.say("stopped; the same command continues")
                 return INTERRUPTED
             return self._say_best()
 

@@ -11,10 +11,10 @@ from muster_bench.errors import FINISHED, Refusal, closest, listed
 from . import select, workflow
 from .store import Store
 
-ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, goes on where it was ended, and runs what changed.
+ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, continues after an interruption, and repeats steps with changes.
 
 exit status: 0 all steps ended well, or nothing was to run; 1 some failed; 2 the file, the command line or the folder cannot be used; 3
-another runner works in the folder; 4 no room or no right to write; 130 interrupted, the same command goes on. docs/workflow.md describes
+another runner works in the folder; 4 no room or no right to write; 130 interrupted, the same command continues. docs/workflow.md describes
 files and results."""
 
 
@@ -29,18 +29,18 @@ def parser():
             one.add_argument("kind", choices=kinds)
         one.add_argument("file", metavar="FILE", help="a workflow in YAML")
         one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
-        one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine")
-        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results; what is written for a cluster")
+        one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="a path on this machine")
+        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results, or of the files for a cluster")
         return one
-    run = command("run", run_command, "run what has no result yet, or another one")
+    run = command("run", run_command, "run the steps without a current result")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
     command("watch", watch_command, "run it again by a schedule, when its data changed, or when a git revision moved")
     run.add_argument("--slurm", nargs="?", const="", metavar="WORDS", help='each step is a job of Slurm; with these words for sbatch, such as "--account=physics --qos=low"')
-    command("status", status_command, "what each step is at")
+    command("status", status_command, "show the state of each step")
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
     collect = command("gc", gc_command, "remove results that no step uses")
-    collect.add_argument("--unused", default="14d", metavar="TIME", help="only those that none has used for so long [%(default)s]")
+    collect.add_argument("--unused", default="14d", metavar="TIME", help="only results that were unused for so long [%(default)s]")
     export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")

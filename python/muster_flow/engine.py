@@ -113,7 +113,7 @@ def _snakemake(store, planned, where, variables):
         raise NoRoom(f"the disk of '{store.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); make room and run the same command "
                      "again, what has ended is kept")
     if ended.status == "interrupted":
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
     left = [name for name in planned if not (store.folder / "run" / name).exists()]
     failed = {name: why for name, why in told.failed.items() if name in left}

@@ -186,7 +186,7 @@ def kserve(flow, image, _):
     """Yields the models that the steps with `model` serve, from the folder that the workflow writes them to."""
     found = {step.name: step for step in flow.steps.values() if step.model}
     if not found:
-        raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); give the one that serves model: FOLDER")
+        raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); add model: FOLDER to the step that serves")
     runtime = {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "metadata": {"name": FORMAT}, "spec": {
         "supportedModelFormats": [{"name": FORMAT, "version": "1", "autoSelect": True}], "protocolVersions": ["v1", "v2"],
         "containers": [{"name": "kserve-container", "image": image, "command": ["/opt/muster/examples/serve"],

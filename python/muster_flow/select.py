@@ -25,7 +25,7 @@ def add_arguments(command):
     command.add_argument("--name", required=True, metavar="NAME", help="of the model there")
     command.add_argument("--at-least", type=float, default=0.0, metavar="ACCURACY", help="fail, and leave the old version, if none has it")
     command.add_argument("--ensemble", type=int, default=1, metavar="N", help="publish the best N models, which serve --combine mean serves as one [%(default)s]")
-    command.add_argument("--json", metavar="FILE", help="write what was selected there")
+    command.add_argument("--json", metavar="FILE", help="write the selection to this file")
 
 
 def run(chosen):

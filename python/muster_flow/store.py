@@ -206,7 +206,7 @@ class Store:
                 try:
                     there = self.without(step)
                     found = self.find(there) if there else None
-                    made[step.name] = (found.why or ("it has another result of these inputs",)) if found and (not found.record or not self._in_use(step, found)) else ()
+                    made[step.name] = (found.why or ("a result with these inputs exists",)) if found and (not found.record or not self._in_use(step, found)) else ()
                 except Missing as gone:
                     if self.flow.maker(gone.args[0]) is None:
                         raise Refusal(f"step '{step.name}' needs '{gone}' (no step makes it, and it is not there); make it, or mend the path") from None

@@ -60,7 +60,7 @@ def _watch(section, parameters):
     of = section.section("revision")
     revision = {key: of.get(key, "a text") for key in ("repository", "branch")} if section.free("revision") else {}
     if revision and (parameter := of.get("parameter", "a text", "")) not in ("", *parameters):
-        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the one that is to be the commit')}")
+        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the parameter for the commit')}")
     of.done()
     made = {"schedule": section.get("schedule", "a text", ""), "data": section.get("data", "true or false", False),
             "revision": {**revision, "parameter": parameter} if revision else {}, "every": seconds_of(section.get("every", "a text", "10s"), f"{section.where}: 'every'")}
@@ -126,14 +126,14 @@ def _read_step(section, name, group, parameters, places):
         fill(word, known, section.where)
     if step.training and step.training.epochs and step.training.epochs not in parameters:
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
-                      f"{closest(step.training.epochs, parameters, 'name the one with the number of epochs')}")
+                      f"{closest(step.training.epochs, parameters, 'name the parameter with the number of epochs')}")
     return step
 
 
 def _output(path, key, where):
     made = pathlib.PurePath(path)
     if made.is_absolute() or ".." in made.parts or not made.parts:
-        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it is relative to the folder of results); write a path below it")
     if made.parts[0] in OWN:
         raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (muster-flow has its own '{made.parts[0]}' there); rename it")
     return str(made)
@@ -164,7 +164,7 @@ def _memoize(section):
     age, change = inner.get("max-age", "a text", ""), inner.get("change", "a text", "")
     inner.done()
     if bool(age) == bool(change):
-        raise Refusal(f"{inner.where} is by one of content, max-age and change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
+        raise Refusal(f"{inner.where} is content, max-age or change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
     if age:
         return {"max-age": seconds_of(age, inner.where)}
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", change)

@@ -156,7 +156,7 @@ class Work:
         lines()
         rows.update({row["epoch"]: row for row in lines.series})
         if self.stop.is_set() or (not step.wait and outcome.exit in (-signal.SIGTERM, 128 + signal.SIGTERM)):
-            return ends.End("interrupted", "fail", "it was told to stop"), sampler, outcome.seconds
+            return ends.End("interrupted", "fail", "it was asked to stop"), sampler, outcome.seconds
         if outcome.status == "enough":
             return decided[0], sampler, outcome.seconds
         missing = next((path for paths in step.inputs.values() for path in paths if not (self.store.folder / path).exists()), "")

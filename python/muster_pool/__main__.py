@@ -9,8 +9,8 @@ from muster_bench.entry import start
 
 ABOUT = """Runs the services of KServe's InferenceService on this machine: HAProxy in front, and as many replicas as they need.
 
-SIGHUP reads the files again, SIGTERM ends it when what has come is answered. Killed, it leaves replicas and HAProxy at
-work, and the same command takes them over.
+SIGHUP reads the files again, SIGTERM ends it after the received requests are answered. If it is killed, replicas and HAProxy
+continue, and the same command takes them over.
 
 exit status: 0 drained; 2 the files or the command line cannot be used; 3 another muster-pool has the folder of --state; 4 no
 room or no right to write. docs/serving.md describes the files."""

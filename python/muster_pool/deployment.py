@@ -43,7 +43,7 @@ class Deployment:
         self.service = self.scaler.service = service
         if service.revision == self.current:
             if self.next is not None:
-                self.say(f"revision {self.next.id} is taken back (the file has the one before)")
+                self.say(f"revision {self.next.id} is taken back (the file has the previous revision)")
             self.next = None
         elif self.is_canary() and service.revision.id == self.refused:
             self.say(f"revision {self.refused} was taken back and gets no share; change it, or leave canaryTrafficPercent out")

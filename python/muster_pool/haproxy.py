@@ -98,7 +98,7 @@ def _callers(folder, service):
     lines = [f"http-request set-var(txn.caller) str({limited}) if of-{name} !{has_key}"]
     if service.keys:
         lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if of-{name} {has_key}",
-                  f"http-request return status 401 {_error('authorization: is no key of this service')} if of-{name} !{known}"]
+                  f"http-request return status 401 {_error('authorization: this service has no such key')} if of-{name} !{known}"]
     return lines + [f"use_backend %[var(txn.caller)] if of-{name} {known}"]
 
 

@@ -28,7 +28,7 @@ class Pool:
         self.members = {each.name: Member(self, each) for each in self.described.trainings.values()}
         self.folder = make_folder(chosen.state).absolute()
         if len(str(self.folder)) > LONGEST_PATH:
-            raise Refusal(f"--state cannot be '{self.folder}' (sockets in it have addresses, of which a system has short ones); give a path of "
+            raise Refusal(f"--state cannot be '{self.folder}' (addresses of Unix sockets are short); give a path of "
                           f"at most {LONGEST_PATH} letters")
         self.lock = FolderLock(self.folder)
         self.deployments = {}
@@ -179,7 +179,7 @@ class Pool:
             described = read(self.files, self.cores)
             for name, each in self.deployments.items():
                 if name in described.services and described.services[name].is_grpc != each.service.is_grpc:
-                    raise Refusal(f"{name} cannot change between http1 and h2c while its replicas run (HAProxy speaks one of them to all); rename it")
+                    raise Refusal(f"{name} cannot change between http1 and h2c while its replicas run (HAProxy uses one protocol for all); rename it")
             self.described = described
         except Refusal as error:
             self.say(f"the files are left as they were: {error}")

@@ -99,7 +99,7 @@ def listening(option, address, is_again):
             _attach(made, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
         return made
     except (OSError, ValueError) as error:
-        raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give HOST:PORT of this machine that is free") from error
+        raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give a free HOST:PORT of this machine") from error
 
 
 def _listeners(family, host, port):

@@ -139,8 +139,8 @@ class Refused(Served):
         (self.folder / "secret").write_text("secret")
         (run / "output" / "1" / "way-out").symlink_to(self.folder / "secret")
         to = "/api/runs/done/run-12345678"
-        for body, says in ((b"{", "no JSON"), (b"\xff", "no JSON"), (b"[" * 100000, "no JSON"), ([], "a list"), ({}, "does not say what is started"), ({"command": 5}, "'command' cannot be '5'"),
-                           ({"command": "true", "preset": "mlbench-2a"}, "does not say what"), ({"command": "true", "ranks": -1}, "ranks cannot be -1"), ({"command": "true", "shell": 1}, "unknown key 'shell'"),
+        for body, says in ((b"{", "no JSON"), (b"\xff", "no JSON"), (b"[" * 100000, "no JSON"), ([], "a list"), ({}, "starts no run"), ({"command": 5}, "'command' cannot be '5'"),
+                           ({"command": "true", "preset": "mlbench-2a"}, "starts no run"), ({"command": "true", "ranks": -1}, "ranks cannot be -1"), ({"command": "true", "shell": 1}, "unknown key 'shell'"),
                            ({"command": "true", "launcher": "kubernets"}, "unknown launcher"), ({"command": "true {nothing}"}, "unknown placeholder '{nothing}'"),
                            ({"command": "no-such-program"}, "there is no such program"), ({"command": "'"}, "quot"), ({"command": "true", "goal": {"metric": "luck"}}, "unknown metric 'luck'")):
             with self.subTest(body=body):

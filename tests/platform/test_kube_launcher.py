@@ -165,7 +165,7 @@ spec: {{accessModes: [ReadWriteMany], storageClassName: small, resources: {{requ
         with subprocess.Popen([*PROGRAM, "run", file, "--out", self.out / "first"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
             try:
                 await_until(lambda: items("pods", "-l", "muster-bench/run"), "it does not start")
-                self.assertRegex(self.why(file), "already exists.*another run of this name")
+                self.assertRegex(self.why(file), "already exists.*another run has this name")
             finally:
                 first.send_signal(signal.SIGINT)
         self.assertEqual(first.returncode, 130)

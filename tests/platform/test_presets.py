@@ -225,7 +225,7 @@ class Divisions(Case):
         self.assertIn("closed division", self.bench("run", same, "--dry-run", *self.place).stdout)
         for old, new in (("seconds 7200", "seconds 900"), ("compress: none", "compress: [none, qsgd8]"), ("name: mlbench-1a", "name: mlbench-2a")):
             copy = self.write("copy.yaml", text.replace(old, new))
-            self.refused("run", copy, "--dry-run", *self.place, says="is not what was published")
+            self.refused("run", copy, "--dry-run", *self.place, says="differs from the published file")
 
     def test_an_open_file_cannot_claim_to_be_closed(self):
         self.refused("run", self.experiment(["true"]), "--dry-run", "--division", "closed", says="of the open division")

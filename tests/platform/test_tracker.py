@@ -125,7 +125,7 @@ class Reports(Case):
         self.assertIsNone(json.loads(kept.read_text())["epochs"][0]["val_accuracy"])
 
     def test_refused(self):
-        for wrong, says in ((lambda: Tracker(2), "gather is left out"), (lambda: Tracker(goal=("acc", 1)), "known: accuracy"),
+        for wrong, says in ((lambda: Tracker(2), "gather is missing"), (lambda: Tracker(goal=("acc", 1)), "known: accuracy"),
                             (lambda: Tracker().end_epoch(loss=1), "known: train_loss")):
             with self.assertRaisesRegex(ValueError, says):
                 wrong()

@@ -227,8 +227,8 @@ class Refused(Tuned):
             with self.subTest(tune=tune):
                 self.refused("tune", self.file(tune), "--out", "out", says=says)
         path = self.file(GRID)
-        self.refused("tune", self.experiment(["true"]), "--out", "out", says="does not say what is searched")
-        self.refused("tune", path, "--out", "out", "--only", "alpha=1", says="--only is of no use")
+        self.refused("tune", self.experiment(["true"]), "--out", "out", says="has no search")
+        self.refused("tune", path, "--out", "out", "--only", "alpha=1", says="--only cannot restrict a search")
         self.refused("tune", path, "--out", "out", "--trials", "0", says="are 1 or more")
         self.assertFalse((self.folder / "out").exists())
         path.write_text(path.read_text().replace("search: {", "search: {repeats: 2, "))

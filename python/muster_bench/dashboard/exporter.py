@@ -53,12 +53,12 @@ class Exporter:
             if row["epoch"] is not None:
                 put("muster_run_epoch", "The last epoch that has ended", labels, values, row["epoch"])
             for name, value in {**row["metrics"], **found["results"]}.items():
-                put(f"muster_run_{PLAIN.sub('_', name)}", "Of the result; of the last epoch while the run goes on", labels, values, value)
+                put(f"muster_run_{PLAIN.sub('_', name)}", "From the result; from the last epoch while the run is active", labels, values, value)
             for worker in found["workers"]:
                 for name, text in (("cpu", "Processors in use"), ("memory", "Resident bytes"), ("network", "Bytes a second that its host received and sent")):
                     if worker[name]:
                         put(f"muster_worker_{name}", text, [*labels, "worker"], [*values, worker["worker"]], worker[name][-1][1])
             for name, workers in found["posted"].items():
                 for worker, points in workers.items():
-                    put(f"muster_posted_{PLAIN.sub('_', name)}", "What a worker has posted last", [*labels, "worker"], [*values, worker], points[-1][1])
+                    put(f"muster_posted_{PLAIN.sub('_', name)}", "The last value that a worker has posted", [*labels, "worker"], [*values, worker], points[-1][1])
         yield from families.values()

@@ -118,7 +118,7 @@ class Runs:
         self.home(folder, name)
         if row := self._row(folder, name, holder(self.folder / folder)):
             return row
-        raise Missing(f"the run '{name}' has only begun (nothing is known of it yet); ask again")
+        raise Missing(f"the run '{name}' has just begun (it has no data yet); ask again")
 
     def _series(self, folder, home, result):
         """Returns a row for each epoch: from the result, or else from the lines that the run has printed."""
@@ -258,7 +258,7 @@ def files_in(home, paths):
 
 
 def _unreadable(error):
-    return {"status": "unreadable", "why": f"its files have another form than those of a run ({type(error).__name__}: {_text(str(error))[:200]})"}
+    return {"status": "unreadable", "why": f"its files do not have the form of a run ({type(error).__name__}: {_text(str(error))[:200]})"}
 
 
 def _is_digits(text):

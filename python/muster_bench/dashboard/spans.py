@@ -55,7 +55,7 @@ class Traces:
 
     def trace(self, id_):
         if not HEX.fullmatch(id_) or not (self._folder / id_).exists():
-            raise Missing(f"there is no trace '{id_[:80]}' (none of its spans has come); take one of /api/traces")
+            raise Missing(f"there is no trace '{id_[:80]}' (no span of it was received); take one of /api/traces")
         spans = sorted(_spans_of(self._folder / id_), key=lambda span: span["timestamp"])
         return {**_summary(id_, spans), "spans": spans[:MOST_SPANS]}
 

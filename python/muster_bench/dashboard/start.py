@@ -46,7 +46,7 @@ class Starter:
         section = Section(request, "the request")
         preset, command = section.get("preset", "a text", ""), section.get("command", "a text", "").strip()
         if bool(preset) == bool(command):
-            raise Refusal("the request does not say what is started (it is a preset or a command); give one of both")
+            raise Refusal("the request starts no run (it needs either a preset or a command); give one")
         known = [path.stem for path in PRESETS.glob("*.yaml")]
         if preset and preset not in known:
             raise Refusal(f"there is no preset '{preset[:80]}' (known: {listed(sorted(known))}); {closest(preset, known, 'take one of these')}")

@@ -12,7 +12,7 @@ CHANNELS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", required=True, choices=("logistic", "resnet20", "vgg16"))
-    parser.add_argument("--data", required=True, help="a folder: CIFAR-10's files, or those that make() writes")
+    parser.add_argument("--data", required=True, help="a folder: CIFAR-10's files, or the files of make()")
     parser.add_argument("--json", required=True)
     parser.add_argument("--alpha", type=float, default=200.0, help="logistic: alpha / sqrt(t)")
     for name, value in (("epochs", 1), ("batch", 100), ("seed", 1), ("steps", 0), ("ranks", 1)):
