@@ -204,17 +204,17 @@ def plain_tcp(size):
             to.sendall(bytes(size))
             to.recv(1)
         os._exit(0)
-    came, _ = door.accept()
+    connection, _ = door.accept()
     memory = memoryview(bytearray(size))
     memory[::4096] = bytes(len(memory[::4096]))  # touches its pages
     at, began = 0, None
     while at < size:
-        at += came.recv_into(memory[at:])
+        at += connection.recv_into(memory[at:])
         began = began or time.monotonic()
     took = time.monotonic() - began
-    came.send(b"!")
+    connection.send(b"!")
     os.waitpid(child, 0)
-    came.close()
+    connection.close()
     door.close()
     return took
 
@@ -242,10 +242,10 @@ def states(megabytes, rounds):
             for worker in job.crew:
                 worker.process.kill()
                 worker.end()
-            told = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
-            if told is None:
+            state_line = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
+            if state_line is None:
                 raise Failure(f"no member reports the time of the state's copy: {joined.errors}")
-            by_us.append(float(told.group(1)) * 1e-3)
+            by_us.append(float(state_line.group(1)) * 1e-3)
         finally:
             job.close()
     return by_us, plain, pause

@@ -65,11 +65,11 @@ class Process:
     def listen(self):
         """Reads the lines since the last call."""
         *lines, self.rest = (self.rest + (self.process.stdout.read() or b"")).split(b"\n")
-        came = [line.decode() for line in lines]
-        self.says += came
-        if self.begun is None and any(line.startswith("begins") for line in came):
+        fresh = [line.decode() for line in lines]
+        self.says += fresh
+        if self.begun is None and any(line.startswith("begins") for line in fresh):
             self.begun = time.monotonic()
-        return came
+        return fresh
 
     def is_over(self):
         return self.process.poll() is not None
@@ -99,10 +99,10 @@ class Muster:
         self.beside += [self.start(rank) for rank in range(options.ranks, self.all)]
 
     def start(self, rank):
-        how = {} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
+        variables = {} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
         words = [] if self.mode == "allreduce" else ["--servers", SERVERS, "--timeout", LEASE]
         return Process([options.build / "tests/train/test_leased", "--mode", self.mode, *words, *WORDS], RANK=str(rank),
-                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, MUSTER_ELASTIC="on", **how)
+                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, MUSTER_ELASTIC="on", **variables)
 
     def join(self, rank=None):
         self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
@@ -170,17 +170,17 @@ def run(system, mode, with_faults):
                     return problem(job, "it does not begin")
                 time.sleep(0.01)
             begin = time.monotonic()
-            due, missing, told = begin + options.interval, 0, None
-            while told is None:
+            due, missing, summary = begin + options.interval, 0, None
+            while summary is None:
                 for one in job.workers:
-                    told = told or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
+                    summary = summary or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
                 now = time.monotonic()
                 if now > begin + 2 * options.seconds + 60:
                     saved = [int(line.split()[-1]) for one in job.workers for line in one.says if line.startswith("saved")]
                     if not saved:
                         return problem(job, "it is not over")
-                    told = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
-                if all(one.is_over() for one in job.workers) and told is None:
+                    summary = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
+                if all(one.is_over() for one in job.workers) and summary is None:
                     return problem(job, "its ranks have ended early")
                 if with_faults and now >= due:
                     if missing % 2 and job.joins:
@@ -188,9 +188,9 @@ def run(system, mode, with_faults):
                         faults["join"] += 1
                         missing = 0
                     else:
-                        how = draw.choice(["SIGKILL", "SIGSTOP"])
-                        job.lose(draw, getattr(signal, how))
-                        faults[how] += 1
+                        signal_name = draw.choice(["SIGKILL", "SIGSTOP"])
+                        job.lose(draw, getattr(signal, signal_name))
+                        faults[signal_name] += 1
                         missing += 1
                     due += options.interval
                 time.sleep(0.005)
@@ -198,18 +198,18 @@ def run(system, mode, with_faults):
         finally:
             for one in job.workers + job.beside:
                 one.close()
-    wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled(?:, (\d+) left)?", told)
+    wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled(?:, (\d+) left)?", summary)
     lost, doubled, left = (float(word or 0) for word in wrong.groups()) if wrong else (0.0, 0.0, 0.0)
     return {**faults, "seconds": end - begin, "live_rank_seconds": job.live_seconds(begin, end), "samples": options.samples * epochs - lost - left,
             "lost": lost, "doubled": doubled}
 
 
-def problem(job, what):
-    for one in job.workers + job.beside:
-        one.errors.seek(0)
-    tail = [f"{one.pid} {one.process.poll()} {one.says[-2:]} {one.errors.read()[-600:].decode()}" for one in job.workers]
+def problem(job, message):
+    for member in job.workers + job.beside:
+        member.errors.seek(0)
+    tail = [f"{member.pid} {member.process.poll()} {member.says[-2:]} {member.errors.read()[-600:].decode()}" for member in job.workers]
     print("\n".join(tail), file=sys.stderr)
-    return {"problem": what}
+    return {"problem": message}
 
 
 systems = [(f"muster, {mode}", Muster, mode) for mode in options.modes.split(",") if mode]

@@ -24,10 +24,10 @@ def peak_of(*words):
     """Returns MiB and seconds of a program."""
     began = time.monotonic()
     process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    said = process.stdout.read() + process.stderr.read()
+    output = process.stdout.read() + process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
     if status != 0:
-        raise SystemExit(f"{words} has ended with {status}: {said}")
+        raise SystemExit(f"{words} has ended with {status}: {output}")
     return used.ru_maxrss / 1024, time.monotonic() - began
 
 
@@ -97,13 +97,13 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         folder = pathlib.Path(place)
         folder.chmod(0o755)
-        for name, row, how in (("csv", lambda x, y: f"{y},{','.join(x)}\n", "label=y"),
-                               ("libsvm", lambda x, y: f"{y} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + "\n", "layout=dense")):
+        for name, row, options_text in (("csv", lambda x, y: f"{y},{','.join(x)}\n", "label=y"),
+                                        ("libsvm", lambda x, y: f"{y} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + "\n", "layout=dense")):
             if name not in only:
                 continue
             table = folder / f"table.{name}"
             write_text(table, row, size)
-            measure(name, f"{name}:{table}?{how}", options.build, folder, table.stat().st_size)
+            measure(name, f"{name}:{table}?{options_text}", options.build, folder, table.stat().st_size)
             table.unlink()
         if "postgres" not in only or not list(pathlib.Path("/usr/lib/postgresql").glob("*/bin")):
             return

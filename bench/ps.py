@@ -46,8 +46,8 @@ def ours(transport, servers, workers, more=()):
                      transport, "--servers", servers, "--replicas", 0, *more])
 
 
-def lite(what):
-    take(f"ps-lite {what}", ["bash", options.ps_lite / "tests/local.sh", 1, 1, options.ps_lite / "ps_lite", what],
+def lite(words):
+    take(f"ps-lite {words}", ["bash", options.ps_lite / "tests/local.sh", 1, 1, options.ps_lite / "ps_lite", words],
          env={**os.environ, "DMLC_INTERFACE": "lo"})
 
 

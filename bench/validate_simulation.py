@@ -58,7 +58,7 @@ class Machine:
         """Returns seconds, bytes a second, seconds to add up a byte."""
         found = [json.loads(self.real("src/programs/muster-info", "--transport", "mpi", "--calibrate", "--json"))["constants"]
                  for _ in range(rounds)]
-        latency, per_byte, reduction = (min(one[name] for one in found) for name in ("latency", "per_byte", "reduce_per_byte"))
+        latency, per_byte, reduction = (min(measured[name] for measured in found) for name in ("latency", "per_byte", "reduce_per_byte"))
         return latency, 1 / per_byte, reduction
 
 
@@ -76,14 +76,14 @@ def sums(machine, latency, bandwidth, reduction, rounds):
             _, contender, _, size, *_ = name.split("/")
             times[contender.removeprefix("muster_mpi_"), int(size)].append(row["least_us"] * 1e-6)
     print(f"\nallreduce, 2 ranks, microseconds\n{'algorithm':20} {'bytes':>9} {'real':>10} {'simulated':>10} {'model':>10} {'sim/real':>9}")
-    for how in ALGORITHMS:
+    for algorithm in ALGORITHMS:
         for size in SIZES:
-            if (how, size) not in times:
+            if (algorithm, size) not in times:
                 continue
-            real = min(times[how, size])
-            found = machine.simulated(latency, bandwidth, "allreduce", "--bytes", size, "--how", how, "--per-host", 1, "--latency",
+            real = min(times[algorithm, size])
+            found = machine.simulated(latency, bandwidth, "allreduce", "--bytes", size, "--how", algorithm, "--per-host", 1, "--latency",
                                       latency, "--bandwidth", bandwidth, "--reduction", reduction)
-            print(f"{how:20} {size:9} {real * 1e6:10.1f} {found['seconds'] * 1e6:10.1f} {found['model'] * 1e6:10.1f} "
+            print(f"{algorithm:20} {size:9} {real * 1e6:10.1f} {found['seconds'] * 1e6:10.1f} {found['model'] * 1e6:10.1f} "
                   f"{found['seconds'] / real:9.2f}", flush=True)
 
 

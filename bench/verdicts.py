@@ -59,28 +59,28 @@ def session(folder, name, chosen, epochs):
 
 
 def main():
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("build", type=pathlib.Path)
-    made.add_argument("--sessions", type=int, default=7)
-    made.add_argument("--slower", type=int, default=3)
-    made.add_argument("--repeats", type=int, default=5)
-    made.add_argument("--apart", action="store_true", help="one session after the other")
-    made.add_argument("--out", type=pathlib.Path)
-    chosen = made.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--sessions", type=int, default=7)
+    parser.add_argument("--slower", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--apart", action="store_true", help="one session after the other")
+    parser.add_argument("--out", type=pathlib.Path)
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-verdicts-") as held:
         folder = (chosen.out or pathlib.Path(held)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         epochs = a_tenth_longer(chosen)
         slower = [session(folder, f"slower{n}", chosen, epochs) for n in range(chosen.slower)]
         same = [session(folder, f"same{n}", chosen, EPOCHS) for n in range(chosen.sessions)]
-        for some in [[one] for one in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
+        for some in [[each] for each in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
             if status := run_side_by_side(some):
                 sys.exit(status)
-        slower, same = ([compare.load(one.folder) for one in some] for some in (slower, same))
-    for what, pairs in (("the same twice", itertools.combinations(same, 2)),
-                        (f"a tenth longer ({epochs} epochs for {EPOCHS})", itertools.product(same, slower))):
+        slower, same = ([compare.load(each.folder) for each in some] for some in (slower, same))
+    for title, pairs in (("the same twice", itertools.combinations(same, 2)),
+                         (f"a tenth longer ({epochs} epochs for {EPOCHS})", itertools.product(same, slower))):
         rows = [row for pair in pairs for row in compare.compare(*pair)[0]]
-        print(f"{what}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
+        print(f"{title}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
 
 
 if __name__ == "__main__":

@@ -42,10 +42,10 @@ def main():
                                               f"    outputs: {{made: 'made/{{n}}'}}\n    each:\n{each}")
             by_hand.append(timed(["snakemake", "--cores", "all", "--scheduler", "greedy", "--quiet"], folder))
             by_flow.append(timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder))
-            again, _, said = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
-            assert "nothing to run" in said, said
-    more, more_used = ((min(one[which] for one in by_flow) - min(one[which] for one in by_hand)) / chosen.steps * 1000 for which in (0, 1))
-    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{one[0]:.2f}' for one in by_hand)} s, muster-flow {', '.join(f'{one[0]:.2f}' for one in by_flow)} s: "
+            again, _, output = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
+            assert "nothing to run" in output, output
+    more, more_used = ((min(times[which] for times in by_flow) - min(times[which] for times in by_hand)) / chosen.steps * 1000 for which in (0, 1))
+    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{times[0]:.2f}' for times in by_hand)} s, muster-flow {', '.join(f'{times[0]:.2f}' for times in by_flow)} s: "
           f"{more:.0f} ms a step more, of processors {more_used:.0f} ms (of the shortest runs); a second run {again:.2f} s")
     with tempfile.TemporaryDirectory(prefix="muster-workflow-") as name:
         folder = pathlib.Path(name)
@@ -57,12 +57,12 @@ def main():
                 (entry / "record.json").write_text("{}")
                 os.utime(entry, (0, 0))
             os.sync()
-            took, used, said = timed(words, folder)
+            took, used, output = timed(words, folder)
             begin = time.monotonic()
             while list((folder / "out").glob("store/.*")):
                 time.sleep(0.05)
             behind = time.monotonic() - begin
-            print(f"{said.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors; {behind:.2f} s behind)", flush=True)
+            print(f"{output.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors; {behind:.2f} s behind)", flush=True)
 
 
 if __name__ == "__main__":

@@ -156,8 +156,8 @@ class Tree:
 
     def compile(self, chosen):
         """Builds the programs that the tests with these names run."""
-        made = rooms.outputs(self.build)
-        targets = rooms.programs_of(rooms.listed(self.build), chosen, self.build, made) & set(made.values())
+        outputs = rooms.outputs(self.build)
+        targets = rooms.programs_of(rooms.listed(self.build), chosen, self.build, outputs) & set(outputs.values())
         if not targets:
             return True
         done = subprocess.run(["cmake", "--build", str(self.build), "--parallel", str(CORES), "--target", *sorted(targets)],

@@ -94,15 +94,15 @@ def listed(build):
 
 def outputs(build):
     """Returns {file: target} of the files that a configured build makes, by CMake's file API."""
-    made, reply = {}, pathlib.Path(build) / ".cmake/api/v1/reply"
+    targets, reply = {}, pathlib.Path(build) / ".cmake/api/v1/reply"
     for file in reply.glob("target-*.json"):
         target = json.loads(file.read_text())
         if "LIBRARY" in target["type"] or target["type"] == "EXECUTABLE":
-            made |= {str(pathlib.Path(build) / one["path"]): target["name"] for one in target.get("artifacts", [])}
-    return made
+            targets |= {str(pathlib.Path(build) / artifact["path"]): target["name"] for artifact in target.get("artifacts", [])}
+    return targets
 
 
-def programs_of(tests, chosen, build, made):
+def programs_of(tests, chosen, build, targets_of):
     """Returns the targets that the tests with these names run. A folder argument of a test means the programs in it;
     any other path in the build means all programs except the programs of the tests, because the scripts of users may
     run them."""
@@ -121,9 +121,9 @@ def programs_of(tests, chosen, build, made):
         words = [*by_name[name]["command"], *settings.get("ENVIRONMENT", []), *settings.get("ENVIRONMENT_MODIFICATION", [])]
         for place in re.findall(re.escape(str(build)) + r"[\w./+-]*", "\n".join(words)):
             place = place.rstrip("./")
-            beside = {target for file, target in made.items() if file.rpartition("/")[0] == place}
-            if place in made:
-                wanted.add(made[place])
+            beside = {target for file, target in targets_of.items() if file.rpartition("/")[0] == place}
+            if place in targets_of:
+                wanted.add(targets_of[place])
             else:
-                wanted |= beside or {target for file, target in made.items() if not file.startswith(f"{build}/tests/")}
+                wanted |= beside or {target for file, target in targets_of.items() if not file.startswith(f"{build}/tests/")}
     return wanted

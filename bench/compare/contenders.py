@@ -47,9 +47,9 @@ def ways(mpi, busy):
         over_tcp = {"tcp": dict([TUNING], **TCP[mpi])} if mpi in TCP else {}
         return {"tuned": dict([TUNING]), "": {}, **over_tcp}
     if mpi.startswith("openmpi"):  # the waiting mode matters; by default it yields if there are more ranks than cores
-        return {how: {"OMPI_MCA_mpi_yield_when_idle": str(value)} for value, how in enumerate(("spins", "yields"))}
+        return {waiting: {"OMPI_MCA_mpi_yield_when_idle": str(value)} for value, waiting in enumerate(("spins", "yields"))}
     if mpi == "impi":
-        return {how: {"I_MPI_THREAD_YIELD": value} for how, value in (("spins", "0"), ("yields", "3"))}
+        return {waiting: {"I_MPI_THREAD_YIELD": value} for waiting, value in (("spins", "0"), ("yields", "3"))}
     return {"": {}}
 
 

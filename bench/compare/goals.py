@@ -100,8 +100,8 @@ def judge(results, cores):
                 line = Line(f"{op}, {ranks} ranks, {kind}", "openmpi_tuned", "every size", ROOTED)
                 each = [compared(times, op, contender, ["openmpi"], [size],
                                  dataclasses.replace(line, band=f"{bytes_text(size)}, the worst")) for size in sizes]
-                known = [one for one in each if one.ratio is not None]
-                lines.append(min(known, key=lambda one: one.ratio, default=line))
+                known = [measured for measured in each if measured.ratio is not None]
+                lines.append(min(known, key=lambda measured: measured.ratio, default=line))
     return lines
 
 
@@ -137,7 +137,7 @@ def fill(line, times, op, contender, peers, sizes):
         return line
     if left_out:
         line.band += f", without {', '.join(map(bytes_text, left_out))}"
-    ours = [one for one, size in zip(ours, sizes) if met[size]]
+    ours = [seconds for seconds, size in zip(ours, sizes) if met[size]]
     theirs = [met[size] for size in sizes if met[size]]
     ratios = [{peer: [slow / fast for slow, fast in zip(rounds, own)] for peer, rounds in of_size.items()}
               for own, of_size in zip(ours, theirs)]

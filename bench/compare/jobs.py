@@ -120,5 +120,5 @@ class Job:
     def _last_error(self):
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip(" -\n")]
-        told = [line for line in lines if "error" in line.lower()]
-        return (told or lines or ["it said nothing"])[0]
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or ["it said nothing"])[0]

@@ -28,12 +28,12 @@ COPY = "COPY (SELECT * FROM rows ORDER BY id) TO STDOUT (FORMAT binary)"
 
 
 def by_rows(connection, count):
-    made = numpy.empty((count, COLUMNS + 2), numpy.float32)
+    table = numpy.empty((count, COLUMNS + 2), numpy.float32)
     with psycopg.connect(connection) as session, session.cursor().copy(COPY) as copy:
         copy.set_types(["int8"] + ["float4"] * (COLUMNS + 1))
         for k, row in enumerate(copy.rows()):
-            made[k] = row
-    return made
+            table[k] = row
+    return table
 
 
 def by_bytes(connection, count):
@@ -44,10 +44,10 @@ def by_bytes(connection, count):
     with psycopg.connect(connection) as session, session.cursor().copy(COPY) as copy:
         data = b"".join(copy)
     rows = numpy.frombuffer(data, record, count, offset=19)
-    made = numpy.empty((count, COLUMNS + 1), numpy.float32)
+    table = numpy.empty((count, COLUMNS + 1), numpy.float32)
     for i in range(COLUMNS + 1):
-        made[:, i] = rows[f"x{i}"]
-    return made
+        table[:, i] = rows[f"x{i}"]
+    return table
 
 
 def muster(program, connection, more, threads):

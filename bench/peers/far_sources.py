@@ -92,10 +92,10 @@ def make_tfrecords(raw, folder):
 
 
 def run(*words, **environment):
-    said = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, text=True, env=os.environ | environment, check=False, timeout=600)
-    if said.returncode != 0:
-        sys.exit(f"{words} has ended with {said.returncode}")
-    return said.stdout
+    output = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, text=True, env=os.environ | environment, check=False, timeout=600)
+    if output.returncode != 0:
+        sys.exit(f"{words} has ended with {output.returncode}")
+    return output.stdout
 
 
 def servers_of_tests():

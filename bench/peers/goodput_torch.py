@@ -70,14 +70,14 @@ def gradients(ids):
     counted = torch.zeros(words.samples)
     counted[ids] = 1
     time.sleep(len(ids) * words.sample_time * 1e-3)
-    return torch.cat([one.grad.flatten() for one in model.parameters()] + [counted])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()] + [counted])
 
 
 def update(summed):
     with torch.no_grad():
-        parts = summed[:size].split([one.numel() for one in model.parameters()])
-        for one, gradient in zip(model.parameters(), parts):
-            one -= 0.25 * gradient.view_as(one)
+        parts = summed[:size].split([parameter.numel() for parameter in model.parameters()])
+        for parameter, gradient in zip(model.parameters(), parts):
+            parameter -= 0.25 * gradient.view_as(parameter)
         uses.add_(summed[size:])
 
 

@@ -90,8 +90,8 @@ class ffcv_peer:
 
 
 def muster(build, folder, threads):
-    said = subprocess.run([build / "bench/peers/jpeg", folder, str(threads), "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return float(said.split("epoch: ")[1].split()[0])
+    output = subprocess.run([build / "bench/peers/jpeg", folder, str(threads), "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(output.split("epoch: ")[1].split()[0])
 
 
 def main():

@@ -153,9 +153,9 @@ class Bench:
                     found[name].append(ask(name, rows, times[name]) * 1e6)
             middle = {name: statistics.median(each) for name, each in found.items()}
             import numpy  # Debian's, which python3-onnx needs
-            made = [numpy.fromfile(self.folder / f"{name}.out", "float32") for name in running]
+            outputs = [numpy.fromfile(self.folder / f"{name}.out", "float32") for name in running]
             print(f"batch {rows}: " + ", ".join(f"{name} {middle[name]:.1f} us ({min(found[name]):.1f} to {max(found[name]):.1f})" for name in running) +
-                  f"; {middle['onnxruntime'] / middle['muster']:.2f}x onnxruntime; probabilities differ by {abs(made[0] - made[1]).max():.1e} at most", flush=True)
+                  f"; {middle['onnxruntime'] / middle['muster']:.2f}x onnxruntime; probabilities differ by {abs(outputs[0] - outputs[1]).max():.1e} at most", flush=True)
         for each in running.values():
             each.stdin.close()
             each.wait()
@@ -224,8 +224,8 @@ class Bench:
 
             def load(clients, seconds):
                 before = sum(family(running.pid).values())
-                said = subprocess.run(["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "-s", script, url], stdout=subprocess.PIPE, text=True, check=True).stdout
-                count, spent, p50, p99, refused, failed = map(int, re.search("found (.*)", said).group(1).split())
+                output = subprocess.run(["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "-s", script, url], stdout=subprocess.PIPE, text=True, check=True).stdout
+                count, spent, p50, p99, refused, failed = map(int, re.search("found (.*)", output).group(1).split())
                 return {"rate": count / spent * 1e6, "p50": p50 / 1e3, "p99": p99 / 1e3, "cpu": (sum(family(running.pid).values()) - before) / count * 1e3, "failed": refused + failed}
 
             load(5, 1)
@@ -257,11 +257,11 @@ class Bench:
         with self.serving("muster") as load:
             for _ in range(self.arguments.rounds):
                 found["none"].append(load(5, self.arguments.seconds))
-                made = [shutil.copytree(self.folder / "models/cnn/1", self.folder / f"made/{number + k + 1}") for k in range(self.arguments.seconds)]
+                versions = [shutil.copytree(self.folder / "models/cnn/1", self.folder / f"made/{number + k + 1}") for k in range(self.arguments.seconds)]
                 over = threading.Event()
 
                 def add():
-                    for version in made:
+                    for version in versions:
                         version.rename(self.folder / "models/cnn" / version.name)
                         over.wait(1)
                 adding = threading.Thread(target=add)
@@ -269,7 +269,7 @@ class Bench:
                 found["swaps"].append(load(5, self.arguments.seconds))
                 over.set()
                 adding.join()
-                number += len(made)
+                number += len(versions)
         for name, each in found.items():
             print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
 

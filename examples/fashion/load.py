@@ -21,8 +21,8 @@ def ask(connection, path, image, side):
     if answer.status != 200:
         raise OSError(f"status {answer.status}: {body.decode(errors='replace')}")
     length = int(answer.headers["Inference-Header-Content-Length"])
-    said = json.loads(body[:length])
-    return struct.unpack(f"<{(len(body) - length) // 4}f", body[length:]), said["model_version"]
+    description = json.loads(body[:length])
+    return struct.unpack(f"<{(len(body) - length) // 4}f", body[length:]), description["model_version"]
 
 
 class Load:

@@ -26,8 +26,8 @@ BUILD = "cmake --preset release && cmake --build --preset release --parallel"
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    root = argparse.ArgumentParser(prog="muster-bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
     run = commands.add_parser("run", help="run the experiments of a file")
     run.set_defaults(call=run_command)
     _file_arguments(run)
@@ -93,7 +93,7 @@ def parser():
     lock = commands.add_parser("lock", help="print the digests by which closed presets are known")
     lock.set_defaults(call=lock_command)
     lock.add_argument("files", nargs="+", metavar="FILE")
-    return made
+    return root
 
 
 def _compare_arguments(command):
@@ -209,9 +209,9 @@ def report_command(chosen):
 def manifests_command(chosen):
     _, plan, _ = planned(chosen, to_run=False)
     kinds = chosen.kind or [kind for kind in clusters.KINDS if chosen.image or kind != "kubernetes"]
-    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results,
-                          clusters.Share(chosen.account, chosen.queue, chosen.priority))
-    print("\n".join(map(str, made)))
+    written = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results,
+                             clusters.Share(chosen.account, chosen.queue, chosen.priority))
+    print("\n".join(map(str, written)))
     return FINISHED
 
 

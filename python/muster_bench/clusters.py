@@ -44,7 +44,7 @@ def documents(entries, program="muster-bench", untried=True):
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
     """Writes the files for every run and returns their paths. `results` is a folder that all nodes or pods share."""
-    out, made = pathlib.Path(out), []
+    out, written = pathlib.Path(out), []
     for run in plan:
         if run.template.launcher.kind in ("simgrid", "hosts"):
             raise Refusal(f"template '{run.template.name}' has simulated hosts or namespaces (a cluster has real hosts); leave it out")
@@ -58,8 +58,8 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
             for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic, share):
                 if not (folder / name).exists() or (folder / name).read_text() != text:
                     write_whole(folder / name, text)
-                made.append(folder / name)
-    return list(dict.fromkeys(made))
+                written.append(folder / name)
+    return list(dict.fromkeys(written))
 
 
 def _command(run, results):
@@ -232,8 +232,8 @@ def _operated(kind, specs, container, run, results, image, replicas):
     words, variables, output = _command(run, results)
 
     def role(count, first):
-        made = _container(run, image, ["sh", "-ec", _sh(run, words, variables, output, first)], results, name=container)
-        return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [made], "volumes": volumes()}}}
+        pod_container = _container(run, image, ["sh", "-ec", _sh(run, words, variables, output, first)], results, name=container)
+        return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [pod_container], "volumes": volumes()}}}
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name_of(run)}, "spec": {
         "runPolicy": _policy(run), specs: {name: role(count, name != "Worker" and name != "PS") for name, count in replicas.items() if count}}}
 

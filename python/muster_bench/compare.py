@@ -42,14 +42,14 @@ def _key(run, row):
 
 def _groups(found):
     """Returns the measures by configuration: {key: {measure: [value for each repetition]}}."""
-    made = {}
+    groups = {}
     for run in found["runs"]:
-        values = made.setdefault(_key(run, run["row"]), {})
+        values = groups.setdefault(_key(run, run["row"]), {})
         if run["status"] == "ok":
             for name, value in (*run["metrics"].items(), (MACHINE, run.get(MACHINE)), (BEGAN, run.get(BEGAN))):
                 if value is not None:
                     values.setdefault(name, []).append(value)
-    return made
+    return groups
 
 
 def compare(old, new):
@@ -82,21 +82,21 @@ def compare(old, new):
 def _tried(found):
     """Returns {run: True if it succeeded} by configuration, without skipped runs: {key: {run: bool}}. A failed run has
     no rows."""
-    made = {}
+    succeeded = {}
     for run in found["runs"]:
         if run["status"] != "skipped":
-            made.setdefault(_key(run, ""), {})[run["id"]] = run["status"] == "ok"
-    return made
+            succeeded.setdefault(_key(run, ""), {})[run["id"]] = run["status"] == "ok"
+    return succeeded
 
 
-def _shares(key, what, good, tried, few):
+def _shares(key, measure, good, tried, few):
     """Returns a row without a ratio if the shares of successful runs, or of runs that reach the goal, differ. `few`:
     too few runs give no verdict."""
     (a, b), (old, new) = good, tried
     if not old or not new or a / old == b / new:
         return []
     word = TOO_FEW if few and min(tried) < ENOUGH else "worse" if b / new < a / old else "better"
-    return [Row(name_of(key), what, spread([a]), spread([b]), None, None, word)]
+    return [Row(name_of(key), measure, spread([a]), spread([b]), None, None, word)]
 
 
 def in_turns(old, new):

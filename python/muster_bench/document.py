@@ -49,13 +49,13 @@ def load_all(path, what):
     return _read(path, what, lambda file, Loader: list(yaml.load_all(file, Loader=Loader)))
 
 
-def _read(path, what, how):
+def _read(path, what, parser):
     try:
         # a pipe would block, a device may have no end
         if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise Refusal(f"cannot read '{path}' (it is no regular file); name a file that {what}")
         with open(path, encoding="utf-8") as file:
-            return how(file, Loader=_Loader)
+            return parser(file, Loader=_Loader)
     except OSError as error:
         raise Refusal(f"cannot read '{path}' ({error.strerror}); name a file that {what}") from error
     except UnicodeDecodeError as error:
@@ -94,8 +94,8 @@ class Section:
             if default is MISSING:
                 raise Refusal(f"{self.where} has no '{key}' (it is needed: {kind}); add it")
             return default
-        for one in kind.split(" or "):
-            wanted = KINDS[one]
+        for name in kind.split(" or "):
+            wanted = KINDS[name]
             if isinstance(value, wanted) and (not isinstance(value, bool) or wanted is bool):
                 return value
         raise Refusal(f"{self.where}: '{key}' cannot be '{_short(value)}' (it is {kind}); change it")

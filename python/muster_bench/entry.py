@@ -19,10 +19,10 @@ def start(program, packages, call):
     try:
         return call()
     except Refusal as refusal:
-        said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        message = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()   # keeps the reason the last line, also if both streams are the same file
-        print(f"{program}: {said}", file=sys.stderr)
+        print(f"{program}: {message}", file=sys.stderr)
         return refusal.status
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

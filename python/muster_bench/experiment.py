@@ -68,13 +68,13 @@ class Experiment:
     def following(self, parameters):
         """Returns the values that are derived from the parameters of a run. They are placeholders and do not
         distinguish configurations."""
-        made = {}
+        derived = {}
         for name, (by, results) in self.follows.items():
             text = value_text(parameters[by])
             if text not in results:
                 raise Refusal(f"experiment '{self.name}': '{name}' does not follow from {by} {text} (known: {listed(results)}); add it")
-            made[name] = results[text]
-        return made
+            derived[name] = results[text]
+        return derived
 
     @property
     def swept(self):
@@ -123,13 +123,13 @@ def read_file(path, settings=None, places=None):
     where_to = _places(top.free("places"), places or {}, path)
     templates = _templates(top, path)
     experiments = _experiments(top, templates, where_to, settings or {}, path)
-    made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
+    file = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
                 about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
                 accuracy_after=_times(top), prices=_prices(top.section("prices")),
                 plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"),
                 tuning=read_tuning(top.section("tune"), experiments) if top.free("tune") else None)
     top.done()
-    return made
+    return file
 
 
 def _places(given, overridden, path):
@@ -157,7 +157,7 @@ def _templates(top, path):
 
 def _experiments(top, templates, places, settings, path):
     entries = {str(name): value for name, value in top.get("experiments", "a mapping").items()}
-    made, used = [], set()
+    found, used = [], set()
     for name, value in entries.items():
         section = Section(value, f"experiment '{name}'")
         which = section.get("template", "a text")
@@ -191,23 +191,23 @@ def _experiments(top, templates, places, settings, path):
         section.done()
         if experiment.repeats < 1:
             raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")
-        made.append(experiment)
+        found.append(experiment)
     for key in settings:
         if key not in used:
-            known = sorted({each for experiment in made for each in (*experiment.parameters, *experiment.sweep)})
+            known = sorted({each for experiment in found for each in (*experiment.parameters, *experiment.sweep)})
             raise Refusal(f"--set {key} is a parameter of no experiment in '{path.name}' (they have: {listed(known)}); "
                           f"{closest(key, known, 'leave it out')}")
-    for experiment in made:
+    for experiment in found:
         if experiment.clock and experiment.clock not in entries:
             raise Refusal(f"experiment '{experiment.name}' has the unknown experiment '{experiment.clock}' for its clock (known: {listed(entries)}); "
                           f"{closest(experiment.clock, entries, 'name one that is there')}")
-    if not made:
+    if not found:
         raise Refusal(f"'{path.name}' has no experiments (there is nothing to run); write one")
-    return tuple(made)
+    return tuple(found)
 
 
 def _follows(section, known):
-    made = {}
+    derived = {}
     for name, value in section.free("follows").items():
         if not isinstance(value, dict) or len(value) != 1 or not all(isinstance(results, dict) for results in value.values()):
             raise Refusal(f"{section.where}: what '{name}' follows from cannot be '{value}' (it is one parameter, and a result for each of "
@@ -216,31 +216,31 @@ def _follows(section, known):
         if by not in known:
             raise Refusal(f"{section.where}: '{name}' follows from the unknown parameter '{by}' (known: {listed(known)}); "
                           f"{closest(by, known, 'take one of these')}")
-        made[name] = by, {value_text(given): result for given, result in results.items()}
-    return made
+        derived[name] = by, {value_text(given): result for given, result in results.items()}
+    return derived
 
 
 def _goals(top):
     value = top.get("goal", "a mapping or a list", [])
-    made = []
+    goals = []
     for entry in value if isinstance(value, list) else [value]:
         section = Section(entry, f"{top.where}, goal")
         metric = section.get("metric", "a text")
         if metric not in GOALS:
             raise Refusal(f"{section.where} has the unknown metric '{metric}' (known: {listed(GOALS)}); "
                           f"{closest(metric, GOALS, 'use one of these')}")
-        if metric in [goal.metric for goal in made]:
+        if metric in [goal.metric for goal in goals]:
             raise Refusal(f"{section.where} has {metric} twice (one value of a metric is the goal); take one away")
-        made.append(Goal(metric, float(section.get("value", "a number"))))
+        goals.append(Goal(metric, float(section.get("value", "a number"))))
         section.done()
-    return tuple(made)
+    return tuple(goals)
 
 
 def _times(top):
     value = top.get("accuracy-after", "a list", [])
-    for one in value:
-        if not isinstance(one, (int, float)) or one <= 0:
-            raise Refusal(f"{top.where}: accuracy-after has '{one}' (it lists seconds above 0); change it")
+    for limit in value:
+        if not isinstance(limit, (int, float)) or limit <= 0:
+            raise Refusal(f"{top.where}: accuracy-after has '{limit}' (it lists seconds above 0); change it")
     return tuple(value)
 
 
@@ -248,11 +248,11 @@ def _prices(section, currency=""):
     currency = currency or section.get("currency", "a text", "")
     prices = [float(section.get(key, "a number", 0)) for key in ("cpu-hour", "gpu-hour", "rank-hour", "machine-hour")]
     other = section.section("preemptible") if section.free("preemptible") else None
-    made = Prices(currency, *prices, other and _prices(other, currency))
+    own = Prices(currency, *prices, other and _prices(other, currency))
     section.done()
-    if not made.currency and (any(prices) or other):
+    if not own.currency and (any(prices) or other):
         raise Refusal(f"{section.where} has no currency (a price is a number of something); add currency: EUR")
-    return made
+    return own
 
 
 def _plain(top, experiments):

@@ -83,10 +83,10 @@ def alone(svg):
     return f'{first} style="background: var(--ground)">\n<style>\n{colours}</style>{rest}\n'
 
 
-def over_time(lines, what, target=None, scale="linear"):
+def over_time(lines, y_label, target=None, scale="linear"):
     """Draws lines: label -> [the (seconds, value) of a repetition, ...]. The repetition with the median time is drawn
     strongly."""
-    picture = Picture("training time, s", what, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
+    picture = Picture("training time, s", y_label, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
     with picture as axes:
         for index, (label, repetitions) in enumerate(lines.items()):
             repetitions = sorted(repetitions, key=lambda points: points[-1][0])
@@ -109,9 +109,9 @@ def _legend(axes, count):
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, columnspacing=1.0)
 
 
-def speed_up(lines, what):
+def speed_up(lines, y_label):
     """Draws lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
-    picture = Picture("ranks", what)
+    picture = Picture("ranks", y_label)
     with picture as axes:
         ranks = sorted({rank for points in lines.values() for rank, _ in points})
         axes.plot(ranks, ranks, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label="ideal")
@@ -142,9 +142,9 @@ def shares(bars):
     return picture.svg
 
 
-def spread_bars(bars, what):
+def spread_bars(bars, y_label):
     """Draws bars: [(label, {min, median, max})]: the median as a bar, the range from min to max as a line."""
-    picture = Picture("", what, height=max(2.0, 1.0 + 0.36 * len(bars)))
+    picture = Picture("", y_label, height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         labels = [label for label, _ in bars]
         middle = [found["median"] for _, found in bars]
@@ -153,7 +153,7 @@ def spread_bars(bars, what):
         axes.barh(labels, middle, xerr=[low, high], color=SERIES[0], height=0.62, ecolor=INK, capsize=3)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
-        axes.set_xlabel(what)
+        axes.set_xlabel(y_label)
         axes.set_ylabel("")
         axes.set_xlim(left=0)
         axes.invert_yaxis()
@@ -161,9 +161,9 @@ def spread_bars(bars, what):
     return picture.svg
 
 
-def over_size(lines, x, what, log=True):
+def over_size(lines, x, y_label, log=True):
     """Draws lines: label -> [(x, {min, median, max})]."""
-    picture = Picture(x, what)
+    picture = Picture(x, y_label)
     with picture as axes:
         ticks = sorted({at for points in lines.values() for at, _ in points})
         for index, (label, points) in enumerate(lines.items()):
@@ -189,9 +189,9 @@ def over_size(lines, x, what, log=True):
     return picture.svg
 
 
-def trials(points, best, x, what, log=False):
+def trials(points, best, x, y_label, log=False):
     """Draws points: [(x, value)], and the best value so far at each x."""
-    picture = Picture(x, what)
+    picture = Picture(x, y_label)
     with picture as axes:
         axes.scatter(*zip(*points), color=SERIES[0], s=22)
         if best:

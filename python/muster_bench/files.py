@@ -156,10 +156,10 @@ class Digests:
             sign = signature(path, self._own)
             if self.known.get(str(path), [None])[0] == sign:
                 return self.known[str(path)][1]
-            made = self._of_folder(path) if path.is_dir() else self._of_file(path)
+            digest = self._of_folder(path) if path.is_dir() else self._of_file(path)
             if time.time() - newest(path, self._own) > TICK:
-                self.known[str(path)] = [sign, made]
-            return made
+                self.known[str(path)] = [sign, digest]
+            return digest
         except OSError as error:
             raise Refusal(f"cannot read '{path}' ({error.strerror}); the names of runs depend on its content") from error
 

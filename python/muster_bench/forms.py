@@ -24,7 +24,7 @@ class Form:
 
 def read_forms(entries, experiments, where):
     """Returns the forms after checking them against their experiments."""
-    made = []
+    forms = []
     for number, entry in enumerate(entries, 1):
         section = Section(entry, f"{where}, table {number}")
         name = section.get("experiment", "a text")
@@ -50,8 +50,8 @@ def read_forms(entries, experiments, where):
                 if bad := [value for value in _values_of(experiment, form.per) if isinstance(value, bool) or not isinstance(value, (int, float)) or not value]:
                     raise Refusal(f"{section.where} cannot divide by '{form.per}' (it is '{value_text(bad[0])}' in {experiment.name}); "
                                   "name a parameter that is a number other than 0")
-        made.append(form)
-    return tuple(made)
+        forms.append(form)
+    return tuple(forms)
 
 
 def _values_of(experiment, parameter):
@@ -117,18 +117,18 @@ def _by_column(form):
 
 
 def caption(form):
-    said = [text for text in (form.about, form.unit) if text]
-    return form.title + (f" ({'; '.join(said)})" if said else "")
+    parts = [text for text in (form.about, form.unit) if text]
+    return form.title + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def as_text(forms, groups):
     """Returns all tables as text for a terminal."""
     parts = []
     for form in forms:
-        made = table(form, groups)
-        if made is None:
+        content = table(form, groups)
+        if content is None:
             continue
-        header, lines = made
+        header, lines = content
         cells = [header, *[[line[0], *[number(value) for value in line[1:]]] for line in lines]]
         widths = [max(map(len, column)) for column in zip(*cells)]
         parts.append("\n".join([caption(form), *["  ".join([line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in

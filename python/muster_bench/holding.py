@@ -21,8 +21,8 @@ def hold(resources, ranks, name):
             return ":".join(map(str, folders)), f"{amount} ({version})"
     whole = min(math.ceil(cpus), len(os.sched_getaffinity(0)))
     data = [f"data={resources.memory}"] if memory else []
-    said = f"{whole} whole processors" + (f", {resources.memory >> 20} MiB of data a process" if memory else "")
-    return ":".join([f"cpus={whole}", *data]), f"{said} (affinity and limits: no cgroup can be made here)"
+    description = f"{whole} whole processors" + (f", {resources.memory >> 20} MiB of data a process" if memory else "")
+    return ":".join([f"cpus={whole}", *data]), f"{description} (affinity and limits: no cgroup can be made here)"
 
 
 def _version_2(cpus, memory):
@@ -36,19 +36,19 @@ def _version_1(cpus, memory):
 
 def _make(name, files):
     """Returns the folders of the groups, with these texts in their files; none if that fails."""
-    made = []
+    folders = []
     try:
         for parent, texts in files.items():
             folder = parent / name
             folder.mkdir()
-            made.append(folder)
+            folders.append(folder)
             for file, text in texts.items():
                 if file != "memory.swap.max" or (folder / file).exists():
                     with open(folder / file, "r+", encoding="ascii") as to:   # fails on a file of another file system
                         to.write(str(text))
-        return made
+        return folders
     except OSError:
-        for folder in made:
+        for folder in folders:
             try:
                 folder.rmdir()
             except OSError:

@@ -24,9 +24,9 @@ def missing(*programs):
         if shutil.which(program) is None:
             return f"there is no program {program}"
     probe = f"muster-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        return f"no network namespace can be made here ({made.stderr.strip()})"
+    added = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    if added.returncode != 0:
+        return f"no network namespace can be made here ({added.stderr.strip()})"
     subprocess.run(["ip", "netns", "del", probe], check=True)
     return None
 

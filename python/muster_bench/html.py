@@ -39,8 +39,8 @@ def table(header, rows, caption=""):
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join("<tr>" + "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in row) + "</tr>\n"
                    for row in rows)
-    said = f"<caption>{caption}</caption>" if caption else ""
-    return f'<div class="wide" tabindex="0"><table>{said}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n'
+    opening = f"<caption>{caption}</caption>" if caption else ""
+    return f'<div class="wide" tabindex="0"><table>{opening}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n'
 
 
 def figure(svg, caption):

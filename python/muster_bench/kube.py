@@ -110,10 +110,10 @@ class Cluster:
         """Removes the objects with these labels. Returns true if there were any."""
         found = False
         for kind in KINDS:
-            for one in self.listed(kind, selector):
+            for found_object in self.listed(kind, selector):
                 found = True
-                if "deletionTimestamp" not in one["metadata"]:
-                    self.delete(kind, one["metadata"]["name"])
+                if "deletionTimestamp" not in found_object["metadata"]:
+                    self.delete(kind, found_object["metadata"]["name"])
         return found
 
     def delete(self, kind, name):
@@ -149,11 +149,11 @@ class Run:
 
     def whole(self):
         """Returns the exit status."""
-        made = []
+        created = []
         try:
             for document in self.documents:
                 self.cluster.create(document)
-                made.append((document["kind"], document["metadata"]["name"]))
+                created.append((document["kind"], document["metadata"]["name"]))
             return self.watch()
         except BaseException:
             if self.pending:
@@ -161,15 +161,15 @@ class Run:
             raise
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            self.tidy(made)
+            self.tidy(created)
 
-    def tidy(self, made):
+    def tidy(self, created):
         """Removes the created objects and the objects that those created. If the server does not reply, the next start
         removes them."""
         try:
-            for kind, name in made:
+            for kind, name in created:
                 self.cluster.delete(kind, name)
-            if made:
+            if created:
                 self.cluster.remove(self.selector)
         except (client.ApiException, *NO_ANSWER) as error:
             say(f"objects of {self.selector} may be left ({reason_of(error)}); the next start removes them")
@@ -229,7 +229,7 @@ class Run:
 
     def look_at(self, pod):
         name, status = pod["metadata"]["name"], pod.get("status", {})
-        for state in (one["state"] for one in status.get("containerStatuses", ())):
+        for state in (container["state"] for container in status.get("containerStatuses", ())):
             if "waiting" in state and state["waiting"].get("message"):
                 reason, message = state["waiting"]["reason"], state["waiting"]["message"]
                 self.pending = one_line(f"{name}: {reason}: {message}")

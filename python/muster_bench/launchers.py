@@ -74,18 +74,18 @@ def launched(run, folder, attempt=1, watch=False):
 
 def _hosts(run, folder, attempt):
     launcher = run.template.launcher
-    said = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
+    texts = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
     words = [sys.executable, "-I", "-S", hosts.__file__, "--ranks", str(run.ranks)]
-    if said["bandwidth"]:
-        words += ["--bandwidth", f"{simgrid.bits(said['bandwidth']):.0f}"]
-    for name, kind, low, high, what in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
+    if texts["bandwidth"]:
+        words += ["--bandwidth", f"{simgrid.bits(texts['bandwidth']):.0f}"]
+    for name, kind, low, high, unit in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
                                         ("per_host", int, 1, 1000, "ranks, 1 or more")):
         try:
-            value = kind(said[name] or 0)
+            value = kind(texts[name] or 0)
             if not low <= value <= high:
                 raise ValueError
         except ValueError:
-            raise Refusal(f"template '{run.template.name}': '{said[name]}' is no {name.replace('_', '-')} ({what}); change it") from None
+            raise Refusal(f"template '{run.template.name}': '{texts[name]}' is no {name.replace('_', '-')} ({unit}); change it") from None
         words += [f"--{name.replace('_', '-')}", value_text(value)]
     return [*words, "--"]
 
@@ -114,9 +114,9 @@ def _objects(run, folder, attempt):
         raise Refusal(f"template '{template.name}': the results in {home} are not on the volume at {launcher.mount} (pods could not write them); "
                       f"choose an --out below {launcher.mount}")
     environment = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
-    made = pods.Pods(run, run.text(launcher.image, folder, attempt), run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
-                     launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent), launcher.data, launcher.data_mount)
-    return made.elastic() if launcher.elastic else made.fixed()
+    objects = pods.Pods(run, run.text(launcher.image, folder, attempt), run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
+                        launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent), launcher.data, launcher.data_mount)
+    return objects.elastic() if launcher.elastic else objects.fixed()
 
 
 def prepare(run, folder, attempt):

@@ -23,11 +23,11 @@ TIMES = ("seconds", "train_seconds")
 def derive(file, run, found):
     """Returns a run's measures from its readers' values; missing values have no measure."""
     raw, series = found["metrics"], found["series"]
-    made = {}
+    measures = {}
 
     def put(name, value):
         if value is not None:
-            made[name] = value
+            measures[name] = value
     train = raw.get("train_seconds")
     if train is None and series and "seconds" in series[-1]:
         train = series[-1]["seconds"]
@@ -55,8 +55,8 @@ def derive(file, run, found):
         put(name, raw.get(name))
     for limit in file.accuracy_after:
         put(f"accuracy_after_{value_text(limit)}s", _accuracy_after(series, limit))
-    missed = run.experiment.goal is not None and series and "time_to_accuracy" not in made
-    paid = None if missed else made.get("time_to_accuracy", train)  # a run that misses the goal has no cost
+    missed = run.experiment.goal is not None and series and "time_to_accuracy" not in measures
+    paid = None if missed else measures.get("time_to_accuracy", train)  # a run that misses the goal has no cost
     if file.prices.given() and paid is not None:
         put("cost", file.prices.of(paid, run.ranks, run.template.resources))
         if file.prices.preemptible:
@@ -64,7 +64,7 @@ def derive(file, run, found):
     batch = str(found["settings"].get("batch"))
     if train and raw.get("samples") and batch.isdecimal() and int(batch) > 0:
         put("step_seconds", train / steps_of(raw["samples"], batch))
-    return made
+    return measures
 
 
 def steps_of(samples, batch):
@@ -95,10 +95,10 @@ def shares(raw, train):
     whole = raw["mean_train_seconds"] if mean else train
     if not whole or (not mean and "world_size" in raw):  # maxima of different ranks are not parts of a total
         return {}
-    made = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
-    if len(made) == len(PARTS):
-        made["other_share"] = max(0.0, 1 - sum(made.values()))
-    return made
+    parts = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
+    if len(parts) == len(PARTS):
+        parts["other_share"] = max(0.0, 1 - sum(parts.values()))
+    return parts
 
 
 def _time_to_goal(goal, raw, series):
@@ -196,13 +196,13 @@ class Group:
 
 def groups_of(file, entries):
     """Returns the groups in the order of the file, each with its speed-ups."""
-    made = {}
+    by_key = {}
     for entry in entries:
         name = (entry["experiment"], entry["row"], tuple((key, value_text(value)) for key, value in entry["parameters"].items()))
-        if name not in made:
-            made[name] = Group(entry["experiment"], entry["parameters"], entry["ranks"], entry["row"])
-        made[name].entries.append(entry)
-    groups = list(made.values())
+        if name not in by_key:
+            by_key[name] = Group(entry["experiment"], entry["parameters"], entry["ranks"], entry["row"])
+        by_key[name].entries.append(entry)
+    groups = list(by_key.values())
     single = {group.mode: group for group in groups if group.ranks == 1}
     plain = [group for group in groups if is_plain(file, group)]
     for group in groups:

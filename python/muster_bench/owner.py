@@ -19,7 +19,7 @@ LOOK = 0.02                                         # between two checks
 
 def main():
     runner, held, words = int(sys.argv[1]), [part for part in sys.argv[2].split(":") if part], sys.argv[3:]
-    awaited, told = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}, None
+    awaited, stop_signal = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}, None
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
@@ -34,9 +34,9 @@ def main():
         print(f"it could not be started ({error.strerror})")
         leave(held)
         return 127
-    while (status := ended_children().get(command)) is None and (told := signal.sigwait(awaited)) == signal.SIGCHLD:
+    while (status := ended_children().get(command)) is None and (stop_signal := signal.sigwait(awaited)) == signal.SIGCHLD:
         pass
-    end_descendants(runner, told == signal.SIGHUP)
+    end_descendants(runner, stop_signal == signal.SIGHUP)
     leave(held)
     code = 128 + signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
     if code < 0:  # a signal ended it: this process ends by the same signal, without a core file
@@ -91,11 +91,11 @@ def ended_children():
 
 
 def end_descendants(runner, at_once):
-    begin, told = time.monotonic(), False
+    begin, killing = time.monotonic(), False
     while 0 in ended_children() and time.monotonic() - begin < LAST:
         surely = at_once or os.getppid() != runner or time.monotonic() - begin >= GRACE
-        if surely or not told:
-            told = True
+        if surely or not killing:
+            killing = True
             for process in descendants():
                 try:
                     os.kill(process, signal.SIGKILL if surely else signal.SIGTERM)

@@ -85,10 +85,10 @@ def _headlines(file, groups):
     for experiment in file.experiments:
         mine = [group for group in groups if group.experiment == experiment.name]
         varying = _varying([group for group in mine if not group.row])
-        said = headline.sentences(experiment.goal, mine, lambda group: _label(group, varying),
-                                  lambda name, value: html.number(value) + " " + MEASURES[name][1])
-        if said:
-            parts.append(f"<p>{f'<b>{html.escape(experiment.name)}</b>: ' if len(file.experiments) > 1 else ''}{html.escape(' '.join(said))}</p>\n")
+        sentences = headline.sentences(experiment.goal, mine, lambda group: _label(group, varying),
+                                       lambda name, value: html.number(value) + " " + MEASURES[name][1])
+        if sentences:
+            parts.append(f"<p>{f'<b>{html.escape(experiment.name)}</b>: ' if len(file.experiments) > 1 else ''}{html.escape(' '.join(sentences))}</p>\n")
     return f'<div class="lead">\n{"".join(parts)}</div>\n' if parts else ""
 
 
@@ -179,7 +179,7 @@ def _times(experiment, groups, varying, ranked):
 
 
 def _speed_ups(experiment, groups, varying):
-    for key, what in (("speedup_time_rank", "speed-up of the time to accuracy"), ("speedup_rank", "speed-up of the throughput")):
+    for key, title in (("speedup_time_rank", "speed-up of the time to accuracy"), ("speedup_rank", "speed-up of the throughput")):
         lines = {}
         for group in groups:
             if key in group.extra:
@@ -187,7 +187,7 @@ def _speed_ups(experiment, groups, varying):
         lines = {label: points for label, points in lines.items() if len(points) > 1}
         if lines:
             yield (figures.speed_up(dict(list(lines.items())[:LINES]), "S = T1 / TN"),
-                   f"{experiment.name}: {what}, against one rank{_of(lines, LINES)}{_doubts(groups)}")
+                   f"{experiment.name}: {title}, against one rank{_of(lines, LINES)}{_doubts(groups)}")
 
 
 def _throughputs(experiment, groups, varying):
@@ -266,9 +266,9 @@ def _repeated(experiment):
 
 def _runs_of(group):
     good = len(group.good())
-    made = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
+    text = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
     doubts = group.noisy()
-    return made + (f'<small class="noisy">noisy: {html.escape(", ".join(doubts))}</small>' if doubts else "")
+    return text + (f'<small class="noisy">noisy: {html.escape(", ".join(doubts))}</small>' if doubts else "")
 
 
 def _titled(name, file):
@@ -283,22 +283,22 @@ def _time_to(goal, experiment):
 
 def _cell(group, name, experiment):
     found = group.spread(name)
-    made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
+    text = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
     times = [_time_to(goal, experiment) for goal in experiment.goals]
     if experiment.goal and (name in times or name.startswith("cost")) and any(entry["series"] for entry in group.good()):
         reached = 0 if found is None else found["n"]
         if reached == 0:
             return "" if name.startswith("cost") else "goal not reached"
         if reached < len(group.good()):
-            return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
-    return made
+            return f"{text}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
+    return text
 
 
 def _forms(file, groups):
     parts = []
     for form in file.forms:
-        if made := forms.table(form, groups):
-            header, lines = made
+        if content := forms.table(form, groups):
+            header, lines = content
             parts.append(html.table(header, [[html.escape(line[0]), *map(forms.number, line[1:])] for line in lines],
                                     html.escape(forms.caption(form))))
     return "<h2>As published</h2>\n" + "".join(parts) if parts else ""
@@ -307,8 +307,8 @@ def _forms(file, groups):
 def _environment(environments):
     if not environments:
         return ""
-    names = list(dict.fromkeys(name for one in environments for name in one))
-    rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(one.get(name))}</td>' for one in environments[-4:]]]
+    names = list(dict.fromkeys(name for environment in environments for name in environment))
+    rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(environment.get(name))}</td>' for environment in environments[-4:]]]
             for name in names]
     header = ["", *[f"start {number}" for number in range(max(1, len(environments) - 3), len(environments) + 1)]]
     return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is the middle "

@@ -29,12 +29,12 @@ def name_of(run):
 
 def limits(resources, ranks=1):
     """Returns the requests and limits of a container: fractions of processors, memory, whole GPUs."""
-    made = {"cpu": value_text(resources.cpus_per_rank * ranks)}
+    amounts = {"cpu": value_text(resources.cpus_per_rank * ranks)}
     if resources.memory >> 20:
-        made["memory"] = f"{(resources.memory >> 20) * ranks}Mi"
+        amounts["memory"] = f"{(resources.memory >> 20) * ranks}Mi"
     if resources.gpus_per_rank:
-        made["nvidia.com/gpu"] = value_text(resources.gpus_per_rank * ranks)
-    return {"requests": dict(made), "limits": made}
+        amounts["nvidia.com/gpu"] = value_text(resources.gpus_per_rank * ranks)
+    return {"requests": dict(amounts), "limits": amounts}
 
 
 def servers_of(run):
@@ -135,6 +135,6 @@ class Pods:
             container["readinessProbe"] = {"exec": {"command": look}, "periodSeconds": 2, "timeoutSeconds": 5}
             container["livenessProbe"] = {"exec": {"command": ["sh", "-c", f'{" ".join(look)} >/dev/null 2>&1; [ $? != 3 ]']}, "periodSeconds": 20, "timeoutSeconds": 10,
                                           "failureThreshold": 6}
-        lost = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for what in ("unreachable", "not-ready")]
+        lost = [{"key": f"node.kubernetes.io/{condition}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for condition in ("unreachable", "not-ready")]
         spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": self._of("rank")}}
         return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=volumes)

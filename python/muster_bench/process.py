@@ -53,20 +53,20 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     if process.returncode == -signal.SIGKILL:
         _end_marked(mark)   # its owner was killed, and has ended nothing
     if ended is None and process.returncode == 0:
-        made = Outcome("ok", exit=0)
+        outcome = Outcome("ok", exit=0)
     elif ended is None:
-        made = _crash(process.returncode)
+        outcome = _crash(process.returncode)
     elif ended not in ENDINGS:
-        made = Outcome("enough", ended)
+        outcome = Outcome("enough", ended)
     else:
-        made = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
-                               f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
-                               "interrupted": "the runner was asked to stop"}[ended])
+        outcome = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
+                                  f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
+                                  "interrupted": "the runner was asked to stop"}[ended])
     keeper.join(5.0)
     if ended is None and look is not None:
         look()   # reads the last lines: other trials are compared with them
-    made.seconds = time.monotonic() - begin
-    return made
+    outcome.seconds = time.monotonic() - begin
+    return outcome
 
 
 def _end_marked(mark):

@@ -44,10 +44,10 @@ class Progress:
             self._seconds.setdefault(_kind(run), []).append(seconds)
             self._waiting.remove(run)
             number, left = self._planned - len(self._waiting), self._left()
-        what = (f"ok in {human_seconds(seconds)}" if status == "ok" else f"skipped: {why}" if status == "skipped" else
-                f"FAILED ({status}): {why}")
+        result = (f"ok in {human_seconds(seconds)}" if status == "ok" else f"skipped: {why}" if status == "skipped" else
+                  f"FAILED ({status}): {why}")
         rest = f"; about {human_seconds(left)} left" if self._waiting else ""
-        self.say(f"[{number}/{self._planned}] {run.id}: {what}{rest}")
+        self.say(f"[{number}/{self._planned}] {run.id}: {result}{rest}")
 
     def _left(self):
         """Returns the remaining seconds. A run of a known kind takes its kind's mean; any other run takes the total

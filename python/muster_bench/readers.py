@@ -61,17 +61,17 @@ def _check_settings(run, folder, attempt, found):
     found["settings"] = {name: found["annotations"][name] for name in SETTINGS if name in found["annotations"]}
     for name, texts in run.template.settings.items():
         wanted = [run.text(text, folder, attempt) for text in texts]
-        said = found["annotations"].get(name)
-        found["settings"][name] = said
-        if said is None:
+        reported = found["annotations"].get(name)
+        found["settings"][name] = reported
+        if reported is None:
             raise Differs(f"the program does not say its '{name}' (this task has {' or '.join(wanted)})")
-        if not any(_same(said, text) for text in wanted):
-            raise Differs(f"it ran with {name} '{said}' (this task has {' or '.join(wanted)})")
+        if not any(_same(reported, text) for text in wanted):
+            raise Differs(f"it ran with {name} '{reported}' (this task has {' or '.join(wanted)})")
 
 
-def _same(said, wanted):
+def _same(reported, wanted):
     try:
-        return said == wanted or float(said) == float(wanted)
+        return reported == wanted or float(reported) == float(wanted)
     except ValueError:
         return False
 
@@ -86,13 +86,13 @@ def _text_of(path):
         raise Unreadable(f"'{path.name}' was not written ({error.strerror})") from error
 
 
-def _json(text, path, what):
+def _json(text, path, description):
     try:
         value = json.loads(text)
     except ValueError as error:
         raise Unreadable(f"'{path.name}' is no JSON ({error})") from error
     if not isinstance(value, dict):
-        raise Unreadable(f"'{path.name}' is JSON, but no {what} (it is no object)")
+        raise Unreadable(f"'{path.name}' is JSON, but no {description} (it is no object)")
     return value
 
 
@@ -140,9 +140,9 @@ def _tracker(text, path, found):
         row = {name: _number(value) for name, value in epoch.items() if _number(value) is not None}
         passed += row.get("train_seconds", 0.0)
         found["series"].append({**row, "seconds": passed})
-    for name, said in (("ranks", report.get("world_size")), ("transport", report.get("transport"))):
-        if said is not None:
-            found["annotations"][name] = str(said)
+    for name, reported in (("ranks", report.get("world_size")), ("transport", report.get("transport"))):
+        if reported is not None:
+            found["annotations"][name] = str(reported)
     annotations = report.get("annotations", {})
     for name, value in annotations.items() if isinstance(annotations, dict) else ():
         found["annotations"][name] = str(value)

@@ -31,11 +31,11 @@ def rows_of(folder, found):
     for run in found["runs"]:
         began_in = run.get("environment")   # each start of the runner has an environment
         where = environments[began_in] if isinstance(began_in, int) and began_in < len(environments) else environments[-1]
-        made = {"name": found.get("name", ""), "host": where.get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
+        fields = {"name": found.get("name", ""), "host": where.get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
         for name in COLUMNS:
-            value = made.get(name, run.get(name))
-            made[name] = json.dumps(value or {}, sort_keys=True) if name in MAPPINGS else value_text(value)
-        yield made
+            value = fields.get(name, run.get(name))
+            fields[name] = json.dumps(value or {}, sort_keys=True) if name in MAPPINGS else value_text(value)
+        yield fields
 
 
 def open_place(text):
@@ -177,8 +177,8 @@ def summary(rows):
     lines = []
     for key, found in groups.items():
         name, division, experiment, benchmark, parameters = key
-        said = " ".join(f"{one}={value_text(value)}" for one, value in json.loads(parameters).items())
+        settings = " ".join(f"{one}={value_text(value)}" for one, value in json.loads(parameters).items())
         cells = [[metrics[measure] for metrics in measured[key] if metrics.get(measure) is not None] for measure in shown]
-        lines.append([name, division, " ".join(filter(None, (experiment, benchmark, said))), str(len(found)), str(len(found) - len(measured[key])),
+        lines.append([name, division, " ".join(filter(None, (experiment, benchmark, settings))), str(len(found)), str(len(found) - len(measured[key])),
                       *[f"{statistics.median(values):.4g}" if values else "" for values in cells]])
     return ["name", "division", "configuration", "runs", "not ok", *shown], lines

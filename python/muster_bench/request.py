@@ -13,13 +13,13 @@ LAUNCHED = ("mpirun", "srun", "hosts")   # launchers that start a command once f
 
 
 def assignments(words, flag):
-    made = {}
+    assigned = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise Refusal(f"{flag} cannot be '{word}' (it has no '='); write NAME=VALUE")
-        made[name] = value
-    return made
+        assigned[name] = value
+    return assigned
 
 
 def settings_of(chosen):

@@ -74,15 +74,15 @@ class Runner:
             progress.say(f"{run.id}: it has no results: not run yet")
             return
         # the ranks of an elastic job have no script that writes it
-        said = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()
-        if said == "running":
+        exit_status = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()
+        if exit_status == "running":
             progress.say(f"{run.id}: has not ended yet")
             return
-        if not said and not run.template.read:
+        if not exit_status and not run.template.read:
             progress.say(f"{run.id}: has no exit status (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
             return
-        found, status, why = None, "crash", _with_last_line(f"it ended with status {said}", log)
-        if said in ("", "0"):
+        found, status, why = None, "crash", _with_last_line(f"it ended with status {exit_status}", log)
+        if exit_status in ("", "0"):
             found, status, why = self._read(run, home, 1, log)
         files.make_folder(home / "result")
         self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0, log=files.signature(log))
@@ -316,9 +316,9 @@ class Runner:
     def _clean_up(self, run, home, number, progress):
         """Runs the clean-up commands, also after a failed run. A failed clean-up is reported and costs no result."""
         progress.step("clean up", run)
-        what = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
-        if self.stop.is_set() or ((ended := self._commands(*what)) is not None and ended.status == "interrupted"):
-            ended = self._commands(*what, threading.Event(), CLEAN_UP)
+        arguments = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
+        if self.stop.is_set() or ((ended := self._commands(*arguments)) is not None and ended.status == "interrupted"):
+            ended = self._commands(*arguments, threading.Event(), CLEAN_UP)
         if ended is not None:
             progress.say(f"{run.id}: clean-up: {ended.why}")
         files.remove_tree(home / "scratch")
@@ -354,10 +354,10 @@ def _with_last_line(why, log):
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
-            said = last_said(file.read().decode(errors="replace"))
+            line = last_said(file.read().decode(errors="replace"))
     except OSError:
         return why
-    printable = "".join(c for c in said if c.isprintable())[:200]
+    printable = "".join(c for c in line if c.isprintable())[:200]
     return f"{why}: {printable}" if printable else why
 
 

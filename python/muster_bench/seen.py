@@ -164,9 +164,9 @@ def kept(then, now):
 
 def not_looked_at(parts, written):
     """Returns a text with the files that may change a result and that no run compares; empty if none is known."""
-    said = [f"{name} ({CHANGED})" for name in written] + [f"{name} ({digest}: more than {MOST_FILES} files)" for name, digest in parts.get("files", {}).items()
+    texts = [f"{name} ({CHANGED})" for name in written] + [f"{name} ({digest}: more than {MOST_FILES} files)" for name, digest in parts.get("files", {}).items()
                                                                     if digest == TOO_LARGE]
-    return ", ".join(said)
+    return ", ".join(texts)
 
 
 def variables_of(texts, environment, own):

@@ -10,9 +10,9 @@ MOST_RUNS = 10_000
 def values_of(name, value, where):
     """Returns a list of values from a list, {from, to, step} or {from, to, times}, or one value."""
     if isinstance(value, list):
-        for one in value:
-            if isinstance(one, (list, dict)):
-                raise Refusal(f"{where}: '{name}' has '{one}' in its list (values are texts and numbers); change it")
+        for item in value:
+            if isinstance(item, (list, dict)):
+                raise Refusal(f"{where}: '{name}' has '{item}' in its list (values are texts and numbers); change it")
         return list(value)
     if not isinstance(value, dict):
         return [value]
@@ -75,16 +75,16 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=())
     count = repeats * len(cases) * math.prod(len(values) for values in axes.values())
     if count > most:
         raise Refusal(f"{where} expands to {count:,} runs (at most {most:,}); sweep less, or say --most-runs {count}")
-    made = []
+    combinations = []
     for case, *point in itertools.product(cases, *axes.values()):
         values = {**parameters, **case, **dict(zip(axes, point))}
         if not any(_matches(entry, values) for entry in exclude):
-            made += [(values, repeat) for repeat in range(1, repeats + 1)]
-    if not made:
+            combinations += [(values, repeat) for repeat in range(1, repeats + 1)]
+    if not combinations:
         empty = [name for name, values in axes.items() if not values]
         why = f"'{empty[0]}' has no values" if empty else "every combination is excluded"
         raise Refusal(f"{where} expands to no run at all ({why}); change its sweep")
-    return made
+    return combinations
 
 
 def checked_cases(cases, where):

@@ -119,7 +119,7 @@ class Template:
 
 def read_template(name, value):
     section = Section(value, f"template '{name}'")
-    made = Template(
+    template = Template(
         name=name,
         command=tuple(words_of(section.get("command", "a text or a list"))),
         binary=section.get("binary", "a text", ""),
@@ -139,11 +139,11 @@ def read_template(name, value):
         retries=_retries(section.section("retries")),
         limits=read_limits(section.section("limits")))
     section.done()
-    if not made.command:
+    if not template.command:
         raise Refusal(f"{section.where} has an empty command (there is nothing to run); write the words of one")
-    if made.timeout <= 0:
-        raise Refusal(f"{section.where}: the timeout cannot be {made.timeout:g} (it is in seconds, above 0); change it")
-    return made
+    if template.timeout <= 0:
+        raise Refusal(f"{section.where}: the timeout cannot be {template.timeout:g} (it is in seconds, above 0); change it")
+    return template
 
 
 
@@ -160,55 +160,55 @@ def _commands(section, key):
 def read_launcher(section):
     value = section.get("launcher", "a text or a mapping", "local")
     inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
-    made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
-                    inner.get("network", "a text", "flat"),
-                    *[value_text(inner.get(key, "a text or a number", other)) for key, other in
-                      (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"), ("servers", "0"))])
-    if made.kind == "kubernetes":
-        made = OnKubernetes(*dataclasses.astuple(made), *[inner.get(key, "a text", other) for key, other in (
+    launcher = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
+                        inner.get("network", "a text", "flat"),
+                        *[value_text(inner.get(key, "a text or a number", other)) for key, other in
+                          (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"), ("servers", "0"))])
+    if launcher.kind == "kubernetes":
+        launcher = OnKubernetes(*dataclasses.astuple(launcher), *[inner.get(key, "a text", other) for key, other in (
             ("image", ""), ("namespace", "default"), ("volume", ""), ("mount", ""), ("secret", ""), ("pull-secret", ""), ("data", ""), ("data-mount", ""))],
             inner.get("elastic", "true or false", False))
-        if not made.image or bool(made.volume) != bool(made.mount) or bool(made.data) != bool(made.data_mount):
+        if not launcher.image or bool(launcher.volume) != bool(launcher.mount) or bool(launcher.data) != bool(launcher.data_mount):
             raise Refusal(f"{section.where}: the launcher kubernetes needs image, volume with mount (a claim, and the folder where pods and this "
                           "machine have it), and data with data-mount; write such as image: registry/muster:1, volume: muster-results, mount: /results")
     inner.done()
-    if made.kind not in LAUNCHERS:
-        raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "
-                      f"{closest(made.kind, LAUNCHERS, 'use one of these')}")
-    if made.kind == "simgrid" and not (made.bandwidth and made.latency):
+    if launcher.kind not in LAUNCHERS:
+        raise Refusal(f"{section.where} has the unknown launcher '{launcher.kind}' (known: {listed(LAUNCHERS)}); "
+                      f"{closest(launcher.kind, LAUNCHERS, 'use one of these')}")
+    if launcher.kind == "simgrid" and not (launcher.bandwidth and launcher.latency):
         raise Refusal(f"{section.where}: the launcher simgrid needs bandwidth and latency (of the links of its hosts); write "
                       "such as bandwidth: 10G, latency: 5e-6")
-    return made
+    return launcher
 
 
 def read_resources(section):
-    made = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
-                     section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), f"{section.where}: 'memory'"))
+    resources = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
+                          section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), f"{section.where}: 'memory'"))
     section.done()
-    if made.cpus_per_rank <= 0 or made.gpus_per_rank < 0:
-        raise Refusal(f"{section.where}: there cannot be {made.cpus_per_rank} cpus-per-rank and {made.gpus_per_rank} gpus-per-rank (above 0, 0 or "
+    if resources.cpus_per_rank <= 0 or resources.gpus_per_rank < 0:
+        raise Refusal(f"{section.where}: there cannot be {resources.cpus_per_rank} cpus-per-rank and {resources.gpus_per_rank} gpus-per-rank (above 0, 0 or "
                       "more); change it")
-    return made
+    return resources
 
 
 def _retries(section):
     on = section.get("on", "a list", ["crash", "timeout"])
-    made = Retries(section.get("attempts", "a whole number", 1), tuple(on), float(section.get("wait", "a number", 0)))
+    retries = Retries(section.get("attempts", "a whole number", 1), tuple(on), float(section.get("wait", "a number", 0)))
     section.done()
-    for kind in made.on:
+    for kind in retries.on:
         if kind not in FAILURES:
             raise Refusal(f"{section.where}: 'on' has the unknown failure '{kind}' (known: {listed(FAILURES)}); "
                           f"{closest(kind, FAILURES, 'use one of these')}")
-    if not 1 <= made.attempts <= 100:
-        raise Refusal(f"{section.where}: attempts cannot be {made.attempts} (it is 1 to 100); change it")
-    return made
+    if not 1 <= retries.attempts <= 100:
+        raise Refusal(f"{section.where}: attempts cannot be {retries.attempts} (it is 1 to 100); change it")
+    return retries
 
 
 def read_limits(section):
-    made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), f"{section.where}: 'log'"),
-                  bytes_of(section.get("disk", "a text or a whole number", "2G"), f"{section.where}: 'disk'"))
+    limits = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), f"{section.where}: 'log'"),
+                    bytes_of(section.get("disk", "a text or a whole number", "2G"), f"{section.where}: 'disk'"))
     section.done()
-    return made
+    return limits
 
 
 def _readers(section):

@@ -47,26 +47,26 @@ def words_of(command):
 def fill_words(words, values, where):
     """Returns the words filled in. {*name} alone gives as many words as its value has. An empty placeholder alone gives
     no word."""
-    made = []
+    result = []
     for word in words:
         match = PLACEHOLDER.fullmatch(word)
         alone = match is not None and match.group(2)
         if alone and match.group(1):
-            made += shlex.split(fill("{" + match.group(2) + "}", values, where))
+            result += shlex.split(fill("{" + match.group(2) + "}", values, where))
             continue
         filled = fill(word, values, where)
         if filled or not alone:
-            made.append(filled)
-    return made
+            result.append(filled)
+    return result
 
 
 def bytes_of(value, where):
     """Returns the bytes of 512, "64M" or "2 GiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value), re.IGNORECASE)
-    made = float(match.group(1)) * UNITS[match.group(2).lower()] if match else math.inf
-    if made >= 1 << 63:
+    amount = float(match.group(1)) * UNITS[match.group(2).lower()] if match else math.inf
+    if amount >= 1 << 63:
         raise Refusal(f"{where} cannot be '{value}' (it is no size); write such as 64M or 2G")
-    return int(made)
+    return int(amount)
 
 
 def last_said(text):

@@ -175,8 +175,8 @@ class Tuner(Runner):
 
     def _known(self, number, parameters, **more):
         with self._guard:
-            made = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in parameters.items()}
-            kept = self._trials[number] = Trial(number, made, **more)
+            rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in parameters.items()}
+            kept = self._trials[number] = Trial(number, rounded, **more)
         return kept
 
     def _tell(self, trial, kept):

@@ -72,9 +72,9 @@ def read_tuning(section, experiments):
     measure = section.get("measure", "a text", "time_to_accuracy" if goal else "best_accuracy")
     watched = goal.metric if goal and measure == "time_to_accuracy" else measure.removeprefix("best_")
     rungs = _rungs(section.section("rungs"), experiment, over) if method == "hyperband" else None
-    made = Tuning(experiment, over, method, measure, GOALS.get(watched, ""),
-                  section.get("trials", "a whole number", math.prod(map(len, over.values())) if method == "grid" else 20),
-                  section.get("prune", "true or false", method != "grid"), section.get("patience", "a whole number", 0), rungs)
+    tuning = Tuning(experiment, over, method, measure, GOALS.get(watched, ""),
+                    section.get("trials", "a whole number", math.prod(map(len, over.values())) if method == "grid" else 20),
+                    section.get("prune", "true or false", method != "grid"), section.get("patience", "a whole number", 0), rungs)
     section.done()
     if measure.startswith("time_to_") and measure[len("time_to_"):] not in _timed(experiment):
         raise Refusal(f"{section.where}: '{measure}' is the time to a goal that '{name}' does not have (its goals: {listed(_timed(experiment))}); "
@@ -82,9 +82,9 @@ def read_tuning(section, experiments):
     if rungs and measure.startswith("time_to_"):
         raise Refusal(f"{section.where}: hyperband cannot judge by '{measure}' (a rung ends before the goal is reached, and a resumed training "
                       "counts its time anew); take accuracy or a loss")
-    if made.trials < 1 or made.patience < 0:
-        raise Refusal(f"{section.where}: there cannot be {made.trials} trials with a patience of {made.patience} (1 or more, 0 or more); change it")
-    return made
+    if tuning.trials < 1 or tuning.patience < 0:
+        raise Refusal(f"{section.where}: there cannot be {tuning.trials} trials with a patience of {tuning.patience} (1 or more, 0 or more); change it")
+    return tuning
 
 
 def _timed(experiment):
@@ -107,23 +107,23 @@ def _space(name, value, method, experiment, where):
     if inner is None or "times" in value or (method == "grid" and "log" not in value):
         return values_of(name, value, where)
     low, high = inner.get("from", "a number"), inner.get("to", "a number")
-    made = Range(low, high, inner.get("step", "a number", 0), inner.get("log", "true or false", False))
+    interval = Range(low, high, inner.get("step", "a number", 0), inner.get("log", "true or false", False))
     inner.done()
     if method == "grid":
         raise Refusal(f"{inner.where}: a grid has no values of a range with log (it is a list); write a list or {{from:, to:, times:}}")
-    if not low < high or made.step < 0 or (made.log and (low <= 0 or made.step)):
+    if not low < high or interval.step < 0 or (interval.log and (low <= 0 or interval.step)):
         raise Refusal(f"{inner.where}: {value} is no range (from is below to, and above 0 with log, which has no step); change it")
-    return made
+    return interval
 
 
 def _rungs(section, experiment, over):
-    made = Rungs(section.get("parameter", "a text", "epochs"), section.get("least", "a whole number", 1),
-                 section.get("most", "a whole number", 27), section.get("factor", "a whole number", 3))
+    rungs = Rungs(section.get("parameter", "a text", "epochs"), section.get("least", "a whole number", 1),
+                  section.get("most", "a whole number", 27), section.get("factor", "a whole number", 3))
     section.done()
-    if made.parameter not in experiment.parameters or made.parameter in over:
-        raise Refusal(f"{section.where}: the budget '{made.parameter}' is no parameter of '{experiment.name}' that is left as it is (it has: "
+    if rungs.parameter not in experiment.parameters or rungs.parameter in over:
+        raise Refusal(f"{section.where}: the budget '{rungs.parameter}' is no parameter of '{experiment.name}' that is left as it is (it has: "
                       f"{listed(name for name in experiment.parameters if name not in over)}); name one of these")
-    if made.factor < 2 or not 1 <= made.least < made.most:
-        raise Refusal(f"{section.where}: there are no rungs from {made.least} to {made.most} by {made.factor} (least is 1 or more and below most, "
+    if rungs.factor < 2 or not 1 <= rungs.least < rungs.most:
+        raise Refusal(f"{section.where}: there are no rungs from {rungs.least} to {rungs.most} by {rungs.factor} (least is 1 or more and below most, "
                       "factor 2 or more); change it")
-    return made
+    return rungs

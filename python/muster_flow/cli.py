@@ -19,19 +19,19 @@ files and results."""
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    root = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name, call, about, kinds=()):
-        one = commands.add_parser(name, help=about)
-        one.set_defaults(call=call)
+        subparser = commands.add_parser(name, help=about)
+        subparser.set_defaults(call=call)
         if kinds:
-            one.add_argument("kind", choices=kinds)
-        one.add_argument("file", metavar="FILE", help="a workflow in YAML")
-        one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
-        one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="a path on this machine")
-        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results, or of the files for a cluster")
-        return one
+            subparser.add_argument("kind", choices=kinds)
+        subparser.add_argument("file", metavar="FILE", help="a workflow in YAML")
+        subparser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
+        subparser.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="a path on this machine")
+        subparser.add_argument("--out", required=True, metavar="DIR", help="the folder of results, or of the files for a cluster")
+        return subparser
     run = command("run", run_command, "run the steps without a current result")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
     command("watch", watch_command, "run it again by a schedule, when its data changed, or when a git revision moved")
@@ -47,17 +47,17 @@ def parser():
     chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")
     chooses.set_defaults(call=select.run)
     select.add_arguments(chooses)
-    return made
+    return root
 
 
 def _pairs(entries, flag, read):
-    made = {}
+    pairs = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals:
             raise Refusal(f"{flag} {entry} has no value (it is NAME=VALUE); add one")
-        made[name] = read(value)
-    return made
+        pairs[name] = read(value)
+    return pairs
 
 
 def _flow(chosen, more=None):
@@ -92,9 +92,9 @@ def status_command(chosen):
         if state == "up to date":
             state = record["state"] if record else state
         accuracy = event.get("accuracy") if event.get("event") == "sample" else ((record or {}).get("series") or [{}])[-1].get("val_accuracy")
-        said = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
-                event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
-        print(f"{name}: {', '.join(filter(None, said))}")
+        columns = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
+                   event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
+        print(f"{name}: {', '.join(filter(None, columns))}")
     return FINISHED
 
 

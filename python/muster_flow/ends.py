@@ -20,9 +20,9 @@ class End:
     why: str      # up to the current epoch), fail or abandon
 
 
-def of_command(outcome, said, missing, killed_for_memory, rows, training):
-    """Returns the end of a command that ended by itself, or exceeded its time or disk space. `said` is the output's
-    end, `missing` a missing input, `rows` its epochs."""
+def of_command(outcome, output, missing, killed_for_memory, rows, training):
+    """Returns the end of a command that ended by itself, or exceeded its time or disk space. `output` is the
+    last part of its output, `missing` a missing input, `rows` its epochs."""
     if outcome.status == "interrupted":
         return End("interrupted", "fail", outcome.why)
     if outcome.status == "ok":
@@ -34,7 +34,7 @@ def of_command(outcome, said, missing, killed_for_memory, rows, training):
     if outcome.status == "missing":
         return End("configuration", "fail", outcome.why)
     status = outcome.exit if outcome.exit is None or outcome.exit >= 0 else 128 - outcome.exit
-    if MEMORY.search(said) or (status == 128 + signal.SIGKILL and killed_for_memory):
+    if MEMORY.search(output) or (status == 128 + signal.SIGKILL and killed_for_memory):
         return End("memory", "memory", f"it was out of memory ({outcome.why})")
     if status in STATUSES:
         return End(STATUSES[status], "fail", outcome.why)

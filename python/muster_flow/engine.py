@@ -103,12 +103,12 @@ def _snakemake(store, planned, where, variables):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
-    told = Timeline(store, began)
+    timeline = Timeline(store, began)
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
         ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
-                            float("inf"), stop, told)
-    told()
+                            float("inf"), stop, timeline)
+    timeline()
     if ended.status == "full":
         raise NoRoom(f"the disk of '{store.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); make room and run the same command "
                      "again, what has ended is kept")
@@ -116,7 +116,7 @@ def _snakemake(store, planned, where, variables):
         print("interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
     left = [name for name in planned if not (store.folder / "run" / name).exists()]
-    failed = {name: why for name, why in told.failed.items() if name in left}
+    failed = {name: why for name, why in timeline.failed.items() if name in left}
     for name in left:
         print(f"muster-flow: {name}: {failed.get(name, 'not run (a step that it needs has failed)')}", file=sys.stderr)
     if ended.status != "ok" and not left:
@@ -135,8 +135,8 @@ class Timeline:
     def __call__(self):
         for line in self._lines().splitlines():
             event = json.loads(line)
-            if (said := _shown(event)) is not None:
-                print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {said}", flush=True)
+            if (text := _shown(event)) is not None:
+                print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {text}", flush=True)
             for kind in ("inputs", "code", "modules"):
                 for name in (name for name, digest in event.get("parts", {}).get(kind, {}).items() if digest == seen.CHANGED):
                     print(f"{'':12}{event['step']}: '{name}' was changed while it ran (its output may be of both); it runs again the next time", flush=True)

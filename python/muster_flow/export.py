@@ -23,11 +23,11 @@ FORMAT = "muster"            # format of models, as a serving runtime names the 
 
 def write(flow, kind, out, image, results):
     """Writes the files and returns their paths. `results` is a folder that all pods share."""
-    folder, made = make_folder(pathlib.Path(out)), []
+    folder, written = make_folder(pathlib.Path(out)), []
     for name, documents in KINDS[kind](flow, image, pathlib.Path(results)):
         write_whole(folder / name, clusters.documents(documents, "muster-flow"))
-        made.append(folder / name)
-    return made
+        written.append(folder / name)
+    return written
 
 
 class Exported:
@@ -90,15 +90,15 @@ def _argo(flow, kind, spec, suffix=""):
 def _event_sources(flow):
     """Returns {kind: {event: description}} of Argo Events: new files (a MANIFEST is renamed to its name), and the
     notification of a push by a forge."""
-    made = {}
+    sources = {}
     if flow.watch["data"]:
         paths = [pathlib.Path(path) for path in sorted(flow.sources())]
-        made["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
+        sources["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
                                                                                        "path": "MANIFEST" if not path.suffix else path.name}}
-                        for number, path in enumerate(paths)}
+                           for number, path in enumerate(paths)}
     if flow.watch["revision"]:
-        made["webhook"] = {"push": {"port": "12000", "endpoint": "/push", "method": "POST", "url": ""}}
-    return {kind: events for kind, events in made.items() if events}
+        sources["webhook"] = {"push": {"port": "12000", "endpoint": "/push", "method": "POST", "url": ""}}
+    return {kind: events for kind, events in sources.items() if events}
 
 
 def _given(flow, step):
@@ -133,29 +133,29 @@ def _template(flow, step, image, results):
     container = {"image": image, "command": ["sh", "-ec"], "args": ["\n".join(lines)], "resources": {"requests": cpus, "limits": cpus},
                  "env": [{"name": name, "value": run.text(text)} for name, text in step.environment.items()],
                  "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
-    made = {"name": step.name, "container": container, "activeDeadlineSeconds": str(int(step.timeout))}
+    template = {"name": step.name, "container": container, "activeDeadlineSeconds": str(int(step.timeout))}
     if given:
-        made["inputs"] = {"parameters": [{"name": name} for name in given]}
+        template["inputs"] = {"parameters": [{"name": name} for name in given]}
     if not step.wait:
-        del made["activeDeadlineSeconds"]
+        del template["activeDeadlineSeconds"]
         if ready.port:
             container["readinessProbe"] = {"httpGet": {"path": ready.path or "/", "port": ready.port}, "periodSeconds": 1}
-        return {**made, "daemon": True}
+        return {**template, "daemon": True}
     # A deleted or preempted pod has no exit status. The statuses of lost peers and of signals are retried, other
     # statuses are not.
     statuses = ", ".join(map(str, sorted(PEERS)))
-    made["retryStrategy"] = {"limit": str(step.retry["peer"]), "retryPolicy": "Always", "expression":
-                             f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"}
-    made["outputs"] = {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}
+    template["retryStrategy"] = {"limit": str(step.retry["peer"]), "retryPolicy": "Always", "expression":
+                                 f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"}
+    template["outputs"] = {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}
     own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, image])[:16]
     digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     key = "-".join([step.name, own, *digests])
     known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
     # else the cluster cannot know the input's digest, or the digests of many inputs exceed the name of an entry
     if known and len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:
-        made["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
-                           "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
-    return made
+        template["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
+                               "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
+    return template
 
 
 # ---- Kueue ----

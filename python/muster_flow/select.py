@@ -48,8 +48,8 @@ def run(chosen):
         versions = sorted(int(entry.name) for entry in home.iterdir() if entry.name.isdigit())
         served = (read_json(home / str(versions[-1]) / NOTE) or {}) if versions else {}
         if best["accuracy"] < chosen.at_least:
-            said = ", ".join(f"{one['step']} {one['accuracy']:.4f}" for one in found)
-            print(f"no model has an accuracy of {chosen.at_least:g} ({said}); {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}")
+            summary = ", ".join(f"{one['step']} {one['accuracy']:.4f}" for one in found)
+            print(f"no model has an accuracy of {chosen.at_least:g} ({summary}); {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}")
             return FAILED_RUNS
         if served.get("accuracies", [served.get("accuracy", -1.0)]) < best["accuracies"]:
             version = (versions[-1] if versions else 0) + 1
@@ -66,8 +66,8 @@ def run(chosen):
     return FINISHED
 
 
-def _without_path(one):
-    return {name: value for name, value in one.items() if name != "path"}
+def _without_path(member):
+    return {name: value for name, value in member.items() if name != "path"}
 
 
 def _publish(best, members, home, version):
@@ -77,7 +77,7 @@ def _publish(best, members, home, version):
             remove_tree(old)
     new = make_folder(home / f"{version}.new")
     with writing(new):
-        for number, one in enumerate(members):
-            shutil.copyfile(one["path"], new / (MODEL if len(members) == 1 else f"{number + 1}-{one['step']}.muster"))
+        for number, member in enumerate(members):
+            shutil.copyfile(member["path"], new / (MODEL if len(members) == 1 else f"{number + 1}-{member['step']}.muster"))
         write_json(new / NOTE, _without_path(best))
         new.rename(home / str(version))

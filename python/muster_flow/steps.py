@@ -103,9 +103,9 @@ class Flow:
 
 def from_json(text):
     """Returns the workflow from JSON, without the file and without YAML."""
-    said = json.loads(text)
+    fields = json.loads(text)
 
     def step(of):
         plain = {name: types.SimpleNamespace(**of[name]) for name in ("launcher", "resources", "limits")}
         return Step(**{**of, **plain, "training": Training(**of["training"]) if of["training"] else None})
-    return Flow(said["name"], said["path"], {name: step(of) for name, of in said["steps"].items()}, caller=said["caller"])
+    return Flow(fields["name"], fields["path"], {name: step(of) for name, of in fields["steps"].items()}, caller=fields["caller"])

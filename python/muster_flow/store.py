@@ -113,14 +113,14 @@ class Store:
         maker = self.flow.maker(path)
         if maker is None:
             return self.digest(path)
-        output = next(name for name, one in maker.outputs.items() if one == path)
+        output = next(name for name, produced in maker.outputs.items() if produced == path)
         return ((self.record(maker.name) or {}).get("outputs") or {}).get(output, ["", "not there"])[1]
 
     def _made(self, name):
         step = self.flow.steps[name]
         if not step.wait:
             return digest_of(self.parts(step))
-        return digest_of({output: made[1] for output, made in ((self.record(name) or {}).get("outputs") or {}).items()})
+        return digest_of({output: signed[1] for output, signed in ((self.record(name) or {}).get("outputs") or {}).items()})
 
     def find(self, step):
         """Returns the result with exactly these dependencies, or the reasons why there is none."""
@@ -179,14 +179,14 @@ class Store:
         for name, value in parts.items():
             then = before.get(name)
             if name == "inputs":
-                for one in sorted({*value, *then}):
-                    if value.get(one) != then.get(one):
-                        yield f"its input '{one}' changed"
+                for key in sorted({*value, *then}):
+                    if value.get(key) != then.get(key):
+                        yield f"its input '{key}' changed"
             elif name in KINDS:
-                for one in sorted({*value, *(then or {})}):
-                    if value.get(one) != (then or {}).get(one):
-                        said = f" from {then.get(one)} to {value.get(one)}" if name in ("parameters", "environment") else ""
-                        yield f"its {KINDS[name]} '{one}' changed{said}"
+                for key in sorted({*value, *(then or {})}):
+                    if value.get(key) != (then or {}).get(key):
+                        change = f" from {then.get(key)} to {value.get(key)}" if name in ("parameters", "environment") else ""
+                        yield f"its {KINDS[name]} '{key}' changed{change}"
             elif value != then and (name != "memoize" or value):
                 yield f"its {name} changed"
         if "max-age" in step.memoize and time.time() - last["ended"] >= step.memoize["max-age"]:
@@ -195,23 +195,23 @@ class Store:
     def reasons(self):
         """Returns {step: reasons to run}, empty for steps that are up to date. Steps that depend on a running step are
         checked again after its end."""
-        made = {}
+        why_of = {}
         for step in self.flow.steps.values():
-            behind = [name for name in step.needs if made[name]]
+            behind = [name for name in step.needs if why_of[name]]
             if behind:
-                made[step.name] = (f"'{behind[0]}' runs again and may make something else",)
+                why_of[step.name] = (f"'{behind[0]}' runs again and may make something else",)
             elif not step.wait:
-                made[step.name] = ()
+                why_of[step.name] = ()
             else:
                 try:
                     there = self.without(step)
                     found = self.find(there) if there else None
-                    made[step.name] = (found.why or ("a result with these inputs exists",)) if found and (not found.record or not self._in_use(step, found)) else ()
+                    why_of[step.name] = (found.why or ("a result with these inputs exists",)) if found and (not found.record or not self._in_use(step, found)) else ()
                 except Missing as gone:
                     if self.flow.maker(gone.args[0]) is None:
                         raise Refusal(f"step '{step.name}' needs '{gone}' (no step makes it, and it is not there); make it, or mend the path") from None
-                    made[step.name] = (f"its input '{gone}' is missing",)
-        return made
+                    why_of[step.name] = (f"its input '{gone}' is missing",)
+        return why_of
 
     def _in_use(self, step, found):
         return os.path.realpath(self.folder / "steps" / step.name) == str(self.home(found.key))
@@ -278,7 +278,7 @@ def _last_used(entry):
     """Returns the time of the last use; for an incomplete result the time when a runner last worked on it."""
     used = [entry.stat().st_mtime]
     if not os.path.exists(f"{entry.path}/record.json"):
-        used += [one.lstat().st_mtime for part in ("output", "checkpoint") for one in pathlib.Path(entry.path, part).glob("*")]
+        used += [file.lstat().st_mtime for part in ("output", "checkpoint") for file in pathlib.Path(entry.path, part).glob("*")]
     return max(used)
 
 

@@ -72,11 +72,11 @@ class Servers:
     def _keep(self):
         while not self._stop.wait(wrapper.READY):
             for asked in (self._folder / "watch").glob("*.asked"):
-                name, what = asked.stem, asked.read_text()
-                if name not in self._running or self._running[name][0] != what:
+                name, version = asked.stem, asked.read_text()
+                if name not in self._running or self._running[name][0] != version:
                     self._end(name)
                     stop = threading.Event()
-                    self._running[name] = what, stop, threading.Thread(target=self._serve, args=(name, stop))
+                    self._running[name] = version, stop, threading.Thread(target=self._serve, args=(name, stop))
                     self._running[name][2].start()
                 asked.unlink()
         for name in list(self._running):
@@ -106,7 +106,7 @@ def run(read, folder):
         raise Refusal(f"'{flow.path}' has nothing to watch (it has no schedule, data or revision); write such as watch: {{data: true}}")
     engine.check_owner(flow, files.make_folder(folder))
     alone = files.FolderLock(files.make_folder(pathlib.Path(folder, "watch")))
-    causes, servers, stop, why, said = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
+    causes, servers, stop, why, last_refusal = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
     try:
         with signals(stop):
             while True:
@@ -121,7 +121,7 @@ def run(read, folder):
                         if status == INTERRUPTED:
                             return INTERRUPTED
                         say(f"ended with status {status}")
-                    said = ""
+                    last_refusal = ""
                 # an error in the file or the folder, or a manual run; the watch ends if its first run cannot start
                 except Refusal as refusal:
                     if not isinstance(refusal, Busy):
@@ -129,9 +129,9 @@ def run(read, folder):
                             raise
                         if ran:   # else the file could not be read, and the collected changes remain
                             why = []
-                    if str(refusal) != said:
-                        said = str(refusal)
-                        say(said)
+                    if str(refusal) != last_refusal:
+                        last_refusal = str(refusal)
+                        say(last_refusal)
                 if stop.wait(flow.watch["every"]):
                     return INTERRUPTED
     finally:

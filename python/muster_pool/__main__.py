@@ -17,14 +17,14 @@ room or no right to write. docs/serving.md describes the files."""
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-pool", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("files", nargs="+", metavar="FILE", help="YAML with one InferenceService or several")
-    made.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS", help="where requests come [%(default)s]")
-    made.add_argument("--metrics", default="127.0.0.1:8404", metavar="ADDRESS", help="where Prometheus asks for /metrics [%(default)s]")
-    made.add_argument("--cores", type=float, default=len(os.sched_getaffinity(0)), metavar="N", help="that the replicas share [those there are]")
-    made.add_argument("--state", metavar="DIR", help="logs, sockets and what runs [FILE without its ending, and .pool]")
-    made.add_argument("--retry-up-to", default="256K", metavar="SIZE", help="the largest request that is sent to another replica [%(default)s]")
-    return made
+    root = argparse.ArgumentParser(prog="muster-pool", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root.add_argument("files", nargs="+", metavar="FILE", help="YAML with one InferenceService or several")
+    root.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS", help="where requests come [%(default)s]")
+    root.add_argument("--metrics", default="127.0.0.1:8404", metavar="ADDRESS", help="where Prometheus asks for /metrics [%(default)s]")
+    root.add_argument("--cores", type=float, default=len(os.sched_getaffinity(0)), metavar="N", help="that the replicas share [those there are]")
+    root.add_argument("--state", metavar="DIR", help="logs, sockets and what runs [FILE without its ending, and .pool]")
+    root.add_argument("--retry-up-to", default="256K", metavar="SIZE", help="the largest request that is sent to another replica [%(default)s]")
+    return root
 
 
 def run():

@@ -229,7 +229,7 @@ class Deployment:
         commands = []
         for slot in range(1, self.service.slots + 1) if slots is None else slots:
             server, replica = f"set server {self.service.name}/s{slot}", self.replicas.get(slot)
-            commands += [f"{server} {what}" for what in (["state maint"] if replica is None else replica.as_server())]
+            commands += [f"{server} {setting}" for setting in (["state maint"] if replica is None else replica.as_server())]
         if commands:
             await self.pool.haproxy.ask("; ".join(commands))
 

@@ -24,18 +24,18 @@ class Described:
 
 def read(paths, cores):
     """Returns the documents' contents. Refuses services that do not fit on the cores."""
-    made = Described({}, {}, {})
+    described = Described({}, {}, {})
     for path in paths:
         for number, each in enumerate(document.load_all(path, "describes services"), 1):
             if each is not None:
-                _add(made, Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
-    if not made.services:
+                _add(described, Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
+    if not described.services:
         raise Refusal(f"'{paths[0]}' describes no service (it has no InferenceService); add one")
-    _fits(made.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas or a replica's cpu, or give --cores")
-    for account, limit in made.limits.items():
-        its = [each for each in made.services.values() if each.account == account]
-        _fits(its, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas or a replica's cpu, or raise requests.cpu")
-    return made
+    _fits(described.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas or a replica's cpu, or give --cores")
+    for account, limit in described.limits.items():
+        own = [each for each in described.services.values() if each.account == account]
+        _fits(own, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas or a replica's cpu, or raise requests.cpu")
+    return described
 
 
 def _fits(services, cores, needs, there, suggestion):
@@ -47,18 +47,18 @@ def _fits(services, cores, needs, there, suggestion):
         raise Refusal(f"{needs} {least:g} cores at least (minReplicas, and resources of a replica) and {there} {cores:g}; {suggestion}")
 
 
-def _add(made, top, path, cores):
+def _add(described, top, path, cores):
     kind = top.get("kind", "a text")
     if kind not in VERSIONS:
         raise Refusal(f"{top.where}: 'kind' cannot be '{kind}' (known: {', '.join(VERSIONS)}); change it")
     if (found := top.get("apiVersion", "a text")) != VERSIONS[kind]:
         raise Refusal(f"{top.where}: 'apiVersion' cannot be '{found}' ({kind} is known of {VERSIONS[kind]}); change it")
     if kind == "ResourceQuota":
-        return _add_limit(made.limits, top, path)
-    there, one = (made.services, service.read_one(top, path, cores)) if kind == "InferenceService" else (made.trainings, training.read_one(top, path))
-    if one.name in there:
-        raise Refusal(f"{top.where}: the {kind} '{one.name}' is there twice (names are used to find it); rename one")
-    there[one.name] = one
+        return _add_limit(described.limits, top, path)
+    there, entry = (described.services, service.read_one(top, path, cores)) if kind == "InferenceService" else (described.trainings, training.read_one(top, path))
+    if entry.name in there:
+        raise Refusal(f"{top.where}: the {kind} '{entry.name}' is there twice (names are used to find it); rename one")
+    there[entry.name] = entry
     return None
 
 

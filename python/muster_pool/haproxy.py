@@ -143,31 +143,31 @@ class Haproxy:
         self.sockets = [listening("--listen", listen, bool(earlier)), listening("--metrics", metrics, bool(earlier)), self._inside()]
 
     def _inside(self):
-        made, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"
+        listener, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"
         with writing(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + ".new")
-            made.bind(path + ".new")
-            made.listen(4096)
+            listener.bind(path + ".new")
+            listener.listen(4096)
             os.rename(path + ".new", path)   # the socket of an earlier process stays open for it
-        return made
+        return listener
 
     async def start(self, text, save):
         """Replaces the current process by a new one. `save` is called when the new process must be recorded."""
         write_whole(f"{self.folder}/haproxy.cfg", text)
         log, loop = f"{self.folder}/haproxy.log", asyncio.get_running_loop()
         try:
-            made = Process.start(["haproxy", "-db", "-f", f"{self.folder}/haproxy.cfg"], os.environ, log, [each.fileno() for each in self.sockets])
+            started = Process.start(["haproxy", "-db", "-f", f"{self.folder}/haproxy.cfg"], os.environ, log, [each.fileno() for each in self.sockets])
         except OSError as error:
             raise Refusal(f"HAProxy cannot be started ({error.strerror}); apt-get install haproxy") from error
         self.before += filter(None, [self.process])
-        self.process = made
-        made.on_end(loop, self.wake)
+        self.process = started
+        started.on_end(loop, self.wake)
         save()
         end = loop.time() + STARTS
-        while f"Pid: {made.pid}\n" not in await self.ask("show info"):
-            if not (lives := made.is_alive()) or loop.time() > end:
-                made.send(signal.SIGKILL)
+        while f"Pid: {started.pid}\n" not in await self.ask("show info"):
+            if not (lives := started.is_alive()) or loop.time() > end:
+                started.send(signal.SIGKILL)
                 with open(log, encoding="utf-8", errors="replace") as file:
                     alert = next((line.strip() for line in reversed(list(file)) if "ALERT" in line), f"it did not answer in {STARTS:g} s" if lives else "it ended")
                 raise Refusal(f"HAProxy does not start ({alert}); see {log}")

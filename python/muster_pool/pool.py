@@ -80,9 +80,9 @@ class Pool:
         return FINISHED
 
     async def _add(self, service):
-        made = self.deployments[service.name] = Deployment(self, service)
-        await made.activator.listen()
-        return made
+        deployment = self.deployments[service.name] = Deployment(self, service)
+        await deployment.activator.listen()
+        return deployment
 
     def _configuration(self):
         there = [each for each in self.deployments.values() if not each.is_removed]

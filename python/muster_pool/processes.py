@@ -87,17 +87,17 @@ def listening(option, address, is_again):
             raise ValueError(f"'{port}' is no port")
         family, kind, protocol, _, at = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         beside = _listeners(family, *at[:2]) if is_again else 0
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if beside:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(at)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(at)
         # not before: a socket of another program there is an error
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.listen(4096)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.listen(4096)
         if beside:
-            _attach(made, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
-        return made
+            _attach(listener, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
+        return listener
     except (OSError, ValueError) as error:
         raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give a free HOST:PORT of this machine") from error
 
@@ -110,11 +110,11 @@ def _listeners(family, host, port):
         return sum(line.split()[1::2][:2] == [address, LISTENS] for line in file)
 
 
-def accept_no_more(made):
+def accept_no_more(listener):
     """Stops new connections: they wait for the next socket on the address, or fail. Half-open connections continue."""
-    _attach(made, 26, (LOAD_BYTE, 0, 0, FLAGS_OF_TCP), (JUMP_IF_SET, 0, 1, SYN), (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xffffffff))
+    _attach(listener, 26, (LOAD_BYTE, 0, 0, FLAGS_OF_TCP), (JUMP_IF_SET, 0, 1, SYN), (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xffffffff))
 
 
-def _attach(made, option, *program):
+def _attach(listener, option, *program):
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
-    made.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(code)))
+    listener.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(code)))

@@ -65,10 +65,10 @@ def _free_port():
     while True:
         _tried += 1
         port = PORTS[_tried % len(PORTS)]
-        with socket.socket() as made:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                made.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
                 return port
             except OSError:
                 continue

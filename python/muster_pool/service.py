@@ -89,7 +89,7 @@ def read_one(top, path, cores):
         total = min(total, at_once)
     window = duration(notes, KNATIVE + "window", 6, 3600, 60)
     keys = _keys(notes, path)
-    made = Service(
+    service = Service(
         name=name, account=account, priority=number(notes, OWN + "priority", 0, 1000, 0), revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
         target=max(total * percentage(notes, "target-utilization-percentage", 1, 100, 70), 0.01),
         timeout=number(predictor, "timeout", 1, 3600, 60), is_grpc=is_grpc, path=_path(notes),
@@ -101,7 +101,7 @@ def read_one(top, path, cores):
         key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys)
     for section in (notes, predictor, spec, top):
         section.done()
-    return made
+    return service
 
 
 def _revision(predictor, path):

@@ -26,11 +26,11 @@ def read_one(top, path):
     spec.where = f"{path}, {name}, spec"
     resources = spec.section("resources")
     requests = resources.section("requests")
-    made = Training(name, account, number(notes, OWN + "priority", 0, 1000, 0), path.parent.absolute() / spec.get("control", "a text"),
-                    cores_of(requests, "cpu", 1.0))
+    training = Training(name, account, number(notes, OWN + "priority", 0, 1000, 0), path.parent.absolute() / spec.get("control", "a text"),
+                        cores_of(requests, "cpu", 1.0))
     for section in (requests, resources, notes, spec, top):
         section.done()
-    return made
+    return training
 
 
 class Member:

@@ -25,10 +25,10 @@ def run(what, status, says, *, words=(), variables=None, wrap=()):
         environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", **(variables or {})}
         started.append(subprocess.Popen([*wrap, program, "nothing", "--timeout", "10", *words], env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    for rank, one in enumerate(started):
-        said = one.communicate(timeout=60)[0]
-        if one.returncode != status or says not in said or said.count("\n") > 1:
-            failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {said}")
+    for rank, rank_process in enumerate(started):
+        output = rank_process.communicate(timeout=60)[0]
+        if rank_process.returncode != status or says not in output or output.count("\n") > 1:
+            failures.append(f"{what}: rank {rank} ended with {rank_process.returncode} and said {output}")
 
 
 # Otherwise a second job from the same shell would have the same name.

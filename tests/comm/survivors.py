@@ -145,14 +145,14 @@ def stop(draw, ranks, start):
     time.sleep(1e-5 * 20000 ** draw.random())
     os.kill(victim.pid, signal.SIGSTOP)
     # Its own host detects that a stopped process lives; over tcp only its heartbeats show that.
-    ends_with, how = (5, "did not finish in 2 s") if options.transport == "shm" else (4, "no heartbeat")
+    ends_with, symptom = (5, "did not finish in 2 s") if options.transport == "shm" else (4, "no heartbeat")
     others = [rank for rank in crew if rank is not victim]
     named_it = 0
     for rank in others:
         _, status, named, text = rank.error()
         if status != ends_with:
             raise Failure(f"rank {rank.rank} fails with {status}, not {ends_with}: {text}")
-        named_it += (victim.rank in named or f"process {victim.pid} " in text) and how in text
+        named_it += (victim.rank in named or f"process {victim.pid} " in text) and symptom in text
     if named_it < (1 if options.transport == "shm" else len(others)):
         raise Failure(f"not all name rank {victim.rank}: {[rank.lines for rank in others]}")
     for rank in others:
@@ -192,12 +192,12 @@ def leave(draw, ranks, start):
 
 def give_up(draw, ranks, start):
     quitter = draw.randrange(ranks)
-    how = draw.choice(["abort", "quit"])
-    crew = start(["60", how, str(quitter)], [])
+    command = draw.choice(["abort", "quit"])
+    crew = start(["60", command, str(quitter)], [])
     for rank in crew:
         status = rank.end()
         check_results_of(rank)
-        if how == "quit" and rank.rank == quitter:
+        if command == "quit" and rank.rank == quitter:
             continue
         _, said, named, text = rank.error()
         if status != 9 or said != 9 or named != [quitter] or "had enough" not in text:

@@ -82,14 +82,14 @@ class Job:
         ended = 0
         while ended < len(self.crew):
             try:
-                said = self.said.get(timeout=max(0.01, self.until - time.monotonic()))
+                entry = self.said.get(timeout=max(0.01, self.until - time.monotonic()))
             except queue.Empty:
                 raise RuntimeError(f"it does not end:\n{self.tail()}") from None
-            if said is None:
+            if entry is None:
                 ended += 1
                 continue
-            self.lines.append(said)
-            yield said
+            self.lines.append(entry)
+            yield entry
 
     def tail(self):
         return "\n".join([f"{source}: {word} {rest}" for source, word, rest in self.lines if word not in ("step", "NBC_Progress:")][-60:])

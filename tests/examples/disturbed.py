@@ -97,11 +97,11 @@ def disturbed():
              f"file:{FOLDER}"]
     if options.by == "ulfm":
         words += ["--transport", "mpi"]
-    said, guests = [], []
+    lines, guests = [], []
 
     def listen(to):
         for line in to.stdout:
-            said.append(line)
+            lines.append(line)
 
     if options.by == "mpirun":
         job = start(["mpirun", *RECOVERY, "-n", str(options.ranks), *words])
@@ -117,7 +117,7 @@ def disturbed():
     def has_begun():
         """Returns true after the first epoch: no rank misses a rank that dies before the first group, and over MPI its
         death blocks all in MPI_Init."""
-        return re.search(r"^\W*1 +\d", "".join(said), re.M)
+        return re.search(r"^\W*1 +\d", "".join(lines), re.M)
 
     def trains():
         return any(process.poll() is None for process in [job, *guests])
@@ -125,7 +125,7 @@ def disturbed():
     def may_kill():
         """Returns true if the next kill is safe: if all ranks with the state died before another copied it, no rank
         could continue."""
-        changes = len(set(re.findall(rf"generation (\d+): .*{'died' if options.by == 'ulfm' else 'joined'}", "".join(said))))
+        changes = len(set(re.findall(rf"generation (\d+): .*{'died' if options.by == 'ulfm' else 'joined'}", "".join(lines))))
         return time.monotonic() > until and (changes >= kills or time.monotonic() > until + 20)
 
     try:
@@ -155,8 +155,8 @@ def disturbed():
             listener.join()
     if job.returncode != 0 or not os.path.exists(f"{FOLDER}/storm"):
         sys.exit(f"the disturbed run ends with {job.returncode} after {kills} kills (seed {options.seed}):\n"
-                 f"{''.join(said[-40:])}")
-    return "".join(said), kills, took
+                 f"{''.join(lines[-40:])}")
+    return "".join(lines), kills, took
 
 
 try:

@@ -30,11 +30,11 @@ def launches(text):
     for line in text.splitlines():
         if not line.startswith("//"):
             return found
-        said = line.removeprefix("//").removeprefix("   ")
-        if said.startswith("$ "):
-            found.append((said.removeprefix("$ "), []))
+        text_line = line.removeprefix("//").removeprefix("   ")
+        if text_line.startswith("$ "):
+            found.append((text_line.removeprefix("$ "), []))
         elif found and line.startswith("//   "):
-            found[-1][1].append(said)
+            found[-1][1].append(text_line)
         elif line != "//" and found:
             return found
     return found

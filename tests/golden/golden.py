@@ -111,8 +111,8 @@ def write_workflow(folder):
 
 def values_of_workflow(folder):
     """Returns the states of the steps. A copy has other modification times, so its steps are due; that part is cut off."""
-    said = module("muster_flow", "status", "workflow.yaml", "--out", "flow", cwd=folder)
-    return re.sub(", to run: .*", "", said) + (folder / "flow/sum.txt").read_text()
+    output = module("muster_flow", "status", "workflow.yaml", "--out", "flow", cwd=folder)
+    return re.sub(", to run: .*", "", output) + (folder / "flow/sum.txt").read_text()
 
 
 def copy_of(folder):

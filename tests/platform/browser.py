@@ -62,7 +62,7 @@ class Page:
                 break
             await asyncio.sleep(0.1)
         async with self._session.get(f"http://127.0.0.1:{lines[0]}/json/list") as answer:
-            to = next(one["webSocketDebuggerUrl"] for one in await answer.json() if one["type"] == "page")
+            to = next(target["webSocketDebuggerUrl"] for target in await answer.json() if target["type"] == "page")
         self._socket = await self._session.ws_connect(to, max_msg_size=0)
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")

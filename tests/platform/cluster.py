@@ -74,7 +74,7 @@ def inside(node):
 
 def is_ready(pod):
     """Returns true if the pod is in the group and replies."""
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in pod["status"].get("conditions", ()))
 
 
 def left():

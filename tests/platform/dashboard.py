@@ -48,15 +48,15 @@ class Served(Case):
     def _end_runners(self):
         """Ends the runners that still write into the folder."""
         for folder in self.runs.glob("*"):
-            for how in (0, signal.SIGTERM):
+            for signal_number in (0, signal.SIGTERM):
                 with contextlib.suppress(AssertionError):
                     if runner := holder(folder):
-                        os.kill(runner["process"], how)
-                        self.until(lambda: not holder(folder), seconds=10 if how == 0 else 60)
+                        os.kill(runner["process"], signal_number)
+                        self.until(lambda: not holder(folder), seconds=10 if signal_number == 0 else 60)
 
-    def serve(self, *words, **how):
+    def serve(self, *words, **options):
         """Starts the server and returns its process; its address is in self.url, its token in self.token."""
-        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder, **how)
+        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder, **options)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)

@@ -437,7 +437,7 @@ class Shown(Served):
         def query(text):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={urllib.request.quote(text)}", timeout=30) as answer:
-                    return [(one["metric"], float(one["value"][1])) for one in json.load(answer)["data"]["result"]]
+                    return [(sample["metric"], float(sample["value"][1])) for sample in json.load(answer)["data"]["result"]]
             except OSError:
                 return []
         found = self.until(lambda: query(f'muster_run_samples_per_second{{run="{row["run"]}"}}'), "Prometheus never had it")

@@ -25,9 +25,9 @@ class Fashion(Case):
         programs = self.built("examples/cnn", "examples/serve", "src/programs/muster-data")
         self.build = pathlib.Path(programs[0]).parent.parent
         for kind, count in (("train", TRAIN), ("t10k", TEST)):
-            for what, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
-                content = gzip.decompress((DATA / f"{kind}-{what}-ubyte.gz").read_bytes())
-                self.write(f"data/{kind}-{what}-ubyte.gz", "").write_bytes(
+            for suffix, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
+                content = gzip.decompress((DATA / f"{kind}-{suffix}-ubyte.gz").read_bytes())
+                self.write(f"data/{kind}-{suffix}-ubyte.gz", "").write_bytes(
                     gzip.compress(content[:4] + count.to_bytes(4, "big") + content[8:head + count * size]))
 
     def flow(self, *words, file=FILE, **more):
@@ -59,7 +59,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         return sorted(re.findall(r" s  (\S+): begins", said))
 
     def test_from_data_to_report(self):
-        said = self.flow().stdout
+        output = self.flow().stdout
         out = self.folder / OUT
         selected = json.loads((out / "selected.json").read_text())
         self.assertEqual(len(selected["accuracies"]), 3)
@@ -82,7 +82,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertIn("train-plain", began)
         self.assertEqual([name for name in began if name.startswith(("ingest", "train"))], ["train-plain"])
         self.assertIn("select", began)
-        self.assertEqual(len(self.began(said)), 16)
+        self.assertEqual(len(self.began(output)), 16)
 
     def test_none_is_good_enough(self):
         said = self.flow("--set", "at-least=0.99", status=1)

@@ -45,8 +45,8 @@ class Started(Case):
 
     def test_pip_install_without_a_network(self):
         home = self.folder / "venv"
-        made = subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], capture_output=True, text=True)
-        if made.returncode != 0:
+        done = subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], capture_output=True, text=True)
+        if done.returncode != 0:
             self.skipTest("SKIPPED: no venv can be made (Debian: python3-venv)")
         python = home / "bin" / "python"
         if subprocess.run([python, "-c", "import setuptools, wheel"], capture_output=True).returncode != 0:

@@ -14,10 +14,10 @@ PICTURES = os.environ.get("MUSTER_TEST_PICTURES")
 
 @unittest.skipUnless(browser.find(), "SKIPPED: no chromium is installed")
 class Used(Served):
-    def use(self, steps, **how):
+    def use(self, steps, **options):
         """Runs `steps(page)`; the page's console must be empty afterwards."""
         async def run():
-            async with browser.Page(f"{self.url}/?token={self.token}", **how) as page:
+            async with browser.Page(f"{self.url}/?token={self.token}", **options) as page:
                 await steps(page)
                 self.assertEqual(page.console, [])
         asyncio.run(run())

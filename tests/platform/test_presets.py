@@ -76,8 +76,8 @@ class ToTheLetter(Case):
         for line in lines:
             self.assertIn("--max-train-seconds 7200 ", line)
             self.assertNotIn("--stop-at-goal", line)
-        one, = self.commands("mlbench-1a", *place, "--only", "variant=v2", "--only", "depth=56", "--only", "ranks=32")
-        self.assertRegex(one, r"-n 32 .*--variant v2 --depth 56 --preset mlbench-1a-2019 ")
+        command, = self.commands("mlbench-1a", *place, "--only", "variant=v2", "--only", "depth=56", "--only", "ranks=32")
+        self.assertRegex(command, r"-n 32 .*--variant v2 --depth 56 --preset mlbench-1a-2019 ")
         file = read_file(PRESETS / "mlbench-1a.yaml")
         self.assertEqual(file.accuracy_after, (7200,))
 

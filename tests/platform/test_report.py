@@ -149,10 +149,10 @@ tables:
         done = self.run_file(path)
         lines = [line.split("  ") for line in done.stdout.splitlines()]
         self.assertIn(["Efficiency (20 servers; mini-batches / s)"], lines)
-        told = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
+        output = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
         for line in ("trainers 1 2 10", "fast 22 40 40", "fast, S = T1 / TN 1 1.818 1.818", "fast, E = S / N 1 0.9091 0.1818",
                      "slow 11 20 20", "theirs 5 - 7.5"):
-            self.assertIn(line, told)
+            self.assertIn(line, output)
         page = self.told()
         for line in ("Efficiency (20 servers; mini-batches / s)", "fast, E = S / N 1 0.9091 0.1818", "theirs 5 - 7.5"):
             self.assertIn(line, page)
@@ -173,8 +173,8 @@ tables:
         path = self.experiment(["sh", "-c", "echo rate=$(({batch} * {ranks}))"], sweep="{ranks: [1, 2]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
                                experiment="parameters: {mode: a}\n    cases: [{batch: 32, steps: 8}, {batch: 64, steps: 8}]",
                                top="tables: [{experiment: only, columns: ranks, rows: [mode]}]")
-        told = [" ".join(line.split()) for line in self.run_file(path).stdout.splitlines()]
-        self.assertTrue({"a, batch 32 32 64", "a, batch 64 64 128"} <= set(told), told)
+        lines = [" ".join(line.split()) for line in self.run_file(path).stdout.splitlines()]
+        self.assertTrue({"a, batch 32 32 64", "a, batch 64 64 128"} <= set(lines), lines)
 
     def test_figures_of_rows_tell_configurations_apart(self):
         self.write("b.json", json.dumps({"benchmarks": [{"name": f"sum/fast/{n}", "real_time": n} for n in (1, 2)]}))
@@ -191,9 +191,9 @@ tables:
     def test_a_speed_up_of_times_is_of_less(self):
         path = self.experiment(["sh", "-c", "echo seconds=$((40 / {ranks}))"], sweep="{ranks: [1, 4]}", template="read: [{log: {seconds: 'seconds=(\\S+)'}}]", top="""
 tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""")
-        told = "\n".join(" ".join(line.split()) for line in self.run_file(path).stdout.splitlines())
+        output = "\n".join(" ".join(line.split()) for line in self.run_file(path).stdout.splitlines())
         for line in ("S = T1 / TN 1 4", "E = S / N 1 1"):
-            self.assertIn(line, told)
+            self.assertIn(line, output)
         text = path.read_text()
         for more, says in (("per: {n}", "unknown"), ("per: where", "is 'here' in only")):
             broken = self.write("broken.yaml", text.replace("measure: seconds,", f"measure: seconds, {more},".replace("{n}", "n")).replace("    sweep:", "    parameters: {where: here}\n    sweep:"))
@@ -203,16 +203,16 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
         self.make()
         text = (self.folder / "out" / "report.html").read_text()
         self.assertLess(text.index('class="lead"'), text.index('class="facts"'))
-        told = self.told()
-        self.assertRegex(told, r"scaling : 4 ranks reached the goal first: 12\.81 s, the median of 5 runs\. That is 1\.74 times as good as the next, "
+        page_text = self.told()
+        self.assertRegex(page_text, r"scaling : 4 ranks reached the goal first: 12\.81 s, the median of 5 runs\. That is 1\.74 times as good as the next, "
                          r"2 ranks \(22\.3 s\)\. That (exceeds|is within) the noise \(it may be 1\.67 to 1\.81 times; the machine's noise was [\d.,]+%\)\.")
-        self.assertRegex(told, r"batches : .* the median of 1 run\. .* Whether that exceeds the noise cannot be said \(it takes 5 runs of each\)")
-        self.assertIn("run 5 times, with seeds 1 to 5", told)
-        self.assertIn("throughput, samples/s", told)
-        self.assertIn("cost, USD", told)
-        self.assertIn("communicating, %", told)
-        self.assertRegex(told, r"libraries \d+ of them|libraries lib")
-        self.assertNotIn("noisy:", told)
+        self.assertRegex(page_text, r"batches : .* the median of 1 run\. .* Whether that exceeds the noise cannot be said \(it takes 5 runs of each\)")
+        self.assertIn("run 5 times, with seeds 1 to 5", page_text)
+        self.assertIn("throughput, samples/s", page_text)
+        self.assertIn("cost, USD", page_text)
+        self.assertIn("communicating, %", page_text)
+        self.assertRegex(page_text, r"libraries \d+ of them|libraries lib")
+        self.assertNotIn("noisy:", page_text)
 
     def test_what_is_noisy_is_marked(self):
         """Checks a run that is faster than ideal and takes less than a second."""
@@ -253,8 +253,8 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
             self.skipTest("SKIPPED: no chromium is installed")
         self.make()
         for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
-            said, (content, window, cut) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
-            self.assertEqual(said, [])
+            console, (content, window, cut) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
+            self.assertEqual(console, [])
             self.assertLessEqual(content, window, f"at {width} pixels the page is wider than the window")
             if width == 1200:
                 self.assertEqual(cut, 0, "tables whose last columns are out of sight")

@@ -26,8 +26,8 @@ class Reports(Case):
         runners = [subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / f"out{number}", "--report", place], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True, cwd=self.folder) for number in range(RUNNERS)]
         for runner in runners:
-            said = runner.communicate(timeout=200)[0]
-            self.assertEqual(runner.returncode, 0, said)
+            output = runner.communicate(timeout=200)[0]
+            self.assertEqual(runner.returncode, 0, output)
         expected = sorted((str(self.folder / f"out{number}"), str(n), 10 * n + 5) for number in range(RUNNERS) for n in range(1, RUNS + 1))
 
         def found():

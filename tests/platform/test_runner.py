@@ -328,10 +328,10 @@ class Folders(Case):
         while "[1/3]" not in first.stderr.readline():
             pass
         first.send_signal(signal.SIGINT)
-        said = first.stderr.read()
+        output = first.stderr.read()
         first.stderr.close()
-        self.assertEqual(first.wait(60), 130, said)
-        self.assertIn("the same command goes on", said)
+        self.assertEqual(first.wait(60), 130, output)
+        self.assertIn("the same command goes on", output)
         self.write("go", "")
         self.assertIn("1 of them finished before", self.run_file(path).stderr)
         self.assertEqual(len(self.results()), 3)

@@ -36,7 +36,7 @@ class Scaling(Case):
         return self.write("scaling.yaml", FILE.format(python=sys.executable, clock=clock))
 
     def test_times_are_those_of_the_clock(self):
-        said = self.run_file(self.file()).stdout
+        output = self.run_file(self.file()).stdout
         rows = {int(row["ranks"]): row for row in self.results() if row["experiment"] == "workers"}
         for ranks, seconds in ((1, 8 * 100 * 0.01), (2, 4 * 50 * 0.02), (4, 2 * 25 * 0.04)):
             self.assertAlmostEqual(float(rows[ranks]["time_to_accuracy"]), seconds)
@@ -48,8 +48,8 @@ class Scaling(Case):
         with open(self.folder / "out" / "summary.csv", newline="") as file:
             speed_ups = {row["ranks"]: row["speedup_time_rank"] for row in csv.DictReader(file) if row["experiment"] == "workers"}
         self.assertAlmostEqual(float(speed_ups["4"]), 4)
-        self.assertIn("Held to real runs", said)
-        self.assertRegex(said, r"real +0.025 +0.041\n *steps +0.02 +0.04\n *steps / real +0.8 +0.9756")
+        self.assertIn("Held to real runs", output)
+        self.assertRegex(output, r"real +0.025 +0.041\n *steps +0.02 +0.04\n *steps / real +0.8 +0.9756")
         page = (self.folder / "out" / "report.html").read_text()
         for text in ("workers: validation loss over time", "workers: speed-up of the time to accuracy", "cost, preemptible, USD", "steps / real"):
             self.assertTrue(text in page, text)

@@ -170,10 +170,10 @@ class Searches(Tuned):
         self.wait_for(tuner, "trial 1:")
         stop()
         self.write("go", "")
-        said = tuner.communicate(timeout=100)[1]
-        self.assertEqual(tuner.returncode, 4, said)
-        self.assertRegex(said.splitlines()[-1], r"^muster-bench: the trials in .* cannot be used \(.*\); what was measured stays")
-        self.assertNotIn("Traceback", said)
+        output = tuner.communicate(timeout=100)[1]
+        self.assertEqual(tuner.returncode, 4, output)
+        self.assertRegex(output.splitlines()[-1], r"^muster-bench: the trials in .* cannot be used \(.*\); what was measured stays")
+        self.assertNotIn("Traceback", output)
         self.assertEqual([row["state"] for row in self.results("trials.csv")][:2], ["complete"] * 2)
         self.refused(*words, says="cannot be used", status=4)
         self.assertGreaterEqual(len(self.results()), 2)

@@ -164,10 +164,10 @@ class Watches(Case):
                     connection.request("POST", "/v2/models/m/infer",
                                        json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 2], "data": [0, 1]}]}))
                     answer = connection.getresponse()
-                    said = json.loads(answer.read())
+                    reply = json.loads(answer.read())
                     if answer.status != 200:
-                        failed.append(said)
-                    versions[said.get("model_version")] = versions.get(said.get("model_version"), 0) + 1
+                        failed.append(reply)
+                    versions[reply.get("model_version")] = versions.get(reply.get("model_version"), 0) + 1
                 except (OSError, http.client.HTTPException, ValueError) as error:
                     failed.append(repr(error))
                     return

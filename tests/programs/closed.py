@@ -49,7 +49,7 @@ def has_opened(process):
     return any(link.startswith(("socket:", "anon_inode:", "/memfd:")) for link in links)
 
 
-def wait_for(told, condition):
+def wait_for(description, condition):
     until = time.monotonic() + 60 * SLOWDOWN
     while time.monotonic() < until:
         try:
@@ -58,13 +58,13 @@ def wait_for(told, condition):
         except (FileNotFoundError, ProcessLookupError):
             pass
         time.sleep(0.01)
-    sys.exit(f"{told}: never")
+    sys.exit(f"{description}: never")
 
 
-def check(told, process):
-    wait_for(f"{told} opens something", lambda: has_opened(process))
+def check(description, process):
+    wait_for(f"{description} opens something", lambda: has_opened(process))
     if streams(process) != dict.fromkeys(range(3), "/dev/null"):
-        sys.exit(f"{told}: its standard streams are {streams(process)}")
+        sys.exit(f"{description}: its standard streams are {streams(process)}")
 
 
 def met(job):

@@ -41,9 +41,9 @@ def digest_of(source, **environment):
 
 
 def refused(source, *words, **environment):
-    said = run("inspect", source, status=3, **environment).stderr
+    error = run("inspect", source, status=3, **environment).stderr
     for word in words:
-        assert word in said, (word, said)
+        assert word in error, (word, error)
 
 
 def make_records(folder, records=5000):
@@ -304,8 +304,8 @@ def check_files(folder, server, base):
     server.kill()
     os.utime(table, (1, 1))
     server.start()
-    said = reader.communicate(timeout=120)[1]
-    assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "another version" in said and said.count("\n") == 1, said
+    output = reader.communicate(timeout=120)[1]
+    assert reader.returncode == 3 and "/slow/files/table.csv:" in output and "another version" in output and output.count("\n") == 1, output
 
 
 def check_default_cache(folder, source, local):
@@ -328,8 +328,8 @@ def check_default_cache(folder, source, local):
             if os.getuid() != 0:
                 continue
             os.chown(cache, 12345, -1)
-        said = run("inspect", source, status=2, TMPDIR=str(place)).stderr
-        assert f"{cache}' cannot be the cache" in said and not list(cache.glob("*.cache")), said
+        error = run("inspect", source, status=2, TMPDIR=str(place)).stderr
+        assert f"{cache}' cannot be the cache" in error and not list(cache.glob("*.cache")), error
 
 
 def test_nginx(folder):
@@ -395,9 +395,9 @@ def test_nginx(folder):
         reader = subprocess.Popen([program, "verify", f"{base}/slow/set?cache={folder}/away&timeout=1"], stderr=subprocess.PIPE, text=True)
         time.sleep(1)
         server.kill()
-        said = reader.communicate(timeout=120)[1]
-        assert reader.returncode == 3 and "tried again for 1 s" in said and said.count("\n") == 1, said
-        assert re.search(r"/slow/set/(records-\w+\.muster|MANIFEST)", said), said
+        output = reader.communicate(timeout=120)[1]
+        assert reader.returncode == 3 and "tried again for 1 s" in output and output.count("\n") == 1, output
+        assert re.search(r"/slow/set/(records-\w+\.muster|MANIFEST)", output), output
         server.start()
 
         # Folders that cannot be read.
@@ -418,8 +418,8 @@ def test_nginx(folder):
         refused(encrypted, f"https://127.0.0.1:{server.tls}/set/MANIFEST: ", "certificate")
         assert digest_of(encrypted, SSL_CERT_FILE=str(folder / "certificate")) == local
         check_default_cache(folder, f"{base}/set", local)
-        said = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
-        assert "~/.netrc" in said and "secret" not in said, said
+        output = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
+        assert "~/.netrc" in output and "secret" not in output, output
 
         names = sorted(file.name for file in (folder / "set").glob("*.muster"))
         for change in ("shorter", "longer", "other", "missing"):

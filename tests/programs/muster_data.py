@@ -34,12 +34,12 @@ def gzipped(path):
 
 
 def sparse_of(path):
-    made = path.with_suffix(".svm")
+    target = path.with_suffix(".svm")
     block = "".join(f"{i % 2} 3:{i} {7 + i % 100}:1 1000:{i / 9}\n" for i in range(10000))
-    with made.open("w") as file:
+    with target.open("w") as file:
         while file.tell() < 320 << 20:
             file.write(block)
-    return made
+    return target
 
 
 def report(*arguments, status=0):

@@ -23,10 +23,10 @@ SCRIPTS = {"behind": "sleep 6543 & echo $! >> pids; wait",
            "bare": "env -i sh -c 'echo $$ >> pids; exec sleep 6543'; echo done"}
 
 
-def until(found, said):
+def until(found, message):
     end = time.monotonic() + LIMIT
     while not (value := found()):
-        assert time.monotonic() < end, said
+        assert time.monotonic() < end, message
         time.sleep(0.02)
     return value
 

@@ -20,9 +20,9 @@ def top(*words, **variables):
     return subprocess.run([info, "top", *words], env={**clean, **variables}, capture_output=True, text=True, timeout=LIMIT)
 
 
-def refused(said, *words, **variables):
+def refused(message, *words, **variables):
     done = top(*words, **variables)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, (said, done)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, (message, done)
 
 
 class Job:

@@ -84,9 +84,9 @@ class compiler:
 
     def errors(self, directory, options, sources):
         """Returns the errors by source, for sources that fail by themselves."""
-        said = self.run(directory, options, sources)
-        if not said or len(sources) == 1:
-            return [said] if said else []
+        text = self.run(directory, options, sources)
+        if not text or len(sources) == 1:
+            return [text] if text else []
         half = len(sources) // 2
         return [error for part in (sources[:half], sources[half:]) for error in self.errors(directory, options, part)]
 
@@ -121,9 +121,9 @@ def self_test(path):
         tool, found = compiler(path, "c++20"), []
         for directory, options, group in groups(folder, [folder]):
             found += tool.errors(directory, options, group)
-        said = [re.search(r"(\w+)\.cpp:\d+:\d+: error", error).group(1) for error in found]
-        if said != ["bad", "warned"]:
-            sys.exit(f"compiles.py: of {', '.join(texts)} it finds {said or 'nothing'}")
+        places = [re.search(r"(\w+)\.cpp:\d+:\d+: error", error).group(1) for error in found]
+        if places != ["bad", "warned"]:
+            sys.exit(f"compiles.py: of {', '.join(texts)} it finds {places or 'nothing'}")
 
 
 def main():

@@ -33,8 +33,8 @@ def skip(reason):
 def tool(name):
     """Returns the path of a tool with the required version."""
     for path in filter(None, map(shutil.which, (f"{name}-{VERSION}", name))):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-        if re.search(rf"version {VERSION}\.", said):
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        if re.search(rf"version {VERSION}\.", version):
             return path
     return skip(f"there is no {name} {VERSION} (Debian: apt-get install {name})")
 
@@ -112,9 +112,9 @@ def check_tidy(root, build, seconds):
         if time.monotonic() - begun > seconds:
             left += files
             continue
-        said = tidy_one(path, root, unit, files)
-        found += bool(said)
-        print(said, end="")
+        findings = tidy_one(path, root, unit, files)
+        found += bool(findings)
+        print(findings, end="")
     print(f"{len(lines) - len(left) - len(nowhere)} changed sources, {found} with findings")
     for reason, files in (("not compiled by this build", nowhere), (f"left after {seconds} s", left)):
         if files:
@@ -128,30 +128,30 @@ def self_test(root):
     if not shutil.which("git"):
         skip("there is no git, which says what changed")
     tidy = tool("clang-tidy")
-    with tempfile.TemporaryDirectory() as made:
-        made = pathlib.Path(made).resolve()
-        (made / "src").mkdir()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder).resolve()
+        (folder / "src").mkdir()
         for name in (".clang-format", ".clang-tidy"):
-            shutil.copy(root / name, made / name)
-        source = made / "src" / "bad.cpp"
+            shutil.copy(root / name, folder / name)
+        source = folder / "src" / "bad.cpp"
         before = "int* first() { return 0; }\n"
         source.write_text(before)
-        (made / "compile_commands.json").write_text(
-            json.dumps([{"directory": str(made), "command": f"c++ -std=c++20 -o bad.o -c {source}", "file": str(source)}]))
+        (folder / "compile_commands.json").write_text(
+            json.dumps([{"directory": str(folder), "command": f"c++ -std=c++20 -o bad.o -c {source}", "file": str(source)}]))
         commit = ("-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "-q", "-a", "-m", "a source")
         for words in (("init", "-q", "-b", "main"), ("add", "src"), commit):
-            git(made, *words)
-        if check_format(made) != 0:
+            git(folder, *words)
+        if check_format(folder) != 0:
             sys.exit("lint.py: clang-format finds fault with a source that has none")
         source.write_text(before + "int* second() { return 0; }\n")
-        git(made, *commit)
-        if changed_lines(made) != {"src/bad.cpp": [[2, 2]]}:
-            sys.exit(f"lint.py: what changed is {changed_lines(made)}")
-        said = tidy_one(tidy, made, where_compiled(made)[str(source)], changed_lines(made))
-        if "bad.cpp:2:" not in said or "modernize-use-nullptr" not in said or "bad.cpp:1:" in said:
-            sys.exit(f"lint.py: of a mistake in a changed line clang-tidy says {said or 'nothing'}")
+        git(folder, *commit)
+        if changed_lines(folder) != {"src/bad.cpp": [[2, 2]]}:
+            sys.exit(f"lint.py: what changed is {changed_lines(folder)}")
+        findings = tidy_one(tidy, folder, where_compiled(folder)[str(source)], changed_lines(folder))
+        if "bad.cpp:2:" not in findings or "modernize-use-nullptr" not in findings or "bad.cpp:1:" in findings:
+            sys.exit(f"lint.py: of a mistake in a changed line clang-tidy says {findings or 'nothing'}")
         source.write_text(before + "int*  third( );\n")
-        if check_format(made) == 0:
+        if check_format(folder) == 0:
             sys.exit("lint.py: a badly formatted source passes")
     return 0
 

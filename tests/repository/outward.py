@@ -113,7 +113,7 @@ class Sources:
         tracker = ast.parse((self.root / "python/muster_bench/tracker.py").read_text())
         for node in [*tracker.body, *(inner for node in tracker.body if isinstance(node, ast.ClassDef) for inner in node.body)]:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not re.match("_[^_]", node.name):
-                arguments = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)] if isinstance(node, ast.FunctionDef) else []
+                arguments = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)] if isinstance(node, ast.FunctionDef) else []
                 self.add("python", f"muster_bench.tracker {node.name}({', '.join(arguments)})")
 
     def scripts(self):
@@ -132,8 +132,8 @@ class Sources:
         for word in re.findall(r"OUTPUT_NAME (muster-[\w]+)", (self.root / "src/programs/CMakeLists.txt").read_text()):
             self.add("program", word)
         for word in re.findall(r"foreach\(program ([\w ]+)\)", (self.root / "src/programs/CMakeLists.txt").read_text()):
-            for one in word.split():
-                self.add("program", f"muster-{one}")
+            for part in word.split():
+                self.add("program", f"muster-{part}")
         for path, name in self.files("include", ends=(".hpp",)):
             if "/detail/" not in name:
                 self.add("header", name.removeprefix("include/"))
@@ -164,21 +164,21 @@ def _names_of(node):
         if re.fullmatch(r"muster_(?!bench|flow|pool)[a-z0-9_]+", node.value):
             yield "metric", node.value
     if isinstance(node, ast.Dict):
-        yield from (("key", key) for one in node.keys if (key := _text(one)) and re.fullmatch(WORD, key))
+        yield from (("key", key) for element in node.keys if (key := _text(element)) and re.fullmatch(WORD, key))
     if isinstance(node, ast.Subscript) and (key := _text(node.slice)) and re.fullmatch(WORD, key):
         yield "key" if isinstance(node.ctx, ast.Store) else "word", key
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.Tuple)):
         for target in node.targets:
             if isinstance(target, ast.Name) and re.search("FORMAT|VERSION", target.id) and isinstance(node.value, ast.Constant):
                 yield "format", target.id, repr(node.value.value)
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and "FINISHED" in [getattr(one, "id", "") for one in target.elts]:
-                for one, number in zip(target.elts, node.value.elts):
-                    yield "exit-status", number.value, "muster_bench", one.id
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and "FINISHED" in [getattr(element, "id", "") for element in target.elts]:
+                for element, number in zip(target.elts, node.value.elts):
+                    yield "exit-status", number.value, "muster_bench", element.id
     if isinstance(node, ast.Call):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         first = _text(node.args[0]) if node.args else None
         if called == "add_argument":
-            yield from (("flag", word) for one in node.args if (word := _text(one)))
+            yield from (("flag", word) for element in node.args if (word := _text(element)))
         if called in ("add_parser", "command") and first:
             yield "command", first
         if isinstance(node.func, (ast.Attribute, ast.Name)) and called not in OF_TEXTS and first and re.fullmatch(WORD, first):
@@ -310,7 +310,7 @@ def self_test(root):
             (copy / name).write_text(text.replace(old, new))
         gone = former - lines_of(copy)
     for line, name, old, new in renames:
-        missing = [one for one in sorted(gone) if one.startswith(line)]
+        missing = [line_before for line_before in sorted(gone) if line_before.startswith(line)]
         assert missing, f"the list has the same line after '{old or name}' of {name} became '{new}'"
         print(f"- {missing[0]}")
 

@@ -42,7 +42,7 @@ def committed(folder):
     for record in pathlib.Path(folder).glob("committed-*"):
         for line in record.read_text().splitlines():
             epoch, position, *ids = line.split()
-            used += [(int(epoch), int(position), int(one)) for one in ids]
+            used += [(int(epoch), int(position), int(sample)) for sample in ids]
         record.unlink()
     return len(used), hashlib.sha256(repr(sorted(used)).encode()).hexdigest()[:16]
 
@@ -63,13 +63,13 @@ def run(what, folder, *words):
 def killed(folder):
     """Kills a rank after the first epoch; the launcher starts another, which joins."""
     job = start(folder, options.launcher, "-n", "3", "--restart", "1", options.program)
-    said = []
+    lines = []
     for line in job.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith("epoch 1:"):
             with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="ascii") as children:
                 os.kill(int(children.read().split()[-1]), signal.SIGKILL)
-    text = "".join(said)
+    text = "".join(lines)
     if job.wait() != 0 or not re.search(r"generation \d+: .*1 joined", text):
         sys.exit(f"with a rank killed it ends with {job.returncode}, or no rank joined:\n{text}")
     return text
@@ -78,14 +78,14 @@ def killed(folder):
 def told_to_end(folder):
     """Sends SIGTERM after the first epoch: the state is saved, and the same command continues without a difference."""
     job = start(folder, options.program, "--ranks", "2")
-    said = []
+    lines = []
     for line in job.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith("epoch 1:"):
             job.send_signal(signal.SIGTERM)
-    if job.wait() != 143 or "stopped by SIGTERM" not in said[-1]:
-        sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(said)}")
-    return "".join(said) + run("after SIGTERM", folder, options.program, "--ranks", "2")
+    if job.wait() != 143 or "stopped by SIGTERM" not in lines[-1]:
+        sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(lines)}")
+    return "".join(lines) + run("after SIGTERM", folder, options.program, "--ranks", "2")
 
 
 ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}

@@ -150,10 +150,10 @@ class Runs:
         series, content = self._series(folder, home, result), self.content(folder)
         found = _numbers(result.get("metrics") or {}) or _exported(attempt / "metrics.prom")
         goals = content.get("experiments", {}).get(row["experiment"], {}).get("goal", content.get("goal", []))
-        return {"series": series, "results": found, "rows": [{"row": _text(one["row"]), "metrics": _numbers(one["metrics"])} for one in result.get("rows", [])],
+        return {"series": series, "results": found, "rows": [{"row": _text(entry["row"]), "metrics": _numbers(entry["metrics"])} for entry in result.get("rows", [])],
                 "settings": _plain(result.get("settings", {})), "attempts": list(result.get("attempts", [])), "words": [_text(word) for word in described.get("words", [])],
                 "environment": _plain(described.get("environment", {})),
-                "goals": [_goal(one, series) for one in (goals if isinstance(goals, list) else [goals])],
+                "goals": [_goal(entry, series) for entry in (goals if isinstance(goals, list) else [goals])],
                 "shares": shares(found, found.get("train_seconds")), "phases": {key[6:-8]: value for key, value in found.items() if key.startswith("phase_")},
                 "workers": _workers(attempt), "posted": _posted(attempt / "posted.jsonl"), "trace": (attempt / "trace.json").exists()}
 
@@ -193,7 +193,7 @@ class Runs:
             raise Refusal(f"the runs cannot be compared (the files of one have another form: {type(error).__name__}: {str(error)[:100]}); compare others") from None
 
     def _compared(self, first, second):
-        sides = [self._repetitions(*one) for one in (first, second)]
+        sides = [self._repetitions(*names) for names in (first, second)]
         machine = noise(*[[result[MACHINE] for result in side if result.get(MACHINE)] for side in sides])
         measured = [{name: [result["all"][name] for result in side if name in result["all"]] for name in side[0]["all"]} for side in sides]
         rows = []
@@ -212,9 +212,9 @@ class Runs:
                          and (row := self._row(folder, run.name, None)) and row["status"] == "ok"
                          and (row["experiment"], row["parameters"]) == (mine["experiment"], mine["parameters"]))]
         results = []
-        for one in alike:
-            found = self.run(folder, one)
-            raw = _result_of(self.home(folder, one))
+        for repetition in alike:
+            found = self.run(folder, repetition)
+            raw = _result_of(self.home(folder, repetition))
             results.append({MACHINE: raw.get(MACHINE), "all": {**found["metrics"], **found["shares"], **found["results"]}})
         return results
 
@@ -347,8 +347,8 @@ def _exported(path):
 
 def _posted(path):
     """Returns name -> worker -> [[time, value], ...]."""
-    made = {}
+    posted = {}
     for row in lines_of(path):
         for name, value in _numbers(_mapping(row.get("metrics"))).items() if _is_number(row.get("at")) else ():
-            made.setdefault(name, {}).setdefault(_text(row.get("worker", 0)), []).append([row["at"], value])
-    return {name: {worker: _thin(points) for worker, points in workers.items()} for name, workers in made.items()}
+            posted.setdefault(name, {}).setdefault(_text(row.get("worker", 0)), []).append([row["at"], value])
+    return {name: {worker: _thin(points) for worker, points in workers.items()} for name, workers in posted.items()}

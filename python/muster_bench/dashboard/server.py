@@ -294,15 +294,15 @@ def _listed(body):
 
 def _posted(row):
     """Returns the checked form of {"worker": 0, "metrics": {"loss": 0.5}}, with an optional time in "at"."""
-    said = "{\"worker\": 0, \"metrics\": {\"loss\": 0.5}}"
+    example = "{\"worker\": 0, \"metrics\": {\"loss\": 0.5}}"
     if not isinstance(row, dict) or set(row) - {"worker", "metrics", "at"} or not isinstance(row.get("metrics"), dict) or not row["metrics"]:
-        raise Refusal(f"a row is not worker, metrics and perhaps at (it is '{json.dumps(row)[:80]}'); send such as {said}")
+        raise Refusal(f"a row is not worker, metrics and perhaps at (it is '{json.dumps(row)[:80]}'); send such as {example}")
     worker, at = row.get("worker", 0), row.get("at", round(time.time(), 3))
     if not isinstance(worker, int) or isinstance(worker, bool) or not 0 <= worker < 1_000_000:
-        raise Refusal(f"the worker cannot be '{str(worker)[:40]}' (it is a whole number, 0 or more); send such as {said}")
+        raise Refusal(f"the worker cannot be '{str(worker)[:40]}' (it is a whole number, 0 or more); send such as {example}")
     for name, value in (*row["metrics"].items(), ("at", at)):
         if not name or len(name) > 100 or isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Refusal(f"'{name[:40]}' cannot be '{str(value)[:40]}' (it is a finite number, under a name of up to 100 letters); send such as {said}")
+            raise Refusal(f"'{name[:40]}' cannot be '{str(value)[:40]}' (it is a finite number, under a name of up to 100 letters); send such as {example}")
     return {"at": at, "worker": worker, "metrics": row["metrics"]}
 
 

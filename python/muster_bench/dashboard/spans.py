@@ -26,8 +26,8 @@ class Traces:
             raise Refusal(f"the spans are {type(spans).__name__} (they are a list, as Zipkin's v2 JSON has it); send such")
         lines = {}
         for number, span in enumerate(spans, 1):
-            made = _checked(span, f"span {number}")
-            lines.setdefault(made["traceId"], []).append(json.dumps(made, separators=(",", ":")) + "\n")
+            checked = _checked(span, f"span {number}")
+            lines.setdefault(checked["traceId"], []).append(json.dumps(checked, separators=(",", ":")) + "\n")
         make_folder(self._folder)
         for trace, texts in lines.items():
             path = self._folder / trace

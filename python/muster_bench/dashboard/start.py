@@ -113,7 +113,7 @@ class Starter:
                        **({"BENCH_TOKEN": self._token} if self._token else {})}
         with open(log, "wb") as output:
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
-        self._processes = [one for one in self._processes if one.poll() is None] + [process]
+        self._processes = [running for running in self._processes if running.poll() is None] + [process]
         until = time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until:
             if (self.folder / folder / MARKER).exists() and holder(self.folder / folder):
@@ -146,8 +146,8 @@ def said(log):
 
 
 def _unused(folder, name):
-    number, made = 1, name
-    while (folder / made).exists() or (folder / ".dashboard" / f"{made}.json").exists():
+    number, candidate = 1, name
+    while (folder / candidate).exists() or (folder / ".dashboard" / f"{candidate}.json").exists():
         number += 1
-        made = f"{name}-{number}"
-    return made
+        candidate = f"{name}-{number}"
+    return candidate

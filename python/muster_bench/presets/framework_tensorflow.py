@@ -26,10 +26,10 @@ def serve():
 def start(ranks):
     """Starts a cluster on this machine and returns (resolver, processes)."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks + 1)]
-    places = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+    places = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in held]
     cluster = {"worker": places[:ranks], "ps": places[ranks:]}
-    for one in held:
-        one.close()
+    for listener in held:
+        listener.close()
     processes = [subprocess.Popen([sys.executable, __file__], env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CONFIG": json.dumps(
         {"cluster": cluster, "task": {"type": kind, "index": index}})}) for kind, each in cluster.items() for index in range(len(each))]
     return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc"), processes
@@ -49,9 +49,9 @@ class Network:
         inside = 1
         for size in shape[:-1]:
             inside *= size
-        made = tf.Variable(tf.random.normal(shape, stddev=(2 / inside) ** 0.5) if value is None else tf.fill(shape, value))
-        self.variables.append(made)
-        return made
+        variable = tf.Variable(tf.random.normal(shape, stddev=(2 / inside) ** 0.5) if value is None else tf.fill(shape, value))
+        self.variables.append(variable)
+        return variable
 
     def _dense(self, inside, outside, zero=False):
         weights, shift = self._weights(inside, outside, value=0.0 if zero else None), self._weights(outside, value=0.0)

@@ -82,8 +82,8 @@ def main():
         with torch.no_grad():
             for first in range(rank * 500, len(test), ranks * 500):
                 here = test[first:first + 500]
-                one, more = losses(model(torch.from_numpy(here if logistic else images(here))), torch.from_numpy(answers[first:first + 500]))
-                loss, hits = loss + one.item(), hits + more.item()
+                batch_loss, more = losses(model(torch.from_numpy(here if logistic else images(here))), torch.from_numpy(answers[first:first + 500]))
+                loss, hits = loss + batch_loss.item(), hits + more.item()
         model.train()
         return [value / len(test) for value in total(loss, hits)]
 

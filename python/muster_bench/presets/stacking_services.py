@@ -114,9 +114,9 @@ class Ensemble:
                 self.ports[name] = int(found[-1])
                 return
             if self.processes[name].poll() is not None:
-                said = log.read_text().strip()
+                output = log.read_text().strip()
                 self.stop()
-                raise RuntimeError(said)
+                raise RuntimeError(output)
             time.sleep(0.05)
         raise RuntimeError(f"{name} does not listen")
 
@@ -175,8 +175,8 @@ def invoke_in_python(data, trainers, pool):
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import cross_val_predict
     models = [MODELS[k % len(MODELS)] for k in range(trainers)]
-    made = list((pool.map if pool else map)(train_in_python, [data] * trainers, models))
-    features, meta = numpy.transpose([predictions for predictions, _ in made]), LogisticRegression()
+    learned = list((pool.map if pool else map)(train_in_python, [data] * trainers, models))
+    features, meta = numpy.transpose([predictions for predictions, _ in learned]), LogisticRegression()
     classes = cross_val_predict(meta, features, data[:, -1], cv=5)
     meta.fit(features, data[:, -1])
     return roc_auc_score(classes, data[:, -1])
@@ -243,9 +243,9 @@ def run_away(program, data, trainers, parallel, invocations):
                 times[which] += [int(line) / 1e3 for line in file.read_text().split()]
                 file.unlink()
     finally:
-        said = [each.stop() for each in ensembles]
+        last_lines = [each.stop() for each in ensembles]
     off, away = map(statistics.median, times)
-    print(f"latency_ms {away:.2f}\nwithout tracing {off:.2f}\nratio {away / off:.4f}\n{re.search('spans: .*', said[1]['driver'])[0]}")
+    print(f"latency_ms {away:.2f}\nwithout tracing {off:.2f}\nratio {away / off:.4f}\n{re.search('spans: .*', last_lines[1]['driver'])[0]}")
 
 
 def main():

@@ -172,10 +172,10 @@ class Saved(Case):
                 before()
             os.kill(ranks[0], signal.SIGKILL)
             os.kill(ranks[1], signal.SIGCONT)
-            _, said = job.communicate(timeout=HANG)
+            _, output = job.communicate(timeout=HANG)
         finally:
             job.kill()
-        return job.returncode, said
+        return job.returncode, output
 
     def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
         store = self.folder / "checkpoints"
@@ -286,10 +286,10 @@ class Photographs(Case):
         files = sorted((self.folder / "seeds" / "jpeg").iterdir())
         for part in ("train", "val"):
             for label in range(3):
-                made = self.folder / part / f"n0{label}"
-                made.mkdir(parents=True)
+                target = self.folder / part / f"n0{label}"
+                target.mkdir(parents=True)
                 for number in range(4):
-                    (made / f"{number}.JPEG").write_bytes(files[label].read_bytes())
+                    (target / f"{number}.JPEG").write_bytes(files[label].read_bytes())
         return ["--depth", "50", "--image-size", "32", "--batch", "12", "--epochs", "1", "--schedule", "constant:0.0001",
                 "--data", f"images:{self.folder / 'train'}", "--test", f"images:{self.folder / 'val'}"]
 

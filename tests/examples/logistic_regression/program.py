@@ -322,10 +322,10 @@ class BadInput(Case):
         self.check(self.files("spoilt"), self.DATA, f"{self.folder / 'spoilt'}:8:")
         self.check([*self.files("spoilt"), "--on-bad-record", "weep"], self.CONFIGURATION, "weep", "quarantine:FILE")
         self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", "skip"])), good)
-        told = self.folder / "told"
-        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{told}"], 2)),
+        report_file = self.folder / "told"
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{report_file}"], 2)),
                          losses(self.report(self.files("good"), 2)))
-        self.assertEqual([json.loads(line)["line"] for line in told.read_text().splitlines()], [8, 22])
+        self.assertEqual([json.loads(line)["line"] for line in report_file.read_text().splitlines()], [8, 22])
 
     def test_labels(self):
         self.check(self.files("three"), self.DATA, self.folder / "three", "3 labels")

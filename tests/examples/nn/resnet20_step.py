@@ -63,21 +63,21 @@ def main():
     model = model.double()
     loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(pixels).double()), labels)
     loss.backward()
-    made = {"loss": loss.item(), "parameters": []}
+    results = {"loss": loss.item(), "parameters": []}
     gradients = [to_muster(parameter.grad).clone() for _, parameter in parameters]
     optimizer.step()
     for (name, parameter), gradient in zip(parameters, gradients):
         count = gradient.numel()
         at = [k * (count - 1) // (PROBES - 1) for k in range(PROBES)]
         values = to_muster(parameter.detach())
-        made["parameters"].append({
+        results["parameters"].append({
             "name": name, "size": count, "norm": float(f"{gradient.norm().item():.8g}"), "at": at,
             "gradient": [float(f"{gradient[k].item():.8g}") for k in at],
             "after": [float(f"{values[k].item():.9g}") for k in at]})
-    made["running_mean"] = [float(f"{v:.8g}") for v in model[1].running_mean.tolist()]
-    made["running_var"] = [float(f"{v:.8g}") for v in model[1].running_var.tolist()]
-    rows = made.pop("parameters")
-    print(json.dumps(made)[:-1] + ',\n "parameters": [\n' + ",\n".join(map(json.dumps, rows)) + "]}")
+    results["running_mean"] = [float(f"{v:.8g}") for v in model[1].running_mean.tolist()]
+    results["running_var"] = [float(f"{v:.8g}") for v in model[1].running_var.tolist()]
+    rows = results.pop("parameters")
+    print(json.dumps(results)[:-1] + ',\n "parameters": [\n' + ",\n".join(map(json.dumps, rows)) + "]}")
 
 
 if __name__ == "__main__":

@@ -96,11 +96,11 @@ class Trainings(PoolCase):
             job.communicate()
 
     def launch(self, name, ranks, most, *words):
-        made = subprocess.Popen([self.launcher, "-n", str(ranks), "--max", str(most), "--control", f"{name}.sock", *map(str, words)], cwd=self.folder,
-                                env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.jobs.append(made)
+        job = subprocess.Popen([self.launcher, "-n", str(ranks), "--max", str(most), "--control", f"{name}.sock", *map(str, words)], cwd=self.folder,
+                               env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.jobs.append(job)
         self.until(lambda: self.status(name), lives=False)
-        return made
+        return job
 
     def idle(self, name, ranks, most):
         """Starts a job of idle ranks; a rank that is asked to leave does so at once."""
@@ -113,8 +113,8 @@ class Trainings(PoolCase):
                 to.settimeout(HANG)
                 to.connect(str(self.folder / f"{name}.sock"))
                 to.sendall(b"status\n")
-                said = json.loads(to.makefile().readline())
-                return said["ranks"], said["size"]
+                reply = json.loads(to.makefile().readline())
+                return reply["ranks"], reply["size"]
         except (FileNotFoundError, ConnectionError):
             return None
 

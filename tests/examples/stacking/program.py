@@ -36,31 +36,31 @@ def field(number, value):
     return bytes([number << 3 | 2, len(value)]) + value   # of less than 128
 
 
-def matrix_of(made):
+def matrix_of(data):
     """The second field of bytes, where there are two."""
     at = 0
     while True:
-        number, at, size, shift = made[at] >> 3, at + 1, 0, 0
-        while shift == 0 or made[at - 1] > 127:
-            size, at, shift = size | (made[at] & 127) << shift, at + 1, shift + 7
+        number, at, size, shift = data[at] >> 3, at + 1, 0, 0
+        while shift == 0 or data[at - 1] > 127:
+            size, at, shift = size | (data[at] & 127) << shift, at + 1, shift + 7
         if number == 2:
-            return made[at:at + size]
+            return data[at:at + size]
         at += size
 
 
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(made.cleanup)
-        cls.folder = pathlib.Path(made.name)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
         cls.data = cls.folder / "data.npy"
         subprocess.run([sys.executable, SOURCES / "examples/stacking/make_data.py", cls.data], check=True, capture_output=True)
 
     def ensemble(self, *words, **more):
-        made = Ensemble(PROGRAM, self.data, *words, **more)
-        self.addCleanup(made.stop)
-        return made
+        started = Ensemble(PROGRAM, self.data, *words, **more)
+        self.addCleanup(started.stop)
+        return started
 
     def score(self, ensemble, *words):
         done = ensemble.client(*words)

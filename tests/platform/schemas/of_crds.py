@@ -18,21 +18,21 @@ def kept(schema, values):
         schema = named[schema["$ref"].rpartition("/")[2]]
     if schema.get("format") == "int-or-string":
         schema = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    made = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
+    part = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
     if schema.get("x-kubernetes-int-or-string"):
-        made.pop("type", None)
+        part.pop("type", None)
     if "properties" in schema:
-        made["properties"] = {}
+        part["properties"] = {}
         for name, each in schema["properties"].items():
             inner = [value[name] for value in values if isinstance(value, dict) and name in value]
-            made["properties"][name] = {"type": "object"} if name == "metadata" else kept(each, inner) if inner else {}
+            part["properties"][name] = {"type": "object"} if name == "metadata" else kept(each, inner) if inner else {}
         if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            made["additionalProperties"] = False
+            part["additionalProperties"] = False
     elif isinstance(schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = kept(schema["additionalProperties"], [inner for value in values if isinstance(value, dict) for inner in value.values()])
+        part["additionalProperties"] = kept(schema["additionalProperties"], [inner for value in values if isinstance(value, dict) for inner in value.values()])
     if "items" in schema:
-        made["items"] = kept(schema["items"], [inner for value in values if isinstance(value, list) for inner in value])
-    return made
+        part["items"] = kept(schema["items"], [inner for value in values if isinstance(value, list) for inner in value])
+    return part
 
 
 def read(paths):
