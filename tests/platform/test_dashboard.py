@@ -295,7 +295,7 @@ class Refused(Served):
         rows = {row["run"].removesuffix("-12345678"): row for row in self.ask("/api/runs")["runs"]}
         self.assertEqual({name for name, row in rows.items() if row["status"] == "unreadable"}, {*bad, "pipes"})
         self.assertEqual(set(rows), {"good", "strange", "pipes", *bad, *odd})
-        self.assertIn("have another form", rows["ranks"]["why"])
+        self.assertIn("do not have the form of a run", rows["ranks"]["why"])
         metrics = self.open("/metrics")
         self.assertEqual(metrics[0], 200)
         self.assertIn(b'muster_run_throughput{folder="done",run="good-12345678"} 5.0', metrics[1])

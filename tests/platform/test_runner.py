@@ -331,7 +331,7 @@ class Folders(Case):
         output = first.stderr.read()
         first.stderr.close()
         self.assertEqual(first.wait(60), 130, output)
-        self.assertIn("the same command goes on", output)
+        self.assertIn("the same command continues", output)
         self.write("go", "")
         self.assertIn("1 of them finished before", self.run_file(path).stderr)
         self.assertEqual(len(self.results()), 3)
