@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""A network served: muster beside ONNX Runtime in process, and serve beside servers in Python that have ONNX Runtime behind them.
+"""Measures predictions of a network: muster and ONNX Runtime in process, and serve and Python servers that use ONNX Runtime.
 
     bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,burst,mosec,litserve,bentoml,ray,pytriton]
 
 PYTHON is an interpreter that has onnxruntime, mosec, litserve, bentoml, ray[serve] and nvidia-pytriton; /usr/bin/python3 has Debian's python3-onnx. The CNN
-has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, one thread each; a
-server has one thread or process for the model, batches of at most 32, and waits for none. The client is wrk on the same machine.
+has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, each uses one thread. A
+server has one thread or process for the model and batches of at most 32, and does not wait for more requests. The client is wrk on the same machine.
 Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor (muster and pytriton), the
 body (mosec and ray), and base64 in JSON for the others. `burst` is muster-pool with all cores: two clients on
-idle cores, and beside an elastic training that has all cores when they come.
+idle cores, and the same clients beside an elastic training that has all cores at their start.
 """
 import argparse
 import base64

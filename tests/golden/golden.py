@@ -151,7 +151,7 @@ def numbered(path, at, version):
 
 
 def later_cursor(folder):
-    """The cursor begins at byte 56 of the head with its own version."""
+    """Changes the version of the cursor, which begins at byte 56 of the head."""
     path = next(folder.glob("momentum/*.state"))
     data = bytearray(path.read_bytes())
     data[56:60] = struct.pack("<I", 3)

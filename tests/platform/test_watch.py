@@ -123,7 +123,7 @@ class Watches(Case):
         self.assertEqual(os.listdir(self.folder / "other"), ["mine"])
 
     def test_new_data_are_served_and_no_request_is_lost(self):
-        """Two ranks train on rows of a first kind. A twentieth more of another kind is too little to train again, a
+        """Trains on rows of a first kind with two ranks. A twentieth more of another kind is too little to train again, a
         tenth is enough: the better model replaces the first one while requests arrive. A further tenth improves
         nothing, and the model stays."""
         trainer, server = self.built("examples/logistic_regression", "examples/serve")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Counts the public names of include/muster that have no documentation comment; there are to be none.
+"""Counts the public names of include/muster that have no documentation comment; every name must have one.
 
     documented.py ROOT         prints each as file:line: name, and exits 1 if there is any
     documented.py --ctags ROOT prints each public name that Universal Ctags does not find, and exits 1 if there is any

@@ -66,7 +66,7 @@ def main():
                  torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=1e-4))
 
     def losses(outputs, wanted):
-        """(the sum of losses, hits)"""
+        """Returns (the sum of losses, hits)."""
         if logistic:
             return nn.functional.softplus(-wanted * outputs[:, 0]).sum(), (outputs[:, 0] * wanted > 0).sum()
         return nn.functional.cross_entropy(outputs, wanted, reduction="sum"), (outputs.argmax(1) == wanted).sum()

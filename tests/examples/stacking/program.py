@@ -32,12 +32,12 @@ DISTRIBUTED = "DistributedLogisticRegression"
 
 
 def field(number, value):
-    """A field of a protocol buffer with bytes."""
+    """Returns a field of a protocol buffer with bytes."""
     return bytes([number << 3 | 2, len(value)]) + value   # of less than 128
 
 
 def matrix_of(data):
-    """The second field of bytes, where there are two."""
+    """Returns the second field with bytes, if there are two."""
     at = 0
     while True:
         number, at, size, shift = data[at] >> 3, at + 1, 0, 0
