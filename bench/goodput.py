@@ -107,15 +107,15 @@ class Muster:
     def join(self, rank=None):
         self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
 
-    def lose(self, draw, how):
-        victim = draw.choice([one for one in self.workers if one.lost is None and one.begun and not one.is_over()] or [None])
+    def lose(self, draw, signal_number):
+        victim = draw.choice([worker for worker in self.workers if worker.lost is None and worker.begun and not worker.is_over()] or [None])
         if victim is None:
             return  # the processes end at this moment
         victim.lost = time.monotonic()
-        os.kill(victim.pid, how)
+        os.kill(victim.pid, signal_number)
 
     def live_seconds(self, begin, end):
-        return sum(max(0, (one.lost or end) - max(begin, one.started)) for one in self.workers)
+        return sum(max(0, (worker.lost or end) - max(begin, worker.started)) for worker in self.workers)
 
 
 class TorchFT(Muster):
@@ -143,11 +143,11 @@ class Torchrun:
         self.workers = [Process([options.torch, PEER, "torchrun", options.ranks, folder, *WORDS])]
         self.beside = []
 
-    def lose(self, draw, how):
+    def lose(self, draw, signal_number):
         # The processes that began last.
         pids = [int(line.split()[-1]) for line in self.workers[0].says if line.startswith("begins")][-options.ranks:]
         try:
-            os.kill(draw.choice(pids), how)
+            os.kill(draw.choice(pids), signal_number)
         except ProcessLookupError:
             pass  # it restarts at this moment
 
@@ -163,24 +163,24 @@ def run(system, mode, with_faults):
         job = system(mode, folder)
         try:
             ready_by = time.monotonic() + 120
-            while sum(line.startswith("begins") for one in job.workers for line in one.says) < options.ranks:
-                for one in job.workers:
-                    one.listen()
-                if time.monotonic() > ready_by or all(one.is_over() for one in job.workers):
+            while sum(line.startswith("begins") for worker in job.workers for line in worker.says) < options.ranks:
+                for worker in job.workers:
+                    worker.listen()
+                if time.monotonic() > ready_by or all(worker.is_over() for worker in job.workers):
                     return problem(job, "it does not begin")
                 time.sleep(0.01)
             begin = time.monotonic()
             due, missing, summary = begin + options.interval, 0, None
             while summary is None:
-                for one in job.workers:
-                    summary = summary or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
+                for worker in job.workers:
+                    summary = summary or next((line for line in worker.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
                 now = time.monotonic()
                 if now > begin + 2 * options.seconds + 60:
-                    saved = [int(line.split()[-1]) for one in job.workers for line in one.says if line.startswith("saved")]
+                    saved = [int(line.split()[-1]) for worker in job.workers for line in worker.says if line.startswith("saved")]
                     if not saved:
                         return problem(job, "it is not over")
                     summary = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
-                if all(one.is_over() for one in job.workers) and summary is None:
+                if all(worker.is_over() for worker in job.workers) and summary is None:
                     return problem(job, "its ranks have ended early")
                 if with_faults and now >= due:
                     if missing % 2 and job.joins:
@@ -196,8 +196,8 @@ def run(system, mode, with_faults):
                 time.sleep(0.005)
             end = time.monotonic()
         finally:
-            for one in job.workers + job.beside:
-                one.close()
+            for worker in job.workers + job.beside:
+                worker.close()
     wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled(?:, (\d+) left)?", summary)
     lost, doubled, left = (float(word or 0) for word in wrong.groups()) if wrong else (0.0, 0.0, 0.0)
     return {**faults, "seconds": end - begin, "live_rank_seconds": job.live_seconds(begin, end), "samples": options.samples * epochs - lost - left,

@@ -36,19 +36,19 @@ def run(chosen):
         if not rows:
             raise Refusal(f"'{path}' has no accuracy (step '{record['step']}' printed no line of an epoch with one); select among trainings")
         found.append({"step": record["step"], "key": record["key"], "accuracy": rows[-1], "model": Digests().of_path(pathlib.Path(path).resolve()), "path": path})
-    found.sort(key=lambda one: -one["accuracy"])
-    for one in found:
-        print(f"{one['accuracy']:.4f}  {one['step']}")
+    found.sort(key=lambda candidate: -candidate["accuracy"])
+    for candidate in found:
+        print(f"{candidate['accuracy']:.4f}  {candidate['step']}")
     if chosen.ensemble < 1 or chosen.ensemble > len(found):
         raise Refusal(f"--ensemble {chosen.ensemble} cannot be chosen (of {len(found)} models); give 1 to {len(found)}")
     members = found[:chosen.ensemble]
-    best, home = dict(found[0], accuracies=[one["accuracy"] for one in members]), make_folder(pathlib.Path(chosen.repository, chosen.name))
+    best, home = dict(found[0], accuracies=[candidate["accuracy"] for candidate in members]), make_folder(pathlib.Path(chosen.repository, chosen.name))
     with writing(home), open(home.parent / f".{chosen.name}.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         versions = sorted(int(entry.name) for entry in home.iterdir() if entry.name.isdigit())
         served = (read_json(home / str(versions[-1]) / NOTE) or {}) if versions else {}
         if best["accuracy"] < chosen.at_least:
-            summary = ", ".join(f"{one['step']} {one['accuracy']:.4f}" for one in found)
+            summary = ", ".join(f"{candidate['step']} {candidate['accuracy']:.4f}" for candidate in found)
             print(f"no model has an accuracy of {chosen.at_least:g} ({summary}); {'version ' + str(versions[-1]) + ' stays' if versions else 'none is served'}")
             return FAILED_RUNS
         if served.get("accuracies", [served.get("accuracy", -1.0)]) < best["accuracies"]:
@@ -62,7 +62,7 @@ def run(chosen):
             served = best
     print(f"version {versions[-1]}: {served['step']}, accuracy {served['accuracy']:.4f}")
     if chosen.json:
-        write_json(chosen.json, {"version": versions[-1], "selected": _without_path(served), "accuracies": [_without_path(one) for one in found]})
+        write_json(chosen.json, {"version": versions[-1], "selected": _without_path(served), "accuracies": [_without_path(candidate) for candidate in found]})
     return FINISHED
 
 

@@ -16,7 +16,7 @@ program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
 failures = []
 
 
-def run(what, status, says, *, words=(), variables=None, wrap=()):
+def run(case, status, says, *, words=(), variables=None, wrap=()):
     """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`."""
     started = []
     for rank in range(2):
@@ -28,7 +28,7 @@ def run(what, status, says, *, words=(), variables=None, wrap=()):
     for rank, rank_process in enumerate(started):
         output = rank_process.communicate(timeout=60)[0]
         if rank_process.returncode != status or says not in output or output.count("\n") > 1:
-            failures.append(f"{what}: rank {rank} ended with {rank_process.returncode} and said {output}")
+            failures.append(f"{case}: rank {rank} ended with {rank_process.returncode} and said {output}")
 
 
 # Otherwise a second job from the same shell would have the same name.

@@ -86,10 +86,10 @@ class Compressed(Case):
         for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
                                   ("sign", 0.05, 0.3)):
             with self.subTest(codec=codec):
-                told = self.report("logistic_regression", [*served, "--compress", codec], 4)
-                self.assertLess(int(told["annotations"]["bytes sent"]), share * sent)
-                self.assertLess(told["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
-                self.assertLess(told["epochs"][-1]["val_loss"], (1 + off) * loss)
+                report = self.report("logistic_regression", [*served, "--compress", codec], 4)
+                self.assertLess(int(report["annotations"]["bytes sent"]), share * sent)
+                self.assertLess(report["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
+                self.assertLess(report["epochs"][-1]["val_loss"], (1 + off) * loss)
 
 
 class ManyFeatures(Case):
@@ -139,9 +139,9 @@ class Restarted(Case):
             for child in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
                 if "RANK=2" in pathlib.Path(f"/proc/{child}/environ").read_text().split("\0"):
                     os.kill(int(child), signal.SIGKILL)
-            said = job.communicate(timeout=HANG)[1]
-            self.assertEqual(job.returncode, 0, said)
-            self.assertIn("the job has lost tables; it is restarted", said)
+            error = job.communicate(timeout=HANG)[1]
+            self.assertEqual(job.returncode, 0, error)
+            self.assertIn("the job has lost tables; it is restarted", error)
             epochs = json.loads(path.read_text())["epochs"]
         self.assertLess(len(epochs), 20, "it went on from what was saved")
         self.assertAlmostEqual(epochs[-1]["train_loss"], calm["epochs"][-1]["train_loss"],

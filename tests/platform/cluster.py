@@ -82,9 +82,9 @@ def left():
     return kubectl("get", "pods,services,statefulsets,jobs,pvc,pdb", "-l", "muster-bench/run", "-o", "name").split()
 
 
-def await_until(what, why):
+def await_until(condition, why):
     until = time.monotonic() + PATIENCE
-    while not (found := what()):
+    while not (found := condition()):
         if time.monotonic() > until:
             raise AssertionError(f"{why() if callable(why) else why}\n{kubectl('get', 'pods,jobs', '-o', 'wide')}{kubectl('get', 'events')[-2000:]}")
         time.sleep(0.3)

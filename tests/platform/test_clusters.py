@@ -91,15 +91,15 @@ class Manifests(Case):
     def test_elastic_jobs(self):
         """Checks the objects; test_kube.py runs them on Kubernetes."""
         for path, ranks in zip(self.made("--kind", "kubernetes", "--image", "registry/muster:1", "--elastic"), (2, 4)):
-            made = {document["kind"]: document for document in documents(path)}
-            self.assertEqual(list(made), ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "PodDisruptionBudget"])
-            pod = made["Job"]["spec"]["template"]
+            by_kind = {document["kind"]: document for document in documents(path)}
+            self.assertEqual(list(by_kind), ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "PodDisruptionBudget"])
+            pod = by_kind["Job"]["spec"]["template"]
             environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
-            store = made["Service"]["metadata"]["name"].upper().replace("-", "_")
-            self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"tcp://$({store}_SERVICE_HOST):{made['Service']['spec']['ports'][0]['port']}")
-            self.assertEqual((made["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
-            self.assertLessEqual(made["Service"]["spec"]["selector"].items(), made["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
-            self.assertLessEqual(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
+            store = by_kind["Service"]["metadata"]["name"].upper().replace("-", "_")
+            self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"tcp://$({store}_SERVICE_HOST):{by_kind['Service']['spec']['ports'][0]['port']}")
+            self.assertEqual((by_kind["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
+            self.assertLessEqual(by_kind["Service"]["spec"]["selector"].items(), by_kind["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
+            self.assertLessEqual(by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
 
     def test_servers_are_pods_of_their_own(self):
         """Checks the number of servers, which the launcher has."""

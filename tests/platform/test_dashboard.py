@@ -75,14 +75,14 @@ class Started(Served):
         self.row(folder, "stopped")
 
     def test_the_end_of_the_dashboard_disturbs_no_run(self):
-        for how in (signal.SIGKILL, signal.SIGTERM):
+        for signal_number in (signal.SIGKILL, signal.SIGTERM):
             server = self.serve()
-            go = self.folder / how.name
+            go = self.folder / signal_number.name
             folder = self.start(20, 0.05, go)
             row = self.row(folder, "running")
             self.until(lambda: self.ask(f"/api/runs/{row['id']}")["series"])
-            server.send_signal(how)
-            self.assertEqual(server.wait(30), -how if how == signal.SIGKILL else 0)
+            server.send_signal(signal_number)
+            self.assertEqual(server.wait(30), -signal_number if signal_number == signal.SIGKILL else 0)
             server = self.serve()
             self.assertEqual(self.row(folder)["status"], "running", "the next one finds it")
             go.touch()
@@ -358,8 +358,8 @@ class Shown(Served):
             file.seek(size - len(end))
             file.write(end)
 
-        def memory(what):
-            return int(next(line for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(what)).split()[1]) << 10
+        def memory(field):
+            return int(next(line for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(field)).split()[1]) << 10
         self.ask("/api/runs")
         before, got, last = memory("VmRSS"), 0, b""
         request = urllib.request.Request(f"{self.url}/api/runs/done/run-12345678/files/output/1/large", headers={"Authorization": f"Bearer {self.token}"})
@@ -480,8 +480,8 @@ class Watched(Served):
 
     def test_another_launcher_and_processors(self):
         path = self.experiment("true", sweep="{ranks: [2]}", template="launcher: {kind: mpirun, options: '--map-by core'}")
-        said = self.bench("run", path, "--dry-run", "--launcher", "srun", "--cpus-per-rank", "2").stdout
-        self.assertIn("srun --ntasks=2 --cpus-per-task=2 true", said)
+        output = self.bench("run", path, "--dry-run", "--launcher", "srun", "--cpus-per-rank", "2").stdout
+        self.assertIn("srun --ntasks=2 --cpus-per-task=2 true", output)
         alone = self.experiment("true", sweep="{ranks: [2]}")
         self.assertIn("\n  true\n", self.bench("run", alone, "--dry-run", "--launcher", "srun").stdout, "what starts its ranks itself still does")
         self.refused("run", path, "--dry-run", "--cpus-per-rank", "0", says="--cpus-per-rank cannot be 0")

@@ -55,7 +55,7 @@ class Rows(Case):
         ranks = self.wait_for_ranks(store)
         os.kill(ranks[-1], signal.SIGKILL)
         end, attempts, record = self.end(process, store, "one")
-        self.assertEqual([one["cause"] for one in attempts], ["peer", "done"])
+        self.assertEqual([attempt["cause"] for attempt in attempts], ["peer", "done"])
         self.assertEqual([row["epoch"] for row in record["series"]], [1, 2, 3, 4])
         home = store.home(record["key"])
         again = (home / "output" / "2" / "log.txt").read_text()
@@ -86,14 +86,14 @@ class Rows(Case):
 
     def test_peer_by_its_status(self):
         end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; exit 5; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}")))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["peer", "done"], "done"))
 
     def test_every_status(self):
         """Checks that the statuses of peers and deadlines in docs/exit-codes.md are retried, and others are not."""
         found = {}
         for status, kind in re.findall(r"^\| ([\d to,]+) \| (?:`(\w+)`)?", (HERE.parents[1] / "docs" / "exit-codes.md").read_text(), re.MULTILINE):
-            for one in status.split(", "):
-                first, _, last = one.partition(" to ")
+            for part in status.split(", "):
+                first, _, last = part.partition(" to ")
                 found.update(dict.fromkeys(range(int(first), int(last or first) + 1), kind))
         self.assertLessEqual({0, 1, 2, 3, 4, 5, 6, 7, 10, 15, 16, 143}, found.keys())
         for status, kind in found.items():
@@ -106,13 +106,13 @@ class Rows(Case):
 
     def test_peer_it_hangs(self):
         end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; sleep 100; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}"), "timeout: 4"))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["peer", "done"], "done"))
 
     def test_memory(self):
         script = self.write("takes.py", "import sys\nheld = b'x' * (100 << 20)\nopen(sys.argv[1], 'w').write('x')\n")
         end, attempts, _ = self.step(f"  one:\n    command: [python3, {script}, '{{made}}']\n    outputs: {{made: made}}\n    resources: {{memory: 40M}}\n")
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["memory", "memory", "done"], "done"))
-        self.assertEqual([one["memory"] >> 20 for one in attempts], [40, 80, 160])
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["memory", "memory", "done"], "done"))
+        self.assertEqual([attempt["memory"] >> 20 for attempt in attempts], [40, 80, 160])
 
     def test_input(self):
         """Removes the data during a read: the step that makes the data runs again, and then this step."""
@@ -130,7 +130,7 @@ class Rows(Case):
         process, store = self.begin(steps, "ingest")
         self.end(process, store, "ingest")
         end, attempts, _ = self.step(steps)
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["input", "done"], "done"))
         self.assertEqual(len([event for event in store.events() if event["step"] == "ingest" and event["event"] == "begin"]), 2)
 
     def test_two_inputs_that_are_gone_at_once(self):
@@ -142,7 +142,7 @@ class Rows(Case):
         for name in ("a", "b"):
             self.step(steps, name)
         end, attempts, _ = self.step(steps)
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["input", "done"], "done"))
 
     def test_input_that_no_step_makes(self):
         rows = self.write("rows.csv", "a,b\n1,2\n")
@@ -208,7 +208,7 @@ class Rows(Case):
     def test_converged(self):
         """Checks that a converged training ends early, and is kept like a training that ended by itself."""
         end, attempts, record = self.step(self.training(1000, 1000, "", schedule="step:0.001,epochs=3,factor=1e-12"))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"], end["cause"]), (["converged", "done"], "done", "converged"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"], end["cause"]), (["converged", "done"], "done", "converged"))
         epochs = [row["epoch"] for row in record["series"]]
         self.assertEqual(epochs, list(range(1, len(epochs) + 1)))
         self.assertLess(len(epochs), 100)
@@ -291,10 +291,10 @@ class Samples(Case):
         end, _, record = self.end(process, store, "one")
         samples = [event for event in store.events() if event["event"] == "sample"]
         self.assertGreaterEqual(len(samples), 1)
-        self.assertGreater(max(one["memory_bytes"] for one in samples), 30 << 20)
-        self.assertGreater(max(one["processors"] for one in samples), 0)
+        self.assertGreater(max(sample["memory_bytes"] for sample in samples), 30 << 20)
+        self.assertGreater(max(sample["processors"] for sample in samples), 0)
         if shutil.which("ss"):
-            peers = [peer for one in samples for peer in one["peers"].values()]
+            peers = [peer for sample in samples for peer in sample["peers"].values()]
             self.assertGreater(max(peer.get("bytes_sent", 0) for peer in peers), 100_000)
             self.assertTrue(all(peer["round_trip_ms"] > 0 for peer in peers if "round_trip_ms" in peer))
         parts = end["parts"]

@@ -49,8 +49,8 @@ class Exports(Case):
         """Checks that each kind of export fits its schema and matches the file."""
         places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
         (workflow,), = self.made("argo", FASHION, *places).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
-        tasks = {one["name"]: one for one in templates["main"]["dag"]["tasks"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
+        tasks = {each["name"]: each for each in templates["main"]["dag"]["tasks"]}
         self.assertEqual(set(tasks["train-plain"]["dependencies"]), {"ingest-train", "ingest-test"})
         self.assertTrue(templates["serve"]["daemon"])
         self.assertIn("mpirun -n 2", templates["train-plain"]["container"]["args"][0])
@@ -66,7 +66,7 @@ class Exports(Case):
 
     def test_dag_memoize_retry(self):
         (workflow,), = self.made("argo", self.workflow(STEPS)).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         self.assertEqual(workflow["spec"]["podGC"], {"strategy": "OnPodSuccess"})
         self.assertEqual(templates["make"]["memoize"]["maxAge"], "7200s")
         self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
@@ -113,7 +113,7 @@ class Exports(Case):
     def test_the_lines_of_the_pods_run(self):
         results = self.folder / "results"
         (workflow,), = self.made("argo", self.workflow(STEPS), "--results", results).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         digests = []
         for name in ("make", "join", "make"):
             line = templates[name]["container"]["args"][0].replace("/tmp/digest", str(self.folder / "digest"))

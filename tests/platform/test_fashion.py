@@ -55,8 +55,8 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         alone.chmod(0o755)
         return alone
 
-    def began(self, said):
-        return sorted(re.findall(r" s  (\S+): begins", said))
+    def began(self, output):
+        return sorted(re.findall(r" s  (\S+): begins", output))
 
     def test_from_data_to_report(self):
         output = self.flow().stdout
@@ -85,8 +85,8 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertEqual(len(self.began(output)), 16)
 
     def test_none_is_good_enough(self):
-        said = self.flow("--set", "at-least=0.99", status=1)
-        self.assertRegex(said.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
+        output = self.flow("--set", "at-least=0.99", status=1)
+        self.assertRegex(output.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
         self.assertFalse((self.folder / OUT / "report.html").exists())
 
 

@@ -26,35 +26,35 @@ COUNTED = """
 
 class Refused(Case):
     def test_one_line_that_names_it(self):
-        one = "command: 'true'"
+        step = "command: 'true'"
         for steps, says in (
-                (f"  a: {{{one}, needs: [b]}}\n  b: {{{one}, needs: [c]}}\n  c: {{{one}, needs: [a]}}", ["circle", "a", "b", "c"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
-                (f"  a: {{{one}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{one}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
-                (f"  a: {{{one}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
-                (f"  a: {{{one}, launcher: {{kind: kubernetes, image: x}}}}", ["launcher kubernetes", "export argo"]),
-                (f"  a: {{{one}, needs: [bb]}}\n  b: {{{one}}}", ["unknown step 'bb'", "'b'"]),
+                (f"  a: {{{step}, needs: [b]}}\n  b: {{{step}, needs: [c]}}\n  c: {{{step}, needs: [a]}}", ["circle", "a", "b", "c"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{step}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{step}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
+                (f"  a: {{{step}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
+                (f"  a: {{{step}, launcher: {{kind: kubernetes, image: x}}}}", ["launcher kubernetes", "export argo"]),
+                (f"  a: {{{step}, needs: [bb]}}\n  b: {{{step}}}", ["unknown step 'bb'", "'b'"]),
                 ("  a: {command: 'x {nn}', parameters: {n: 1}}", ["{nn}", "'n'"]),
-                (f"  a: {{{one}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
-                (f"  a: {{{one}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
-                (f"  a: {{{one}, memoize: never}}", ["memoize", "'never'"]),
-                (f"  a: {{{one}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
-                (f"  a: {{{one}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made/too}}}}", ["'made/too'", "'b'", "'made'", "'a'"]),
-                (f"  a: {{{one}, outputs: {{x: store/made}}}}", ["'store/made'", "its own 'store'"]),
-                (f"  a: {{{one}, outputs: {{x: .}}}}", ["'.'", "below"]),
-                (f"  a: {{{one}, ranks: 0}}", ["'ranks'", "'0'"]),
-                (f"  a: {{{one}, ranks: two}}", ["'ranks'", "'two'"]),
-                (f"  a: {{{one}, timeout: -1}}", ["'timeout'", "-1"]),
-                (f"  a: {{{one}, resources: {{memory: '{'9' * 400}'}}}}", ["memory", "no size"]),
-                (f'  a: {{{one}, memoize: "two\\nlines"}}', ["unknown key 'two\\nlines'"]),
-                (f"  a: {{{one}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
-                (f"  a: {{{one}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
+                (f"  a: {{{step}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
+                (f"  a: {{{step}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
+                (f"  a: {{{step}, memoize: never}}", ["memoize", "'never'"]),
+                (f"  a: {{{step}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
+                (f"  a: {{{step}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: made/too}}}}", ["'made/too'", "'b'", "'made'", "'a'"]),
+                (f"  a: {{{step}, outputs: {{x: store/made}}}}", ["'store/made'", "its own 'store'"]),
+                (f"  a: {{{step}, outputs: {{x: .}}}}", ["'.'", "below"]),
+                (f"  a: {{{step}, ranks: 0}}", ["'ranks'", "'0'"]),
+                (f"  a: {{{step}, ranks: two}}", ["'ranks'", "'two'"]),
+                (f"  a: {{{step}, timeout: -1}}", ["'timeout'", "-1"]),
+                (f"  a: {{{step}, resources: {{memory: '{'9' * 400}'}}}}", ["memory", "no size"]),
+                (f'  a: {{{step}, memoize: "two\\nlines"}}', ["unknown key 'two\\nlines'"]),
+                (f"  a: {{{step}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
+                (f"  a: {{{step}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
                 ("  a: {outputs: {}}", ["'command'"])):
             self.refused("run", self.workflow(steps), "--out", "out", says=says)
-        self.refused("run", self.workflow(f"  a: {{{one}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
-        self.refused("run", self.workflow(f"  a: {{{one}}}", "places: {b: 1}"), "--out", "out", says=["places", "'b'", "'1'"])
+        self.refused("run", self.workflow(f"  a: {{{step}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
+        self.refused("run", self.workflow(f"  a: {{{step}}}", "places: {b: 1}"), "--out", "out", says=["places", "'b'", "'1'"])
         self.assertFalse((self.folder / "out").exists())
 
     def test_what_is_no_file(self):
@@ -115,8 +115,8 @@ class Runs(Case):
         self.assertIn("nothing to run", self.flow(PATH=f"{self.folder}/bin").stdout)
         # a single step's parameter
         self.workflow(COUNTED.replace("k: 2", "k: 5"), "parameters: {n: 3}")
-        said = self.bench("explain", self.file, "make-b", "--out", "out").stdout
-        self.assertIn("parameter 'k' changed from 2 to 5", said)
+        output = self.bench("explain", self.file, "make-b", "--out", "out").stdout
+        self.assertIn("parameter 'k' changed from 2 to 5", output)
         self.assertIn("'make-b' runs again", self.bench("explain", self.file, "join", "--out", "out").stdout)
         self.assertIn("make-a is up to date", self.bench("explain", self.file, "make-a", "--out", "out").stdout)
         self.flow()
@@ -174,9 +174,9 @@ class Runs(Case):
   behind: {command: 'true', needs: [bad]}
   other: {command: [sh, -c, 'echo other >> {here}/log']}
 """)
-        said = self.flow(status=1)
-        self.assertIn("muster-flow: bad: other: it ended with status 1: why", said.stderr)
-        self.assertIn("muster-flow: behind: not run", said.stderr)
+        output = self.flow(status=1)
+        self.assertIn("muster-flow: bad: other: it ended with status 1: why", output.stderr)
+        self.assertIn("muster-flow: behind: not run", output.stderr)
         self.assertEqual(self.logged(), ["other"])
         self.assertIn("its last run failed (other: it ended with status 1: why)", self.bench("explain", self.file, "bad", "--out", "out").stdout)
         self.workflow("\n  bad: {command: 'true'}\n  behind: {command: 'true', needs: [bad]}\n  other: {command: [sh, -c, 'echo other >> {here}/log']}\n")
@@ -255,8 +255,8 @@ class Runs(Case):
   ask: {{command: [python3, {ask}, 'http://127.0.0.1:{port}/', '{{here}}/log'], needs: [serve], resources: {{cpus-per-rank: 0.1}}}}
   last: {{command: 'true', needs: [slow, ask]}}
 """)
-        said = self.flow().stdout
-        self.assertIn("serve: is ready", said)
+        output = self.flow().stdout
+        self.assertIn("serve: is ready", output)
         self.assertEqual(self.logged(), ["asked", "slow"])
         self.wait_for_end(int((self.folder / "server").read_text()))
         self.assertIn("nothing to run", self.flow().stdout)
@@ -292,8 +292,8 @@ class Runs(Case):
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2", "mine.new"])
         (versions / "mine.new").rmdir()
         self.file = steps([0.5, 0.95, 0.7], 0.99)
-        said = self.flow(status=1).stderr
-        self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", said)
+        error = self.flow(status=1).stderr
+        self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", error)
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
         self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 2")
         self.flow()

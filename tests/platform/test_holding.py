@@ -59,11 +59,11 @@ class Holding(Case):
     def test_where_there_are_no_cgroups(self):
         there, holding.GROUPS = holding.GROUPS, pathlib.Path(self.folder)
         try:
-            held, said = holding.hold(Resources(0.5, 0, True, 64 << 20), 2, "name")
+            held, description = holding.hold(Resources(0.5, 0, True, 64 << 20), 2, "name")
         finally:
             holding.GROUPS = there
         self.assertEqual(held, "cpus=1:data=67108864")
-        self.assertIn("1 whole processors, 64 MiB of data a process (affinity and limits", said)
+        self.assertIn("1 whole processors, 64 MiB of data a process (affinity and limits", description)
         self.assertEqual(os.listdir(self.folder), [])
 
 

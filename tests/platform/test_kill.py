@@ -45,8 +45,8 @@ class Killed(Case):
         finished = set()
         for kills in range(most + 1):
             words = [*PROGRAM, "run", path, "--out", folder]
-            with open(self.folder / "said", "w") as said:
-                runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=said)
+            with open(self.folder / "said", "w") as log_file:
+                runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log_file)
             if draw.random() < 0.75:  # most are killed during runs, the others may be killed during the start
                 while runner.poll() is None and not (self.folder / "said").read_text():
                     time.sleep(0.005)

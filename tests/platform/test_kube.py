@@ -20,12 +20,12 @@ class Elastic(Case):
 
     def job(self, command, ranks, name):
         file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 12}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
-        made, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
+        manifest, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
         # the version of Kubernetes 1.20
-        text = (self.folder / made).read_text().replace("policy/v1\n", "policy/v1beta1\n")
-        (self.folder / made).write_text(text)
-        self.addCleanup(kubectl, "delete", "-f", self.folder / made, "--wait=false")
-        kubectl("apply", "-f", self.folder / made)
+        text = (self.folder / manifest).read_text().replace("policy/v1\n", "policy/v1beta1\n")
+        (self.folder / manifest).write_text(text)
+        self.addCleanup(kubectl, "delete", "-f", self.folder / manifest, "--wait=false")
+        kubectl("apply", "-f", self.folder / manifest)
         self.name = re.search(r"kind: Job\nmetadata:\n  name: (\S+)", text)[1]
         self.program, self.logs = command[0], {}
 
@@ -97,7 +97,7 @@ class Elastic(Case):
         leaves when the kubelet is back."""
         pod, node = self.away_from_store(ready)
         # nsenter has the same words
-        kubelet, = (one for one in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{one}/comm").read_text() == "kubelet\n")
+        kubelet, = (candidate for candidate in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{candidate}/comm").read_text() == "kubelet\n")
         words = [word.decode() for word in pathlib.Path(f"/proc/{kubelet}/cmdline").read_bytes().split(b"\0")[:-1]]
         os.kill(kubelet, signal.SIGKILL)
         self.await_group(3, but=[pod], ranks=4)
@@ -130,12 +130,12 @@ class Elastic(Case):
     def test_no_sample_is_lost_or_doubled(self):
         self.job(["test_elastic_worker", "--samples", "2000", "--batch", "50", "--epochs", "280", "--steps", "--work", "20", "--values", "20000"], 2, "made")
         self.goes_through(self.silence_a_node, self.delete_a_pod, self.kill_a_rank, self.kill_a_kubelet, self.drain_a_node)
-        said = self.look()
-        ends = {name: re.findall("^done (.*)", text, re.M) for name, text in said.items()}
-        self.assertTrue(any(ends.values()), said)
+        logs = self.look()
+        ends = {name: re.findall("^done (.*)", text, re.M) for name, text in logs.items()}
+        self.assertTrue(any(ends.values()), logs)
         self.assertEqual(len({tuple(end[0].split()[:2]) for end in ends.values() if end}), 1, ends)
-        self.assertFalse([line for text in said.values() for line in text.splitlines() if line.startswith("wrong")])
-        changes = sorted({line for text in said.values() for line in text.splitlines() if line.startswith("generation ")}, key=lambda line: int(line.split()[1][:-1]))
+        self.assertFalse([line for text in logs.values() for line in text.splitlines() if line.startswith("wrong")])
+        changes = sorted({line for text in logs.values() for line in text.splitlines() if line.startswith("generation ")}, key=lambda line: int(line.split()[1][:-1]))
         print(*changes, sep="\n", file=sys.stderr)
         for what in (" left", " joined", "no heartbeat for", "its connection ended"):
             self.assertTrue([line for line in changes if what in line], changes)

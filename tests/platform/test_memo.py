@@ -301,13 +301,13 @@ class Results(bench.Case):
     def test_results_that_are_not_there(self):
         """Checks collect with runs that never ran."""
         file = self.file("echo v=1", sweep="{n: [1, 2, 3]}")
-        made = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "out").stdout.split()
+        scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "out").stdout.split()
         (self.folder / "out" / "experiments").mkdir(parents=True)
         done = self.bench("collect", file, "--out", "out", status=1)
         self.assertIn("0 of 3 runs ended well, 3 have no result", done.stdout)
         srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
         srun.chmod(0o755)
-        subprocess.run(["sh", self.folder / made[0]], check=True)
+        subprocess.run(["sh", self.folder / scripts[0]], check=True)
         self.assertIn("1 of 3 runs ended well, 2 have no result", self.bench("collect", file, "--out", "out", status=1).stdout)
         file.write_text(file.read_text())
         log, = self.folder.glob("out/experiments/*/output/1/log.txt")

@@ -65,10 +65,10 @@ class Jobs(unittest.TestCase):
         return {line.split()[0]: (line.split()[1], int(line.split()[2])) for line in
                 self.run_words("squeue", "-h", "-o", "%i %T %D").splitlines()}
 
-    def await_until(self, met, what):
+    def await_until(self, met, description):
         until = time.monotonic() + PATIENCE
         while not met():
-            self.assertLess(time.monotonic(), until, f"{what}: {self.states()} {self.said()}")
+            self.assertLess(time.monotonic(), until, f"{description}: {self.states()} {self.said()}")
             time.sleep(0.1)
 
     def await_state(self, job, state):
@@ -204,8 +204,8 @@ steps:
         self.await_end(ended)
         failed = self.submit("failed", ["false"])
         self.await_end(failed)
-        for job, said in ((ended, "success\n"), (failed, "failed\n"), ("999999", "failed\n")):
-            self.assertEqual(self.run_words(*words, job), said)
+        for job, expected in ((ended, "success\n"), (failed, "failed\n"), ("999999", "failed\n")):
+            self.assertEqual(self.run_words(*words, job), expected)
         # Slurm does not reply: Snakemake asks again
         away = {**self.environment, "SLURM_CONF": str(self.folder / "absent")}
         self.assertEqual(subprocess.run([*map(str, words), ended], env=away, capture_output=True, text=True, timeout=PATIENCE).stdout, "running\n")

@@ -80,12 +80,12 @@ class Searches(Tuned):
         return done.stdout, self.results("trials.csv")
 
     def test_a_grid_by_time_to_the_goal(self):
-        said, trials = self.tune(GRID, STAYS="30")
+        output, trials = self.tune(GRID, STAYS="30")
         self.assertEqual([(row["alpha"], row["batch"]) for row in trials], [("10", "50"), ("10", "100"), ("30", "50"), ("30", "100")])
         self.assertEqual([row["state"] for row in trials], ["pruned", "pruned", "complete", "complete"])
         # from its lines only
         self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))
-        self.assertIn("best: trial 2, time_to_accuracy 0.3: --set alpha=30 --set batch=50", said)
+        self.assertIn("best: trial 2, time_to_accuracy 0.3: --set alpha=30 --set batch=50", output)
         page = (self.folder / "out" / "report.html").read_text()
         self.assertIn("4 trials, grid; the best is trial 2", page)
         self.assertIn("Complete trials over batch", page)

@@ -39,8 +39,8 @@ class Figures(unittest.TestCase):
     def test_the_same_twice_is_within_noise(self):
         for name, noise_of in NOISES.items():
             for repeats in (5, 6, 7, 10, 20):
-                made = words(200, noise_of, repeats)
-                false = sum(word != WITHIN for word in made)
+                verdicts = words(200, noise_of, repeats)
+                false = sum(word != WITHIN for word in verdicts)
                 print(f"{name}, {repeats} repetitions: {false} false verdicts of 200")
                 self.assertLessEqual(false, 2)
 

@@ -24,8 +24,8 @@ except ImportError:
 @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
 class Watches(Case):
     def begin(self):
-        with open(self.folder / "said", "a") as said:
-            self.process = subprocess.Popen([*self.runner, "watch", self.file, "--out", "out"], cwd=self.folder, stdout=said, stderr=said)
+        with open(self.folder / "said", "a") as log_file:
+            self.process = subprocess.Popen([*self.runner, "watch", self.file, "--out", "out"], cwd=self.folder, stdout=log_file, stderr=log_file)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.terminate)
 

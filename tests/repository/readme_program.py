@@ -26,12 +26,12 @@ options = parser.parse_args()
 IMAGES, EPOCHS = 6000, 5
 
 
-def epochs_of(what, text):
+def epochs_of(way, text):
     """Returns the losses as printed; with a server only the first worker's losses."""
-    seen = IMAGES // 2 if what == "on a server" else IMAGES
+    seen = IMAGES // 2 if way == "on a server" else IMAGES
     lines = re.findall(r"^epoch (\d+): loss (\S+), (\d+) samples in \S+ s$", text, re.M)
     if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(seen) for line in lines):
-        sys.exit(f"{what}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
+        sys.exit(f"{way}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
     return [line[1] for line in lines]
 
 
@@ -52,11 +52,11 @@ def start(folder, *words):
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(what, folder, *words):
+def run(way, folder, *words):
     job = start(folder, *words)
     text = job.communicate(timeout=200)[0]
     if job.returncode != 0:
-        sys.exit(f"{what} ends with {job.returncode}:\n{text}")
+        sys.exit(f"{way} ends with {job.returncode}:\n{text}")
     return text
 
 

@@ -146,7 +146,7 @@ class Dashboard:
     async def folder(self, request):
         folder = request.match_info["folder"]
         home = self.runs.home(folder)
-        return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.said_of(folder),
+        return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.last_line_of(folder),
                                "files": files_in(home, [path for path in home.iterdir() if path.name not in ("lock", MARKER)])})
 
     async def log(self, request):

@@ -120,7 +120,7 @@ class Starter:
                 return folder
             time.sleep(LOOK)
         if process.poll() in (REFUSED, BUSY, NO_ROOM) or (process.returncode and not (self.folder / folder / MARKER).exists()):
-            raise Refusal(said(log).removeprefix("muster-bench: "))
+            raise Refusal(last_line(log).removeprefix("muster-bench: "))
         return folder
 
     def stop(self, folder):
@@ -130,13 +130,13 @@ class Starter:
             raise Refusal(f"'{folder[:80]}' is not running (no runner works in it); there is nothing to stop")
         os.kill(runner["process"], signal.SIGTERM)
 
-    def said_of(self, folder):
+    def last_line_of(self, folder):
         """Returns the last line that the runner of a folder has printed; empty for a runner that was not started
         by this dashboard."""
-        return said(self._own / f"{folder}.log")
+        return last_line(self._own / f"{folder}.log")
 
 
-def said(log):
+def last_line(log):
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))

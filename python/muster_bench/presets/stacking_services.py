@@ -130,7 +130,7 @@ class Ensemble:
 
     def stop(self):
         """Ends the functions and returns their last output; must be called once."""
-        said = {}
+        last_lines = {}
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -140,12 +140,12 @@ class Ensemble:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            said[name] = (pathlib.Path(self.folder) / f"{name}.log").read_text()
+            last_lines[name] = (pathlib.Path(self.folder) / f"{name}.log").read_text()
         if self.processes and self.store:
             self.store.stop()
         self.processes = {}
         self.stack.close()
-        return said
+        return last_lines
 
 
 def learner(model):

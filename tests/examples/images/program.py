@@ -79,24 +79,24 @@ class Together(Case):
 
     def test_a_limit_of_seconds_ends_a_training_that_has_not_reached_its_goal(self):
         arguments = [*small(epochs=100000), "--depth", "8", "--goal", "accuracy=1", "--max-train-seconds", "0.5"]
-        report, said = self.report("resnet", arguments, 2)
+        report, output = self.report("resnet", arguments, 2)
         self.assertGreaterEqual(report["train_seconds"], 0.5)
-        self.assertIn("top-1 accuracy", said)
+        self.assertIn("top-1 accuracy", output)
         self.assertIsNotNone(report["epochs"][-1]["val_accuracy"])
 
     def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(self):
-        report, said = self.report("cnn", [*small(epochs=1), "--holdout", "0.2"], 2)
+        report, output = self.report("cnn", [*small(epochs=1), "--holdout", "0.2"], 2)
         self.assertEqual(report["samples"], 96)
         self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 24 % 1, 0)     # of 24 images
-        self.assertIn("held out 0.2", said)
+        self.assertIn("held out 0.2", output)
         refused = run("cnn", [*small(), "--holdout", "0.005"])
         self.assertIn("--holdout leaves nothing to validate on (it is less than one of 120 training samples)", refused.stderr)
 
     def test_the_settings_that_were_resolved_are_in_the_report(self):
-        said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
+        annotations = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
         expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",
                     "schedule": "constant:0.02", "batch": "24", "epochs": "1", "augment": "on", "sync_batch_norm": "off"}
-        self.assertEqual({name: said[name] for name in expected}, expected)
+        self.assertEqual({name: annotations[name] for name in expected}, expected)
 
     def test_ranks_train_as_one_with_shared_statistics(self):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
@@ -122,12 +122,12 @@ class Saved(Case):
                                ("cnn", ["--variant", "batch-norm"])]:
             for ranks in (1, 2):
                 model = self.folder / "model"
-                _, told = self.report(program, [*small(), *extra, "--save", model], ranks)
+                _, output = self.report(program, [*small(), *extra, "--save", model], ranks)
                 ran = run("predict", ["--model", model, "--data", "cifar-like:120", "--show", "3"])
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 for line in ("top-1 accuracy", "top-5 accuracy"):
                     number = re.compile(line + r"\s+(\S+)")
-                    self.assertEqual(number.search(told).group(1), number.search(ran.stdout).group(1), line)
+                    self.assertEqual(number.search(output).group(1), number.search(ran.stdout).group(1), line)
 
     def test_a_damaged_model_is_refused(self):
         model = self.folder / "model"
@@ -179,9 +179,9 @@ class Saved(Case):
 
     def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
         store = self.folder / "checkpoints"
-        status, said = self.lose_a_rank(store, None)
-        self.assertEqual(status, 11, said)
-        saved = int(re.search(r"saved after step (\d+) in", said).group(1))
+        status, output = self.lose_a_rank(store, None)
+        self.assertEqual(status, 11, output)
+        saved = int(re.search(r"saved after step (\d+) in", output).group(1))
         self.assertGreaterEqual(saved, 5)
         rest = run("resnet", [*small(epochs=4000), "--depth", "8", "--checkpoint", store, "--resume", "--steps", saved + 3])
         self.assertEqual(rest.returncode, 0, rest.stderr)
@@ -195,13 +195,13 @@ class Saved(Case):
             store.write_text("no folder any more")
 
         for _ in range(5):
-            status, said = self.lose_a_rank(store, take_away)
-            if status != 2 or "cannot write" not in said:
+            status, output = self.lose_a_rank(store, take_away)
+            if status != 2 or "cannot write" not in output:
                 break
             store.unlink()  # the job stopped while entering an ordinary checkpoint, which may not fail: tries again
-        self.assertEqual(status, 11, said)
-        self.assertIn("the state could not be saved", said)
-        self.assertIn("1 of at least 2 are left", said)
+        self.assertEqual(status, 11, output)
+        self.assertIn("the state could not be saved", output)
+        self.assertIn("1 of at least 2 are left", output)
 
 
 class Device(Case):
@@ -220,10 +220,10 @@ class Device(Case):
         return json.loads(report.read_text())["epochs"][0], struct.unpack(f"{len(numbers) // 4}f", numbers), ran.stdout
 
     def test_it_trains_what_the_host_trains(self):
-        for ranks, said in [(1, "1 rank (self), cuda (float32)\n"), (2, "cuda (float32), gradients summed by NCCL\n")]:
+        for ranks, expected in [(1, "1 rank (self), cuda (float32)\n"), (2, "cuda (float32), gradients summed by NCCL\n")]:
             host, wanted, _ = self.train("cpu", ranks)
             device, found, printed = self.train("cuda", ranks)
-            self.assertIn(said, printed)
+            self.assertIn(expected, printed)
             for name in ("train_loss", "val_loss"):
                 self.assertAlmostEqual(device[name], host[name], delta=1e-4)
             self.assertLess(max(abs(a - b) for a, b in zip(found, wanted)), 2e-3)
@@ -236,18 +236,18 @@ class Device(Case):
             self.assertAlmostEqual(coded["val_loss"], plain["val_loss"], delta=0.1)
 
     def test_what_a_device_does_not_have_is_a_line(self):
-        for flags, said in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
-                            (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank
-                            (["--backend", "direct"], "--backend cannot be used with --device cuda"),
-                            (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
-                            (["--sync-batch-norm"], "each device has statistics of its own"),
-                            (["--virtual-shards", "2"], "need gradients on the host"),
-                            (["--optimizer", "lars"], "lars")]:
+        for flags, expected in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
+                                (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank
+                                (["--backend", "direct"], "--backend cannot be used with --device cuda"),
+                                (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
+                                (["--sync-batch-norm"], "each device has statistics of its own"),
+                                (["--virtual-shards", "2"], "need gradients on the host"),
+                                (["--optimizer", "lars"], "lars")]:
             ran = subprocess.run([self.DOUBLE, "--depth", "8", "--data", "cifar-like:10", *([] if "--device" in flags else ["--device", "cuda"]), *flags],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
             lines = [line for line in ran.stderr.splitlines() if "TEST DOUBLE" not in line]
             self.assertEqual((ran.returncode, len(lines)), (2, 1), ran.stderr)
-            self.assertIn(said, lines[0])
+            self.assertIn(expected, lines[0])
 
 
 class Flags(Case):
@@ -393,12 +393,12 @@ class TestSet(Case):
     def test_it_is_what_is_validated_with_by_the_training_of_the_book(self):
         saved, kept = self.folder / "model", self.folder / "checkpoints"
         for variant in ("plain", "dropout", "batch-norm"):
-            report, said = self.report("cnn", [*self.words(), "--epochs", "4", "--variant", variant, "--save", saved], 2)
+            report, output = self.report("cnn", [*self.words(), "--epochs", "4", "--variant", variant, "--save", saved], 2)
             self.assertEqual([e["samples"] for e in report["epochs"]], [200] * 4)    # no tenth is held out
             self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 40 % 1, 0)  # of 40 images
             expected = {"optimizer": "adam", "schedule": "step:0.001,epochs=3+7,factor=0.1", "batch": "128", "augment": "off"}
             self.assertEqual({name: report["annotations"][name] for name in expected}, expected)
-            rates = re.findall(r"^ +\d+ .* (\S+) +\S+ +\S+$", said, re.MULTILINE)
+            rates = re.findall(r"^ +\d+ .* (\S+) +\S+ +\S+$", output, re.MULTILINE)
             self.assertEqual(rates, ["0.001", "0.001", "0.001", "0.0001"])
             head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
             self.assertEqual(head["parameters"], 93514 if variant == "batch-norm" else 93322)

@@ -207,11 +207,11 @@ class Report(Case):
                 self.assertGreater(report["phases"][name]["max_seconds"], 0)
 
     def test_the_settings_that_were_resolved_are_in_it(self):
-        said = self.report(["--synthetic", "epsilon:500", "--epochs", "1", "--preset", "mlbench-2a", "--compress", "qsgd8"], 2)["annotations"]
+        annotations = self.report(["--synthetic", "epsilon:500", "--epochs", "1", "--preset", "mlbench-2a", "--compress", "qsgd8"], 2)["annotations"]
         expected = {"program": "logistic_regression", "mode": "allreduce", "compress": "qsgd8", "optimizer": "sgd,decay=2.5e-06",
                     "schedule": "inverse-sqrt:400", "batch": "200", "epochs": "1", "elastic": "off", "train": "epsilon:500",
                     "test": "epsilon:125@500"}
-        self.assertEqual({name: said[name] for name in expected}, expected)
+        self.assertEqual({name: annotations[name] for name in expected}, expected)
 
     def test_without_a_goal(self):
         report = self.report(["--synthetic", "epsilon:500", "--epochs", "1"])

@@ -197,9 +197,9 @@ class Traces(Case):
     def test_a_collector_that_is_away_is_not_waited_for(self):
         ensemble = self.ensemble("INLINE", 1, models=["Lasso"], zipkin="http://127.0.0.1:1/api/v2/spans")
         self.score(ensemble)
-        said = ensemble.stop()["driver"]
-        self.assertRegex(said, r"spans: 0 sent, [1-9]\d* dropped")
-        self.assertEqual(said.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not take them"), 1, said)
+        last_lines = ensemble.stop()["driver"]
+        self.assertRegex(last_lines, r"spans: 0 sent, [1-9]\d* dropped")
+        self.assertEqual(last_lines.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not take them"), 1, last_lines)
 
 
 class Faults(Case):
@@ -330,9 +330,9 @@ class Manifests(unittest.TestCase):
                 notes, container = template["metadata"]["annotations"], template["spec"]["containers"][0]
                 instances[each["metadata"]["name"]] = notes["autoscaling.knative.dev/minScale"]
                 self.assertEqual(notes["autoscaling.knative.dev/minScale"], notes["autoscaling.knative.dev/maxScale"])
-                said = {one["name"]: one.get("value") for one in container["env"]}
-                self.assertEqual((said["TRANSFER_TYPE"], said["TrainersNum"], said["BUCKET_NAME"]), (transfer.upper(), "16", "redis:6379"))
-                self.assertEqual("AWS_SECRET_KEY" in said, transfer == "s3")
+                variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+                self.assertEqual((variables["TRANSFER_TYPE"], variables["TrainersNum"], variables["BUCKET_NAME"]), (transfer.upper(), "16", "redis:6379"))
+                self.assertEqual("AWS_SECRET_KEY" in variables, transfer == "s3")
                 self.assertNotIn("secret}", str(each))
             self.assertEqual(instances, {"driver": "1", "trainer": "16", "reducer": "1", "metatrainer": "1"})
 
