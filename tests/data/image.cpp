@@ -130,7 +130,7 @@ TEST_CASE("images are recognised by their shape, and what is none is refused") {
   CHECK(plain.output(schema({28, 20, 3})).fields[0].shape == std::vector<std::uint64_t>{28, 20, 3});
   muster::normalise planes({.output = muster::image_layout::chw});
   CHECK(planes.output(schema({28, 20, 3})).fields[0].shape == std::vector<std::uint64_t>{3, 28, 20});
-  CHECK_THROWS_WITH(plain.output(schema({5, 28, 20})), contains("cannot take records of"));
+  CHECK_THROWS_WITH(plain.output(schema({5, 28, 20})), contains("cannot read records of"));
   CHECK_THROWS_AS(plain.output(schema({3, 28, 20}, muster::dtype::float32)), muster::configuration_error);
   CHECK_THROWS_AS(plain.output({muster::record_form::bytes, {}, 0, {}}), muster::configuration_error);
 

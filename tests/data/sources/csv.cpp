@@ -191,7 +191,7 @@ TEST_CASE("a first row is names only where its fields are, and a guess is told")
                                  {.label = "3", .ignore = {"0"}, .missing = muster::missing_values::zero});
   CHECK(values_of(indexed) == std::vector<float>{5.1f, 3.5f, 4.9f, 0});
   CHECK(labels_of(indexed) == std::vector<float>{1, 0});
-  CHECK_THROWS_WITH(rows("0,1,2\n5.1,3.5,1\n"), contains("say header=1 or header=0"));
+  CHECK_THROWS_WITH(rows("0,1,2\n5.1,3.5,1\n"), contains("set header=1 or header=0"));
   CHECK(rows("0,1,2\n5.1,3.5,1\n", {.header = muster::csv_header::absent}) == 2);
   CHECK(labels_of(parse_csv("0,1,2\n5.1,3.5,1\n", "t", {.header = muster::csv_header::present, .label = "2"})) ==
         std::vector<float>{1});
@@ -205,8 +205,8 @@ TEST_CASE("a first row is names only where its fields are, and a guess is told")
   muster::set_log_callback({});
   REQUIRE(told.size() == 2);
   CHECK(guessed.notes() == std::vector<std::string>{told[0]});
-  CHECK_THAT(told[0], contains("the first row of t is taken for names ('a', 'b')") && contains("header=0"));
-  CHECK_THAT(told[1], contains("the first row of t is taken for a sample ('1', '2')") && contains("header=1"));
+  CHECK_THAT(told[0], contains("the first row of t is read as names ('a', 'b')") && contains("header=0"));
+  CHECK_THAT(told[1], contains("the first row of t is read as a sample ('1', '2')") && contains("header=1"));
 }
 
 TEST_CASE("two columns of one name are refused") {

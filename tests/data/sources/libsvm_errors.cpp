@@ -44,7 +44,7 @@ const std::vector<bad_line>& bad_lines() {
       {"1\t0:1", 3, "index 0 in '0:1' (LIBSVM counts features from 1)"},
       {"1 3:1 2:1", 7, "index 2 in '2:1' is out of order (it follows 3"},
       {"1 1000000:1 2:1", 13, "index 2 in '2:1' is out of order (it follows 1000000"},
-      {"1 3:1   3:2", 9, "index 3 is there twice, again in '3:2'"},
+      {"1 3:1   3:2", 9, "index 3 occurs twice, again in '3:2'"},
       {"1 4294967296:1", 3, "index in '4294967296:1' is too large (at most 4294967295)"},
       {"1 99999999999999999999999:1", 3, "index in '99999999999999999999999:1' is too large"},
       {"1 00000000000000000003:1", 3, "index in '00000000000000000003:1' is too large"},
