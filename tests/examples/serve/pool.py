@@ -74,7 +74,7 @@ class Overload(PoolCase):
         seconds = float(os.environ.get("MUSTER_TEST_OVERLOAD_SECONDS", "3"))
         self.start(service("line", slow(0.05, {"minReplicas": 2, "maxReplicas": 2, "containerConcurrency": 2}), **{"pool.muster__queue": "8"}))
         self.until(lambda: len(self.replicas()) == 2)
-        peak, spent = self.answered(8, seconds)  # as many clients as the replicas and queues admit
+        peak, spent = self.answered(8, seconds)  # a load below the limit
         at_peak, memory = peak[200] / spent, self.resident()
         for _ in range(3):  # other work on the machine may use the processors in these seconds
             counts, spent = self.answered(60, seconds)
