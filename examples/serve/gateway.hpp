@@ -14,7 +14,7 @@ namespace served {
 /// The addresses and limits of a gateway.
 struct gateway_options {
   std::string listen;
-  std::vector<std::string> replicas;  ///< HOST:PORT of each replica
+  std::vector<std::string> replicas;  ///< HOST:PORT for each replica
   std::size_t max_batch = 32;         ///< largest number of rows in a request to a replica
   std::size_t max_body = 0;           ///< largest number of bytes in a request to a replica, and in a reply
   muster::seconds replica_timeout{10};

@@ -13,7 +13,7 @@
 namespace served {
 
 /// A network for images. The input is an image before the preparation that was saved with the network: the bytes of a
-/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. The output is the probability of each class.
+/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. The output has a probability for each class.
 class image_model {
  public:
   /// Throws muster::configuration_error if the preparation does not produce the network's input.
@@ -67,7 +67,7 @@ class combined_model {
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
   void predict(muster::serve::prediction_batch& batch) { predict_members(batch, false); }
-  /// Returns the size of a prepared row: the prepared rows of all models, one after another.
+  /// Returns the size of a prepared row, which has the prepared rows for all models, one after another.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept;
   void prepare(std::span<const std::byte> row, std::span<std::byte> output);
   void predict_prepared(muster::serve::prediction_batch& batch) { predict_members(batch, true); }
@@ -78,7 +78,7 @@ class combined_model {
   std::vector<muster::serve::any_predictor> models_;
   combination mode_;
   muster::serve::model_info info_;
-  muster::buffer<float> answers_;  // output of one model
+  muster::buffer<float> answers_;  // output of a single model
 };
 static_assert(muster::serve::preparing_predictor<combined_model>);
 

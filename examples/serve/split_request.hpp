@@ -98,7 +98,7 @@ class split_request {
   std::map<std::uint64_t, std::string> out_of_order_;
   std::map<std::uint64_t, std::uint64_t> rows_of_;
   std::uint64_t next_ = 0;  // first row that is not in values_
-  std::size_t bytes_ = 0;   // size of all values
+  std::size_t bytes_ = 0;   // total size of the values
   std::uint64_t failed_row_ = 0;
   std::optional<gateway_answer> failed_;
   std::vector<std::thread> threads_;

@@ -35,10 +35,10 @@ void erase(const image_conversion& conversion, const image_choice& choice, float
 
 #ifdef __x86_64__
 
-constexpr int vector_pixels = 16;  // pixels of one vector
+constexpr int vector_pixels = 16;  // number of pixels in a vector
 constexpr std::size_t most_blocks = 32;
 
-/// The source of one vector of a row of `width` bytes: the load address, and the shuffle that moves the loaded bytes to
+/// The source for a vector in a row of `width` bytes: the load address, and the shuffle that moves the loaded bytes to
 /// their places. Bytes outside the row become zero.
 struct window_block {
   std::size_t destination;  // first pixel written
@@ -99,7 +99,7 @@ __attribute__((target("avx2,fma"))) void convert_planes(const image_conversion& 
 }
 
 /// Shuffles for interleaving. The 48 bytes of 16 pixels with three channels are three vectors; byte k belongs to pixel
-/// k / 3 and channel k % 3. spread[part][channel] has the source index of each byte in vector `part`, or -1 for bytes
+/// k / 3 and channel k % 3. spread[part][channel] has the source index for each byte in vector `part`, or -1 for bytes
 /// of other channels.
 constexpr auto spread = [] {
   std::array<std::array<std::array<std::int8_t, vector_pixels>, 3>, 3> places{};
@@ -192,7 +192,7 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversio
 constexpr int wide_block = 32;                        // pixels
 constexpr std::size_t vectors = 3 * wide_block / 16;  // number of vectors of sixteen values for each block
 
-/// Tables for the sixteen values of each vector: the value's pixel, and the offset of the value's channel in three
+/// Tables for the sixteen values in a vector: the value's pixel, and the offset of the value's channel in three
 /// times 32 bytes. Each entry is in the low byte of a 32-bit value. The bytes between the entries are not read.
 constexpr auto values_of_block = [] {
   struct tables {
@@ -205,7 +205,7 @@ constexpr auto values_of_block = [] {
   return result;
 }();
 
-/// The source of a block of pixels, for all rows: the load address, and for each value the index of its low byte among
+/// The source of a block of pixels, for all rows: the load address, and for each value the low byte's index among
 /// the loaded bytes (red, then green, then blue). Values outside the image have no source byte.
 struct pixel_block {
   std::size_t destination;  // first pixel written

@@ -145,7 +145,7 @@ void resize_image::operator()(std::span<const std::byte> input, std::span<std::b
 record_schema greyscale::output(const record_schema& in) {
   from_ = image_in(in, "greyscale");
   if (from_.channels != 3)
-    throw configuration_error("images of one channel are grey already (greyscale takes three); leave the step out");
+    throw configuration_error("images with one channel are grey already (greyscale takes three); leave the step out");
   return {
       record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels, in.classes};
 }

@@ -76,7 +76,7 @@ std::optional<clock::time_point> connection::waits_since() const noexcept {
   return waiting_since_;
 }
 
-// Adds the received part of the body to the total of all bodies. Returns false if the total exceeds the limit.
+// Adds the received part of the body to the server's total. Returns false if the total exceeds the limit.
 bool connection::has_room() {
   const std::size_t size = parser_->get().body().size();
   const std::size_t all = server_.body_bytes += size - counted_bytes_;
@@ -277,7 +277,7 @@ void connection::predict(bool is_v1) {
   }
   wait_until(deadline_, phase::predicting);
   times_.submitted = clock::now();
-  // The guard keeps the thread of this connection running until the reply is posted to it. The guard and `self` move
+  // The guard keeps this connection's thread running until the reply is posted to it. The guard and `self` move
   // with the reply. Otherwise the predicting thread could hold the last reference and destroy the connection, although
   // the connection's own thread uses the set of connections.
   auto done = [self = shared_from_this(), is_v1,

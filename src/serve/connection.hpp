@@ -31,13 +31,13 @@ struct server_shared {
   server_options options;
   span_log spans{options.spans};
   std::atomic<bool> draining{false};
-  std::atomic<std::size_t> body_bytes{0};  ///< size of the bodies of all pending requests
+  std::atomic<std::size_t> body_bytes{0};  ///< total size of the bodies of pending requests
   model_statistics unnamed{};              ///< statistics of requests that name no served model
 };
 
 class connection;
 
-/// The connections of one thread.
+/// The connections of a thread.
 struct connection_set {
   std::set<connection*> all;
   std::function<void()> on_end;           ///< called after a connection was removed
@@ -56,8 +56,8 @@ struct answer {
   std::string headers{};                ///< additional headers, each with its line end
 };
 
-/// A connection. Only the thread of its socket uses it. Each pending operation owns the connection, which is destroyed
-/// after the last operation.
+/// A connection. Only the socket's thread uses the connection. Each pending operation owns the connection, which is
+/// destroyed after the last operation.
 ///
 /// States: `idle` (waits for the first byte of a request), `header` (reads the header), `body` (reads the body),
 /// `predicting` (waits for the model), `writing` (sends the reply; then `idle` again, or `lingering` if the connection

@@ -44,7 +44,7 @@ class row_writer {
   row_writer(std::span<std::byte> output, std::string field, std::string_view datatype)
       : output_(output), field_(std::move(field)), datatype_(datatype) {}
 
-  /// Reads a flat array of all numbers, or arrays that are nested according to the shape.
+  /// Reads a flat array with all numbers, or arrays that are nested according to the shape.
   void flat_or_nested(const json& value, std::span<const std::size_t> shape) {
     array items;
     if (value.get(items) != simdjson::SUCCESS) refuse_field(field_, "is not an array");
@@ -98,7 +98,7 @@ std::string shape_text(std::span<const std::size_t> shape) {
 
 std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-/// Limit for the size of JSON, because the parser requires several times the size of its text. Binary data have no such
+/// Limit for the size of JSON, because the parser requires several times the text's size. Binary data have no such
 /// cost.
 constexpr std::size_t most_json = std::size_t{16} << 20;
 

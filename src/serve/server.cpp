@@ -76,7 +76,7 @@ detail::descriptor listening_socket(const std::string& address) {
   return detail::descriptor(::fcntl(acceptor.native_handle(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
-/// The event loop, listening socket and connections of one serving thread.
+/// The event loop, listening socket and connections of a serving thread.
 class serving_thread {
  public:
   serving_thread(server_shared& server, int listening, std::size_t most_connections)

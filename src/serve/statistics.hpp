@@ -30,7 +30,7 @@ class bounded_histogram {
   std::atomic<double> sum_{0};
 };
 
-/// The statistics of all versions of a model. The server has separate statistics for requests that name no served
+/// The statistics for all versions of a model. The server has separate statistics for requests that name no served
 /// model.
 class model_statistics {
  public:

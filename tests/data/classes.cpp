@@ -22,7 +22,7 @@ void make_images(const temporary_folder& folder, const std::string& set, const s
   }
 }
 
-// Returns the label of each record. The key is the record's bytes, which are the name of its file.
+// Returns a label for each record. The key is the record's bytes, which are the name of its file.
 std::map<std::string, float> labels_by_file(const muster::any_record_source& source) {
   std::map<std::string, float> found;
   for (muster::sample_id id = 0; id < source.size(); ++id) {

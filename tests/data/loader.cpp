@@ -60,7 +60,7 @@ ids rest_of_epoch(Loader& loader, int world) {
 
 }  // namespace
 
-// Counts every allocation of this program.
+// Counts every allocation in this program.
 void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;

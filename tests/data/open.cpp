@@ -157,7 +157,7 @@ TEST_CASE("options are taken, and what is no option is part of the path or refus
   CHECK(muster::open_dataset("libsvm:" + folder.write("what?", "1 2:3\n")).size() == 1);
 
   const std::string raw = folder.write("raw,1", "\1abcd\2efgh");
-  CHECK_THROWS_AS(muster::open_source("raw:" + raw + "?shape=2x2"), muster::data_error);  // two that are not there
+  CHECK_THROWS_AS(muster::open_source("raw:" + raw + "?shape=2x2"), muster::data_error);  // two files that do not exist
   const std::string escaped = (folder / "raw") + "%2C1";
   const auto source = muster::open_source("raw:" + escaped + "," + escaped + "?shape=2x2&offset=1&label=uint8@0");
   CHECK(source.size() == 4);
@@ -213,7 +213,7 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
     const auto bytes = std::as_bytes(std::span(entries));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
-  // A record of one and a half entries. If each record were counted as one entry, 256 records would exceed their
+  // A record with one and a half entries. If each record were counted as one entry, 256 records would exceed their
   // memory.
   const auto cut = open("cut", std::vector(256, std::vector<std::byte>(12)));
   for (const bool keep : {false, true}) {

@@ -18,7 +18,7 @@ using serve::prediction_status;
 
 namespace {
 
-/// A request with its rows and the future of its reply.
+/// A request with its rows and the reply's future.
 struct test_request {
   std::vector<std::vector<float>> numbers;
   std::vector<std::span<const std::byte>> rows;
@@ -169,7 +169,7 @@ TEST_CASE("a batcher that ends answers what waits") {
 
 namespace {
 
-/// A model like `sums` that prepares rows. prepare() records the first number of each row, and waits at the gate.
+/// A model like `sums` that prepares rows. prepare() records each row's first number, and waits at the gate.
 struct prepared_sums : sums {
   std::shared_ptr<prediction_gate> prepare_gate = std::make_shared<prediction_gate>();
   std::shared_ptr<std::vector<float>> order = std::make_shared<std::vector<float>>();

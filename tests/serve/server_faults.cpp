@@ -175,7 +175,7 @@ TEST_CASE("a body that comes faster than it is read is given up in time too, and
   running.emplace(serve::server_options{.request_timeout = muster::seconds(0.2)});
   http_client client(running->port());
   REQUIRE(client.send("POST " + infer + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"));
-  std::string chunks;  // chunks of one byte each, so that the body stays small
+  std::string chunks;  // single-byte chunks, so that the body stays small
   for (int k = 0; k < 64; ++k) chunks.append("1;").append(1000, 'a').append("\r\n \r\n");
   const auto began = muster::clock::now();
   while (muster::seconds_since(began) < 1 && client.send(chunks)) {

@@ -53,7 +53,7 @@ struct prediction_request {
 /// A queue of requests, and a thread that predicts them in the order of arrival. A batch has whole requests: the oldest
 /// waiting requests whose rows fit into max_batch. With max_delay 0 no request waits while the model is idle.
 ///
-/// If the model prepares rows, a second thread prepares one row of each request in turn, and then adds the request to
+/// If the model prepares rows, a second thread prepares a row for each request in turn, and then adds the request to
 /// the queue. A request with expensive rows delays neither the model nor other requests.
 class batcher {
  public:

@@ -36,7 +36,7 @@ struct model_info {
   std::string platform;  ///< software that made the model: "muster"
   tensor_info input;
   tensor_info output;                  ///< output tensor; its rows have a fixed size
-  std::vector<std::string> classes{};  ///< name of each number in the output; empty: no names
+  std::vector<std::string> classes{};  ///< a name for each number in the output; empty: no names
 };
 
 /// The rows of several requests, which are predicted together.

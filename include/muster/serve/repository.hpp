@@ -22,17 +22,17 @@ namespace muster { inline namespace v0 { namespace serve {
 struct served_model {
   std::string name;
   std::uint64_t version;
-  std::shared_ptr<model_statistics> statistics;  ///< statistics of all versions of the model
+  std::shared_ptr<model_statistics> statistics;  ///< statistics for all versions of the model
   batcher requests;
 };
 
 /// A folder with the layout FOLDER/MODEL/VERSION/. A version is a whole number. A new version must be added atomically,
-/// by a rename of its folder.
+/// by renaming its folder.
 ///
 /// A thread of the repository scans the folder periodically. It loads a model's highest version and warms it up with a
-/// prediction of one row and of a full batch. Then the new version replaces the previous version, which completes its
-/// pending requests. A version that fails to load is reported once, and is skipped until its folder is replaced; the
-/// next lower version that loads is served meanwhile. A removed version is no longer served.
+/// prediction for a single row and for a full batch. Then the new version replaces the previous version, which
+/// completes its pending requests. A version that fails to load is reported once, and is skipped until its folder is
+/// replaced; the next lower version that loads is served meanwhile. A removed version is no longer served.
 ///
 /// A model's name has only letters, digits and ".", "_", "-". Other entries of the folders are reported once and
 /// ignored. Entries that begin with ".", and folders of a model with a "." in their name, are ignored without a report.
@@ -49,7 +49,7 @@ class repository {
 
   /// Returns the served version of a model, or null if the model is not served. All functions are thread safe.
   [[nodiscard]] std::shared_ptr<served_model> find(std::string_view name) const;
-  /// Returns the served versions of all models, in the order of names.
+  /// Returns every model's served version, in the order of names.
   [[nodiscard]] std::vector<std::shared_ptr<served_model>> all() const;
   /// Returns true after the first scan, if a model is served.
   [[nodiscard]] bool is_ready() const;
@@ -72,7 +72,7 @@ class repository {
   batch_options options_;
   seconds period_;
   std::mutex scanning_;                                    // held during a scan
-  std::map<std::string, std::unique_ptr<entry>> entries_;  // state of each model; guarded by scanning_
+  std::map<std::string, std::unique_ptr<entry>> entries_;  // each model's state; guarded by scanning_
   std::vector<std::shared_ptr<served_model>> retired_;     // replaced versions; guarded by scanning_
   std::set<std::string> ignored_entries_;                  // entries that were reported; guarded by scanning_
   mutable std::mutex mutex_;

@@ -22,7 +22,7 @@ struct server_options {
   seconds idle_timeout{75};  ///< time limit between requests of a connection
   std::size_t max_header = std::size_t{16} << 10;
   std::size_t max_body = std::size_t{64} << 20;
-  /// Limit for the bodies of all pending requests, in bytes. Further requests get status 503.
+  /// Limit for the total size of the bodies of pending requests, in bytes. Further requests get status 503.
   std::size_t max_bodies = std::size_t{1} << 30;
   /// At the limit, a new connection replaces the connection that waits longest for a request. If all connections are
   /// busy, the new connection waits.

@@ -26,7 +26,7 @@ struct row_places {
   std::size_t step = 0;              ///< floats from a dense row to the next, words from a sparse entry to the next
   std::uint32_t* indices = nullptr;  ///< indices of the entries; null: rows are dense
   std::uint64_t entries = 0;         ///< number of entries that fit
-  std::uint64_t* ends = nullptr;     ///< end of each sparse row, in entries
+  std::uint64_t* ends = nullptr;     ///< each sparse row's end, in entries
   std::uint64_t entries_before = 0;  ///< number of entries in front of the first row, which `ends` includes
   std::vector<bad_record>* bad = nullptr;  ///< list of bad rows; null: a bad row is an error
 
@@ -46,10 +46,10 @@ struct record_block {
   std::vector<float> labels;
   std::vector<std::byte> bytes;
   std::size_t width = 0;            ///< number of floats in a record; 0: records are sparse
-  std::vector<std::uint64_t> ends;  ///< end of each sparse record, in entries
+  std::vector<std::uint64_t> ends;  ///< each sparse record's end, in entries
   std::vector<bad_record> bad;      ///< bad records in order of ids; their labels and values are zeros
 
-  /// Returns the destination for all records of this block. Sparse records have `entries` entries.
+  /// Returns the destination for this block's records. Sparse records have `entries` entries.
   [[nodiscard]] row_places rows(std::uint64_t entries = 0) {
     if (width == 0) bytes.resize(std::max<std::uint64_t>(entries, 1) * sizeof(sparse_entry));
     auto* const floats = reinterpret_cast<float*>(bytes.data());

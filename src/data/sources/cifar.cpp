@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::uint64_t image_bytes = 3 * 32 * 32;
 
-// Returns the files of one split. The files are in the folder `path`, or in the subfolder to which the archive unpacks.
+// Returns the files of a split. The files are in the folder `path`, or in the subfolder to which the archive unpacks.
 // A `path` that is no folder is itself the only file.
 std::vector<std::string> files_of(const std::string& path, const std::string& archive_folder,
                                   const std::vector<std::string>& names) {

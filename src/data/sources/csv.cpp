@@ -336,7 +336,7 @@ class csv_format final : public detail::text_format {
   // The first row that is not blank, its fields, and the number of lines up to the row's end.
   struct first_row : csv_row {
     std::vector<std::string> fields = {};
-    std::vector<const char*> places = {};  // begin of each field
+    std::vector<const char*> places = {};  // each field's begin
     std::uint64_t lines = 0;
   };
 

@@ -33,7 +33,8 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-// Reads a number of one digit, the most frequent form of a label. Returns the number's end, or null for another number.
+// Reads a number with one digit, the most frequent form of a label. Returns the number's end, or null for another
+// number.
 inline const char* read_digit(const char* p, float& value) {
   const bool negative = *p == '-';
   p += static_cast<int>(negative) | static_cast<int>(*p == '+');  // no branch, because signs are random
@@ -69,8 +70,8 @@ template <class Store>
       parse_error_builder(line).bad_index(p, previous);
     }
     ++q;
-    // Fast path for values of one digit, such as flags and counts, which most sparse data has. A character that ends a
-    // line is not greater than '#', so a greater character is followed by another one. Other values have no fast path
+    // Fast path for values with one digit, such as flags and counts, which most sparse data has. A character that ends
+    // a line is not greater than '#', so a greater character is followed by another one. Other values have no fast path
     // by their first character, because a branch between signs and digits is random.
     if (const auto digit = digit_at(q); *q > '#' && ends_word(q + 1) && digit < 10) {
       after = q + 1;

@@ -120,7 +120,7 @@ class session {
       if (size < -1) refuse();
       if (size == 0) wait();
       if (size <= 0) continue;
-      // A message has one row, which begins with the number of its fields, or -1 after the last row. The first message
+      // A message has one row, which begins with the number of fields, or -1 after the last row. The first message
       // begins with a header.
       row_fields row(std::string_view(data, static_cast<std::size_t>(size)));
       std::string_view count = row.take(2);
@@ -289,7 +289,7 @@ class table {
   enum class kind { of_4_bytes, of_8_bytes, text };
   using row_places = detail::row_places;
 
-  // Determines the columns, and the SELECT expression of each column.
+  // Determines the columns, and a SELECT expression for each column.
   void describe() {
     const auto empty_result = server_->run("SELECT * FROM (" + query_ + "\n) AS muster_query LIMIT 0");
     std::string aliases;  // aliases, because names may occur twice
@@ -397,8 +397,8 @@ class table {
   detail::table_columns columns_;
   std::size_t width_ = 0;
   std::string rows_of_, selected_, key_;
-  std::vector<std::string> keys_;      // first key of each range, followed by the last key, as SQL literals
-  std::vector<std::uint64_t> firsts_;  // number of the first row of each range, followed by the number of rows
+  std::vector<std::string> keys_;      // each range's first key, then the last key, as SQL literals
+  std::vector<std::uint64_t> firsts_;  // each range's first row number, then the number of rows
   std::mutex mutex_;
   std::vector<std::unique_ptr<session>> idle_;  // connections that no thread uses; guarded by mutex_
 };
@@ -415,7 +415,7 @@ any_record_source postgres_source(const std::string& connection, const std::stri
   if (postgres.key.empty()) throw configuration_error("there is no key to read rows by; name a column, such as key=id");
   const auto opened = std::make_shared<table>(connection, query, postgres, options);
   detail::block_index index = opened->find_ranges(options.keep_bad_records);
-  index.make = [opened](std::size_t number, detail::record_block& to) { opened->read(number, to); };
+  index.make = [opened](std::size_t number, detail::record_block& block) { opened->read(number, block); };
   return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 

@@ -23,7 +23,7 @@ constexpr std::uint64_t most_block_bytes = std::uint64_t{4} << 20;
 // parsing.
 constexpr std::size_t most_mapped = std::size_t{16} << 20;
 
-// A text in pieces, with a survey of each piece.
+// A text in pieces, with a survey for each piece.
 struct surveyed_text {
   std::vector<std::string_view> pieces;
   // Survey of the text in front of each piece, followed by the survey of the whole text.
@@ -106,7 +106,7 @@ void require_features(const std::string& file, std::size_t features) {
 
 }  // namespace
 
-// Written in a form that compilers vectorise: counters of one byte, which are summed before they overflow.
+// Written in a form that compilers vectorise: single-byte counters, which are summed before they overflow.
 std::uint64_t count_byte(std::string_view text, char byte) noexcept {
   constexpr std::size_t lanes = 32;
   std::uint64_t count = 0;

@@ -31,13 +31,13 @@ struct text_survey {
   std::uint64_t largest = 0;  // largest index, as written
   bool quotes = false;        // true if rows may have newlines within quotes
 
-  text_survey& operator+=(const text_survey& other);
+  text_survey& operator+=(const text_survey& addend);
 };
 
-/// A format of text. Text is read in two passes. The first pass is a survey, which counts the rows and entries of each
-/// piece as fast as memory. Then memory for all rows is allocated, and the second pass parses each piece into its part
-/// of the memory. Only the second pass detects errors: a survey of faulty text may have wrong counts, but the second
-/// pass never writes outside the piece's part. Several threads call all functions at the same time.
+/// A format of text. Text is read in two passes. The first pass is a survey, which counts each piece's rows and
+/// entries as fast as memory. Then memory for all rows is allocated, and the second pass parses each piece into its
+/// part of the memory. Only the second pass detects errors: a survey of faulty text may have wrong counts, but the
+/// second pass never writes outside the piece's part. Several threads call all functions at the same time.
 class text_format {
  public:
   explicit text_format(std::string path) : file(std::move(path)) {}
@@ -56,7 +56,7 @@ class text_format {
   virtual void parse(std::string_view piece, const text_survey& before, const row_places& rows) const = 0;
 
   const std::string file;          ///< name of the file, for errors
-  std::size_t begin = 0;           ///< begin of the rows: the text in front of it is not a row
+  std::size_t begin = 0;           ///< begin of the rows; the text in front is not a row
   text_survey start;               ///< survey of the text in front of `begin`
   std::uint64_t read_mode = 0;     ///< options of reading that are not in the schema: part of the digest
   std::vector<std::string> notes;  ///< guesses; see any_record_source::notes()

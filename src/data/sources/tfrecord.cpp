@@ -56,7 +56,7 @@ struct tfrecord_files::state : detail::source_facts {
   struct opened {
     std::string path;
     std::unique_ptr<const mapped_file> file;
-    std::vector<std::uint64_t> offsets;  // offset of each record's frame
+    std::vector<std::uint64_t> offsets;  // each record's frame offset
     sample_id first = 0;
   };
   struct place {

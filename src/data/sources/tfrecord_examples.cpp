@@ -104,7 +104,7 @@ struct tfrecord_examples::state : detail::source_facts {
 
   tfrecord_files files;
   example_columns columns;
-  std::size_t record_bytes;  // size of each record; 0: sizes differ
+  std::size_t record_bytes;  // record size; 0: sizes differ
 };
 
 tfrecord_examples::tfrecord_examples(tfrecord_files files, example_columns columns)

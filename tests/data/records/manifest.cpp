@@ -46,7 +46,7 @@ TEST_CASE("entries of a manifest are read in the order they came, from several t
 
 TEST_CASE("a manifest cut anywhere has the groups that are whole, and the next one goes behind them") {
   const temporary_folder folder;
-  // The size of the manifest in bytes, and the number of its entries.
+  // The manifest's size in bytes, and the number of entries.
   std::vector<std::pair<std::size_t, std::size_t>> groups = {{0, 0}};
   for (const std::size_t count : {1, 3, 1, 2}) {
     append(folder / "", std::vector<muster::manifest_entry>(count, {"file", count, 2, 3}));

@@ -1,4 +1,4 @@
-// Tests of records in shards: the shard of each record, and the rank that reads the record.
+// Tests of records in shards: the shard for each record, and the rank that reads the record.
 #include <muster/data/records/shards.hpp>
 
 #include <algorithm>
@@ -25,7 +25,7 @@ const muster::record_schema schema{muster::record_form::fixed,
                                    0,
                                    {"label"}};
 
-// Returns the shard of each record. Record k has the user k % 97 and the label k % 10.
+// Returns the shard for each record. Record k has the user k % 97 and the label k % 10.
 std::vector<std::uint32_t> cut(const std::string& rule_text, std::uint32_t shards, std::uint64_t records) {
   const muster::shard_rule rule(rule_text, shards, schema, records);
   std::vector<std::uint32_t> shard_of_record;
@@ -44,7 +44,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<std::uint32_t>& shard_of_r
   return sizes;
 }
 
-// Writes a folder with shards of these sizes. Record n of all records has the number n.
+// Writes a folder with shards of these sizes. Record n, counted over all shards, has the number n.
 void write_set(const std::string& folder, const std::vector<std::uint64_t>& sizes) {
   muster::record_set_writer writer(folder, schema);
   std::uint64_t k = 0;
@@ -128,7 +128,7 @@ TEST_CASE("a column of a table is a key by its name, and a label by the name of 
     REQUIRE(by_label[k] == by_label[k % 10]);
   }
   CHECK(by_user != by_label);
-  CHECK(shards_by("hash:label", source) != by_label);  // a feature of that name
+  CHECK(shards_by("hash:label", source) != by_label);  // a feature has the name `label`
   for (const std::uint64_t size : sizes_of(by_user, 4)) CHECK(size > 100);
   CHECK_THROWS_WITH(shards_by("hash:users", source), contains("records have no such key") && contains("user"));
   const auto unnamed = muster::open_source("csv:" + (folder / "users.csv") + "?label=2&ignore=1&header=1");

@@ -133,7 +133,7 @@ TEST_CASE("a text without samples or without features is refused as a whole") {
     CHECK_THROWS_WITH(muster::parse_libsvm(text, "file"), contains("file: has no samples"));
   }
   CHECK_THROWS_WITH(muster::parse_libsvm("1\n-1\n", "file"), contains("file: has no features"));
-  // If lines were left out, the error is about the first of these lines.
+  // If lines were left out, the error is about the first line.
   CHECK_THROWS_WITH(muster::parse_libsvm("1 1:inf\n", "file", {.keep_bad_records = true}),
                     contains("file:1:5: value 'inf' of feature 1 is not finite"));
   CHECK_THROWS_WITH(muster::parse_libsvm("1\nx 1:2\n", "file", {.keep_bad_records = true}),

@@ -64,7 +64,7 @@ TEST_CASE("MNIST is read from its compressed files") {
     for (const std::byte pixel : mnist.view(id)) sum += static_cast<double>(pixel);
   }
   CHECK(counts == std::vector<std::uint64_t>{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009});
-  CHECK(sum / (10000 * 784 * 255.0) == Approx(0.1325).margin(0.0001));  // the known mean of these images
+  CHECK(sum / (10000 * 784 * 255.0) == Approx(0.1325).margin(0.0001));  // the known mean for this data set
 #else
   CHECK_THROWS_AS(muster::open_idx(*images, *labels), muster::data_error);
 #endif

@@ -193,7 +193,7 @@ class Rows(GatewayCase):
 
 class Faults(GatewayCase):
     def during(self, port, data, fault):
-        """Sends a request, calls a function in the middle of it, and returns the reply."""
+        """Sends a request, calls a function in the middle, and returns the reply."""
         def pieces():
             cut = len(data) // 2
             yield data[:cut]

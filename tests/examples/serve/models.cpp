@@ -110,13 +110,13 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
   const auto cut = running.ask(served::post(path, before + jpeg.substr(0, 100) + behind));
   CHECK(cut.status == 400);
   CHECK_THAT(cut.body, contains("instances[0]: is not a complete JPEG (it has no end marker)"));
-  // 16 x 16 pixels become 50,000 x 50,000: the height and the width lie behind 0xFFC0, in its frame.
+  // 16 x 16 pixels become 50,000 x 50,000: the height and the width follow 0xFFC0, in the frame header.
   std::string huge = jpeg;
   huge.replace(huge.find("wAALCAAQABAB"), 12, "wAALCMNQw1AB");
   const auto refused = running.ask(served::post(path, before + huge + behind));
   CHECK(refused.status == 400);
   CHECK_THAT(refused.body, contains("instances[0]: is too expensive to decode (it has "));
-  // A progressive file of 169 bytes: each of its scans would go over 8,192 x 8,192 pixels.
+  // A progressive file of 169 bytes: each scan would cover 8,192 x 8,192 pixels.
   using namespace std::literals;
   std::string scans = "\xff\xd8\xff\xc2\0\x0b\x08\x20\0\x20\0\1\1\x11\0"s;
   for (int k = 0; k < 14; ++k) scans += "\xff\xda\0\x08\1\1\0\0\0\0\0"s;

@@ -152,7 +152,7 @@ class PoolCase(Case):
         return state_of(self.folder / "services.pool")
 
     def replicas(self, name="line", numbered=False):
-        """Returns the serving processes, with the number of each server."""
+        """Returns the serving processes, with each server's number."""
         found = [(each[0], each[3][0]) for each in self.state()["services"].get(name, {"replicas": []})["replicas"] if each[4] == "serving"]
         return found if numbered else [pid for _, pid in found]
 

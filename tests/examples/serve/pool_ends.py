@@ -58,7 +58,7 @@ class Sockets(unittest.TestCase):
             return count
 
     def test_the_newest_has_all_connections(self):
-        """Tests any number of live earlier processes. One of three may still listen, and several may share a socket."""
+        """Tests any number of live earlier processes. A single process may still listen, and several may share a socket."""
         six = pathlib.Path("/proc/net/if_inet6")
         for host in ["127.0.0.1"] + (["[::1]"] if six.exists() and six.read_text() else []):
             for lives in (1, 3):

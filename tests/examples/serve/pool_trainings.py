@@ -169,7 +169,7 @@ class Trainings(PoolCase):
                    more=["--cores", "7"])
         self.come_to(low=6)                          # 7 cores; a replica has one core
         high = self.idle("high", 1, 8)
-        self.come_to(low=3, high=3)                  # the limit of its account
+        self.come_to(low=3, high=3)                  # the account's limit
         self.idle("same", 1, 1)
         self.come_to(low=2, high=3, same=1)
         with Load(self.port, 6, "/v1/models/slow:predict", "{}") as load:
@@ -177,12 +177,12 @@ class Trainings(PoolCase):
             self.come_to(low=1, high=3, same=1)
             at = load.counts[200]
             self.until(lambda: load.counts[200] > at + 20)
-            self.assertEqual(len(self.replicas("slow")), 2)   # four are desired, but the limit of its account is two
+            self.assertEqual(len(self.replicas("slow")), 2)   # four are desired, but the account's limit is two
             high.kill()                              # the ranks end with the launcher
             self.come_to(low=4, same=1)
         self.assertEqual(load.failed, [])
         self.come_to(low=5, same=1)
-        self.describe(service_of)                    # of which the pool has no record any more
+        self.describe(service_of)                    # the pool has lost its record of this service
         self.pool.send_signal(1)
         self.says("read again")
         self.drain()
