@@ -189,14 +189,14 @@ preparation::preparation(const prepare& steps, const record_schema& records) : o
 
 void preparation::operator()(std::span<const std::byte> input, std::span<std::byte> output) {
   for (std::size_t k = 0; k < steps_.size(); ++k) {
-    auto& step = steps_[k];
+    auto& stage = steps_[k];
     // An input of numbers is copied to an aligned buffer.
-    if (k == 0 && step.from.size() == input.size() && input.size() > 0) {
-      std::memcpy(step.from.data(), input.data(), input.size());
-      input = step.from.span();
+    if (k == 0 && stage.from.size() == input.size() && input.size() > 0) {
+      std::memcpy(stage.from.data(), input.data(), input.size());
+      input = stage.from.span();
     }
     const auto result = k + 1 < steps_.size() ? steps_[k + 1].from.span() : output;
-    step.apply(input, result);
+    stage.apply(input, result);
     input = result;
   }
   if (steps_.empty()) std::memcpy(output.data(), input.data(), output.size());

@@ -112,8 +112,8 @@ void repository::scan() {
       return false;
     return true;
   });
-  for (const auto& entry : entries_) {  // also models that were removed
-    if (std::ranges::find(names, entry.first) == names.end()) names.push_back(entry.first);
+  for (const auto& each : entries_) {  // also models that were removed
+    if (std::ranges::find(names, each.first) == names.end()) names.push_back(each.first);
   }
   for (const auto& name : names) scan_model(name);
   destroy_retired();

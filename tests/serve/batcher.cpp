@@ -101,8 +101,8 @@ TEST_CASE("a full batch does not wait for the delay to pass") {
   serve::batcher model(sums{.gate = gate}, {.max_batch = 4, .max_delay = muster::seconds(1e5), .queue = 10});
   test_request a(rows_of(1, 0)), b(rows_of(3, 1));
   REQUIRE(a.submit(model));
-  CHECK(a.answer.wait_for(20ms) ==
-        std::future_status::timeout);  // a passing check may be by chance, but a failure is always an error
+  // This check may pass by chance, but a failure is always an error.
+  CHECK(a.answer.wait_for(20ms) == std::future_status::timeout);
   REQUIRE(b.submit(model));
   CHECK(a.answer.get().status == prediction_status::done);
   CHECK(gate->batches == std::vector<std::size_t>{4});

@@ -92,8 +92,8 @@ TEST_CASE("a connection takes one request after another, pipelined or a byte at 
                               R"({"instances":[[[1,1])" + "\r\nA\r\n,[1,1]]]} \r\n0\r\n\r\n";
   for (const char byte : request) REQUIRE(client.send({&byte, 1}));
   CHECK(client.receive().value().body == R"({"predictions":[[4,1]]})");
-  CHECK(client.ask("HEAD /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n") ==
-        std::nullopt);  // the reply has no body
+  // The reply has no body.
+  CHECK(client.ask("HEAD /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n") == std::nullopt);
   http_client patient(running.port());
   REQUIRE(patient.send("POST " + predict_path + " HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 31\r\n\r\n"));
   CHECK(patient.receive().value().status == 100);

@@ -46,8 +46,8 @@ namespace {
                    _mm_set1_epi8(static_cast<char>(end)));
   const __m128i behind_point = _mm_cmpgt_epi8(source_index, _mm_set1_epi8(static_cast<char>(point)));
   source_index = _mm_sub_epi8(source_index, _mm_andnot_si128(behind_point, _mm_set1_epi8(static_cast<char>(pointed))));
-  const __m128i ones =
-      _mm_shuffle_epi8(_mm_and_si128(weights, digits), source_index);  // a negative source index yields zero
+  // A negative source index yields zero.
+  const __m128i ones = _mm_shuffle_epi8(_mm_and_si128(weights, digits), source_index);
   const __m128i pairs = _mm_maddubs_epi16(ones, _mm_set1_epi16(0x010a));
   const __m128i fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x00010064));
   const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours), _mm_set1_epi32(0x00012710));
