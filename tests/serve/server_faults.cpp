@@ -197,7 +197,7 @@ TEST_CASE("a connection that timed out ends in its own thread, when the model ha
   models.emplace(
       folder / "", [&](const std::string&) -> serve::any_predictor { return sums{.gate = gate}; },
       serve::batch_options{.max_batch = 8}, muster::seconds(1e6));
-  models->look();
+  models->scan();
   serve::server_shared shared{.models = *models, .options = {.request_timeout = muster::seconds(1)}};
   std::mutex mutex;
   std::vector<std::thread::id> ended_in;
