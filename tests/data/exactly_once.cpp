@@ -90,9 +90,9 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
         const auto first = loader.next({0, world});
         if (!first) break;
         if (random.below(4) == 0) ++generation;  // 1 -> 3 -> 2 -> 5 in the middle of an epoch
-        const int world = worlds[generation % std::size(worlds)];
+        const int new_world = worlds[generation % std::size(worlds)];
         if (random.below(6) == 0) {  // a failed step: some ranks took their part, and nothing is committed
-          (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(world))), world});
+          (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(new_world))), new_world});
           continue;
         }
         if (random.below(8) == 0) {  // a joining rank has only the cursor
@@ -103,8 +103,8 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
         std::uint64_t of_step = 0;
         std::uint64_t left_out = 0;
         std::uint64_t global = 0;
-        for (int rank = 0; rank < world; ++rank) {
-          const auto batch = loader.next({rank, world});
+        for (int rank = 0; rank < new_world; ++rank) {
+          const auto batch = loader.next({rank, new_world});
           REQUIRE(batch.position == dealt);
           REQUIRE((global == 0 || global == batch.global_size));
           global = batch.global_size;

@@ -100,9 +100,9 @@ TEST_CASE("augmentation draws every place, both sides, and squares, from its str
   const auto bytes_of = [](std::vector<float>& values) { return std::as_writable_bytes(std::span(values)); };
   std::vector<std::uint64_t> digests;
   for (std::uint64_t id = 0; id < 400; ++id) {
-    muster::random_stream random(1, id), same_random(1, id);
-    augment(input.bytes, bytes_of(output), random);
-    augment(input.bytes, bytes_of(again), same_random);
+    muster::random_stream draw(1, id), same_draw(1, id);
+    augment(input.bytes, bytes_of(output), draw);
+    augment(input.bytes, bytes_of(again), same_draw);
     REQUIRE(output == again);
     digests.push_back(muster::digest().add(std::as_bytes(std::span(output))).value());
   }
@@ -114,8 +114,8 @@ TEST_CASE("augmentation draws every place, both sides, and squares, from its str
   (void)crop.output(schema({3, 32, 32}));
   digests.clear();
   for (std::uint64_t id = 0; id < 600; ++id) {
-    muster::random_stream random(1, id);
-    crop(input.bytes, bytes_of(output), random);
+    muster::random_stream draw(1, id);
+    crop(input.bytes, bytes_of(output), draw);
     digests.push_back(muster::digest().add(std::as_bytes(std::span(output))).value());
   }
   std::sort(digests.begin(), digests.end());

@@ -126,8 +126,8 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   CHECK(messages.accepted > 30);
   CHECK(messages.rejected > 500);
   const temporary_folder folder;
-  muster::detail::manifest_file manifest(muster::detail::path_of_manifest(folder / ""), true);
-  for (std::uint64_t k = 0; k < 3; ++k) manifest.append(std::vector<muster::manifest_entry>{{"file", k, k, k}});
+  muster::detail::manifest_file file(muster::detail::path_of_manifest(folder / ""), true);
+  for (std::uint64_t k = 0; k < 3; ++k) file.append(std::vector<muster::manifest_entry>{{"file", k, k, k}});
   CHECK(try_mutations(fuzz::check_statistics,
                       {R"({"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],)"
                        R"("histogram":[[0.0,1],[1.0,1]]})"},

@@ -177,8 +177,8 @@ TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of
     CHECK(found.deviation() == Approx(1).epsilon(1e-3));
   }
   const auto constant = muster::parse_csv("7,1\n7,2\n", "t");
-  auto pipeline = constant | muster::batch(2) | muster::map(muster::standardise(muster::statistics(constant)));
-  CHECK(pipeline.next({}).values<float>()[0] == 0);
+  auto constant_pipeline = constant | muster::batch(2) | muster::map(muster::standardise(muster::statistics(constant)));
+  CHECK(constant_pipeline.next({}).values<float>()[0] == 0);
 
   const temporary_folder folder;
   write_images(folder / "set", 300, 3);

@@ -65,7 +65,7 @@ TEST_CASE("a model is swapped under load without a failed request") {
   clients load(running.port(), 4);
   for (int version = 2; version <= 12; ++version) {
     running.add("sums", version);
-    running.models->look();
+    running.models->scan();
     load.await(20);
   }
   load.join();

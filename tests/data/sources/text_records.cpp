@@ -153,8 +153,8 @@ TEST_CASE("a bad line of text that is parsed as it is read ends the reading, unl
 
 TEST_CASE("the digest of text that is parsed as it is read is of the text and of how it is read") {
   const std::string text = "a,b\n1,2\n3,4\n";
-  const auto digest = [&](const std::string& text, const muster::csv_options& csv, int threads) {
-    return csv_records(text, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
+  const auto digest = [&](const std::string& csv_text, const muster::csv_options& csv, int threads) {
+    return csv_records(csv_text, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
   };
   const auto reference = digest(text, {.label = "b"}, 1);
   CHECK(digest(text, {.label = "b"}, 3) == reference);

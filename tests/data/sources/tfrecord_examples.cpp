@@ -133,8 +133,8 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
     CHECK_THAT(found[0].problem, contains(bad[k].second));
   }
   const auto refused = [&](const std::string& message, const std::string& features, const std::string& why) {
-    const std::string path = folder.write("one", frame(message));
-    const auto opened = muster::open_source("tfrecord:" + path + "?features=" + features);
+    const std::string message_path = folder.write("one", frame(message));
+    const auto opened = muster::open_source("tfrecord:" + message_path + "?features=" + features);
     const muster::sample_id id = 0;
     std::vector<std::byte> room(64);
     CHECK_THROWS_WITH(opened.read({&id, 1}, {room, {}}),
