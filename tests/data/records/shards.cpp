@@ -111,13 +111,13 @@ TEST_CASE("a column of a table is a key by its name, and a label by the name of 
   for (int k = 0; k < 1000; ++k)
     text += std::to_string(k % 97) + "," + std::to_string(k) + "," + std::to_string(k % 10) + "\n";
   const auto source = muster::open_source("csv:" + folder.write("users.csv", text) + "?label=y");
-  const auto shards_by = [&](const std::string& rule_text, const muster::any_record_source& source) {
-    const muster::shard_rule rule(rule_text, 4, source.schema(), source.size(), source.columns());
+  const auto shards_by = [&](const std::string& rule_text, const muster::any_record_source& records) {
+    const muster::shard_rule rule(rule_text, 4, records.schema(), records.size(), records.columns());
     std::vector<std::uint32_t> shard_of_record;
     muster::detail::record_run run;
-    run.read(source, 0, source.size());
-    const std::size_t bytes = source.schema().record_bytes();
-    for (std::size_t k = 0; k < source.size(); ++k)
+    run.read(records, 0, records.size());
+    const std::size_t bytes = records.schema().record_bytes();
+    for (std::size_t k = 0; k < records.size(); ++k)
       shard_of_record.push_back(
           rule(k, std::span(run.bytes).subspan(k * bytes, bytes), std::span(run.labels).subspan(k, 1)));
     return shard_of_record;
@@ -239,23 +239,23 @@ TEST_CASE("uneven shards end together, and where ranks have copies a batch is cu
     ranks.agree();
     std::vector<std::vector<std::size_t>> of_steps;
     for (int step = 0; step < 20; ++step) {
-      std::vector<std::size_t> sizes;
+      std::vector<std::size_t> batch_sizes;
       for (std::size_t rank = 0; rank < has.size(); ++rank) {
-        sizes.push_back(
+        batch_sizes.push_back(
             ranks.loaders[rank].next({static_cast<int>(rank), static_cast<int>(has.size())}).samples.size());
         ranks.loaders[rank].commit();
       }
-      of_steps.push_back(sizes);
+      of_steps.push_back(batch_sizes);
     }
     for (auto& loader : ranks.loaders) CHECK_FALSE(loader.next({0, static_cast<int>(has.size())}));
     return of_steps;
   };
-  for (const auto& sizes : parts({{true, false, false}, {false, true, false}, {false, false, true}}, {1, 1, 1}))
-    CHECK(sizes == std::vector<std::size_t>{30, 10, 10});
-  for (const auto& sizes : parts({{true, true, true}, {true, true, true}}, {3, 2}))
-    CHECK(sizes == std::vector<std::size_t>{30, 20});
-  for (const auto& sizes : parts({{true, true, true}, {false, false, true}}, {4, 1}))
-    CHECK(sizes == std::vector<std::size_t>{40, 10});
+  for (const auto& batch_sizes : parts({{true, false, false}, {false, true, false}, {false, false, true}}, {1, 1, 1}))
+    CHECK(batch_sizes == std::vector<std::size_t>{30, 10, 10});
+  for (const auto& batch_sizes : parts({{true, true, true}, {true, true, true}}, {3, 2}))
+    CHECK(batch_sizes == std::vector<std::size_t>{30, 20});
+  for (const auto& batch_sizes : parts({{true, true, true}, {false, false, true}}, {4, 1}))
+    CHECK(batch_sizes == std::vector<std::size_t>{40, 10});
 }
 
 TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
