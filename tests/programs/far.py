@@ -300,7 +300,7 @@ def check_files(folder, server, base):
     os.utime(table, (1, 1))
     server.start()
     said = reader.communicate(timeout=120)[1]
-    assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "another version" in said and said.count("\n") == 1, said
+    assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "a different version" in said and said.count("\n") == 1, said
 
 
 def check_default_cache(folder, source, local):
@@ -400,7 +400,7 @@ def test_nginx(folder):
         refused(f"{base}/nowhere{options}", f"{base}/nowhere/MANIFEST: ", "404")
         refused(f"{base}/403/set{options}", f"{base}/403/set/MANIFEST: ", "403")
         refused(f"{base}/500/set{options}", f"{base}/500/set/MANIFEST: ", "500", "tried again for 1 s")
-        refused(f"{base}/first/set?cache={folder}/refused", f"{base}/first/set/records-", "sends another part than it was asked for")
+        refused(f"{base}/first/set?cache={folder}/refused", f"{base}/first/set/records-", "sends another range than the requested range")
         half = stub(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\nhalf")
         refused(f"http://127.0.0.1:{half.port}/set{options}", "/set/MANIFEST: ", "tried again for 1 s")
         refused(f"http://127.0.0.1:{free_port()}/set{options}", "/set/MANIFEST: ", "onnect")
@@ -434,7 +434,7 @@ def test_nginx(folder):
                 if not alike:  # the first file differs in size from the others: those two are alike
                     file, other = broken / names[1], names[2]
                 shutil.copy(folder / "set" / other, file)
-            words = {"shorter": "bytes, and the manifest says", "longer": "bytes, and the manifest says",
+            words = {"shorter": "bytes, but the manifest declares", "longer": "bytes, but the manifest declares",
                      "other": "does not match the manifest", "missing": "404"}
             refused(f"{base}/{change}?cache={folder}/cache-{change}&timeout=1", f"{base}/{change}/{file.name}", words[change])
     finally:
