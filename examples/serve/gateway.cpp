@@ -35,11 +35,11 @@ using boost::system::error_code;
 using json = nlohmann::ordered_json;
 
 constexpr muster::seconds idle_timeout{75}, step_timeout{30}, linger_time{10};
-constexpr std::size_t max_head = std::size_t{1} << 20;  // the JSON of a request
-constexpr int max_connections = 64;                     // each has a thread for each replica
-constexpr int max_split = 8;                            // requests at a time, which have blocks of their rows
+constexpr std::size_t max_head = std::size_t{1} << 20;  // largest size of a request's JSON
+constexpr int max_connections = 64;                     // each connection has a thread for each replica
+constexpr int max_split = 8;                            // largest number of requests that are split at the same time
 
-/// The client is not there any more.
+/// Thrown if the client has closed the connection.
 struct connection_ended {};
 
 struct gateway {
@@ -49,14 +49,15 @@ struct gateway {
   std::mutex mutex{};
   std::condition_variable ended{};
   int connections = 0;
-  bool is_full = false;                                           // another one waits to be accepted
-  std::set<std::pair<muster::clock::time_point, int>> waiting{};  // connections for a request, since when
+  bool is_full = false;  // true while a connection waits to be accepted
+  // Connections that wait for a request, each with the time at which the wait started.
+  std::set<std::pair<muster::clock::time_point, int>> waiting{};
   std::counting_semaphore<max_split> splits{max_split};
 };
 
 class client {
  public:
-  client(gateway& in, int socket, const tcp& family) : gateway_(in), connection_(socket, family) {}
+  client(gateway& service, int socket, const tcp& family) : gateway_(service), connection_(socket, family) {}
 
   void serve() {
     while (serve_one()) {
@@ -67,29 +68,30 @@ class client {
  private:
   using request_parser = http::request_parser<http::buffer_body>;
 
-  /// False: the connection ends.
+  /// Serves one request. Returns false if the connection must end.
   bool serve_one() {
     parser_.emplace();
     parser_->header_limit(room_for_headers);
-    parser_->body_limit(std::numeric_limits<std::uint64_t>::max());  // what is held of it is bounded
-    const auto began = muster::clock::now();
+    // No limit, because the gateway holds only a bounded part of a body.
+    parser_->body_limit(std::numeric_limits<std::uint64_t>::max());
+    const auto start = muster::clock::now();
     bool is_evicted = false;
-    const std::pair own(began, connection_.stream().socket().native_handle());
+    const std::pair entry(start, connection_.stream().socket().native_handle());
     {
       const std::lock_guard lock(gateway_.mutex);
-      gateway_.waiting.insert(own);
+      gateway_.waiting.insert(entry);
     }
     const error_code failed = connection_.wait(
         idle_timeout,
         [&](auto done) { http::async_read_header(connection_.stream(), connection_.buffer(), *parser_, done); },
         [&] {
-          is_evicted = is_evicted || makes_room(own);
+          is_evicted = is_evicted || must_close(entry);
           return is_evicted ||
-                 (gateway_.draining && connection_.buffer().size() == 0 && muster::seconds_since(began) > 1);
+                 (gateway_.draining && connection_.buffer().size() == 0 && muster::seconds_since(start) > 1);
         });
     {
       const std::lock_guard lock(gateway_.mutex);
-      gateway_.waiting.erase(own);
+      gateway_.waiting.erase(entry);
     }
     if (is_evicted) throw connection_ended();
     if (failed == http::error::header_limit) {
@@ -97,24 +99,25 @@ class client {
       return false;
     }
     if (failed) return false;
-    gateway_answer made;
-    // The parser takes any other one for none, and the body for the next request.
+    gateway_answer reply;
+    // The parser ignores other encodings, and would parse the body as the next request.
     const bool is_framed = parser_->get().count(http::field::transfer_encoding) == 0 || parser_->chunked();
     try {
       if (!is_framed) throw refusal(400, "Transfer-Encoding: is not chunked");
-      made = answer();
-    } catch (const refusal& wrong) {
-      made = error_answer(wrong.status, wrong.what());
+      reply = answer();
+    } catch (const refusal& refused) {
+      reply = error_answer(refused.status, refused.what());
     }
-    const bool goes_on = is_framed && parser_->is_done() && parser_->get().keep_alive() && !gateway_.draining;
-    send(made, goes_on);
-    return goes_on;
+    const bool keep_alive = is_framed && parser_->is_done() && parser_->get().keep_alive() && !gateway_.draining;
+    send(reply, keep_alive);
+    return keep_alive;
   }
 
-  // The one that has waited longest goes where another one waits to be accepted.
-  bool makes_room(const std::pair<muster::clock::time_point, int>& own) {
+  // Returns true if this connection must close for a connection that waits to be accepted: if this one has waited
+  // longest.
+  bool must_close(const std::pair<muster::clock::time_point, int>& entry) {
     const std::lock_guard lock(gateway_.mutex);
-    if (!gateway_.is_full || own != *gateway_.waiting.begin()) return false;
+    if (!gateway_.is_full || entry != *gateway_.waiting.begin()) return false;
     gateway_.is_full = false;
     return true;
   }
@@ -124,22 +127,23 @@ class client {
     received_ = 0;
     body_began_ = muster::clock::now();
     const std::string target(request.target().data(), request.target().size());
-    if (request.method() == http::verb::get && parser_->is_done()) return pass_on(target);
+    if (request.method() == http::verb::get && parser_->is_done()) return forward(target);
     if (request.method() != http::verb::post) throw refusal(405, "method: is neither GET, without a body, nor POST");
     if (!target.starts_with("/v2/models/") || !target.ends_with("/infer"))
-      throw refusal(404, "path: is not that of infer of v2, which the gateway splits");
-    const auto told = request.find("Inference-Header-Content-Length");
-    const auto size = told == request.end()
+      throw refusal(404, "path: is not .../infer of v2 (the gateway splits only such requests)");
+    const auto header = request.find("Inference-Header-Content-Length");
+    const auto size = header == request.end()
                           ? std::nullopt
-                          : muster::parse_number<std::size_t>({told->value().data(), told->value().size()});
+                          : muster::parse_number<std::size_t>({header->value().data(), header->value().size()});
     if (!size || *size > max_head) {
-      throw refusal(400, "Inference-Header-Content-Length: is missing, or no size of at most " +
+      throw refusal(400, "Inference-Header-Content-Length: is missing or not a size of at most " +
                              std::to_string(max_head) + "; the gateway splits binary tensors");
     }
     if (!request[http::field::expect].empty()) {
-      const std::string go_on = "HTTP/1.1 100 Continue\r\n\r\n";
-      check(connection_.wait(step_timeout,
-                             [&](auto done) { asio::async_write(connection_.stream(), asio::buffer(go_on), done); }));
+      const std::string continue_reply = "HTTP/1.1 100 Continue\r\n\r\n";
+      check(connection_.wait(step_timeout, [&](auto done) {
+        asio::async_write(connection_.stream(), asio::buffer(continue_reply), done);
+      }));
     }
     std::string text(*size, '\0');
     read(text.data(), text.size(), "Inference-Header-Content-Length");
@@ -157,16 +161,16 @@ class client {
     };
     if (row_bytes > room) refuse_row(0);
     if (!gateway_.splits.try_acquire_for(std::chrono::duration_cast<std::chrono::milliseconds>(step_timeout)))
-      throw refusal(503, "request: as many as may be are split; send it again later");
-    const std::unique_ptr<gateway, void (*)(gateway*)> held(&gateway_, [](gateway* of) { of->splits.release(); });
-    split_request to(gateway_.replicas);
-    std::uint64_t left = head.bytes;
-    std::optional<std::string> carried;  // a row that was too large for the block before
+      throw refusal(503, "request: the limit of split requests is reached; send it again later");
+    const std::unique_ptr<gateway, void (*)(gateway*)> slot(&gateway_, [](gateway* owner) { owner->splits.release(); });
+    split_request request(gateway_.replicas);
+    std::uint64_t remaining = head.bytes;
+    std::optional<std::string> carried;  // a row that did not fit into the previous block
     for (std::uint64_t row = 0; row < head.rows;) {
       row_block block{.first = row};
       if (head.is_strings) {
         for (; row < head.rows && block.rows < gateway_.options.max_batch; ++row, ++block.rows) {
-          if (!carried) carried = read_string(row, left, room);
+          if (!carried) carried = read_string(row, remaining, room);
           if (carried->size() > room) refuse_row(row);
           if (block.body.size() + carried->size() > room) break;
           block.body += *carried;
@@ -176,42 +180,42 @@ class client {
         block.rows = std::min<std::uint64_t>({gateway_.options.max_batch, head.rows - row, room / row_bytes});
         block.body.resize(block.rows * row_bytes);
         read(block.body.data(), block.body.size(), "inputs[0]");
-        left -= block.body.size();
+        remaining -= block.body.size();
         row += block.rows;
       }
-      if (row == head.rows) end_of_body(left);
+      if (row == head.rows) end_of_body(remaining);
       write_head(block, target, trace, head.document);
-      if (!to.give(std::move(block))) break;
+      if (!request.add(std::move(block))) break;
     }
-    return to.finish(head.rows);
+    return request.finish(head.rows);
   }
 
-  std::string read_string(std::uint64_t row, std::uint64_t& left, std::size_t room) {
+  std::string read_string(std::uint64_t row, std::uint64_t& remaining, std::size_t room) {
     const auto refuse = [&] {
       throw refusal(400, "inputs[0]: its binary data end before the end of row " + std::to_string(row));
     };
-    std::string made(4, '\0');
-    if (left < 4) refuse();
-    read(made.data(), 4, "inputs[0]");
-    left -= 4;
+    std::string row_bytes(4, '\0');
+    if (remaining < 4) refuse();
+    read(row_bytes.data(), 4, "inputs[0]");
+    remaining -= 4;
     std::size_t size = 0;
-    for (std::size_t b = 0; b < 4; ++b) size |= std::size_t{static_cast<unsigned char>(made[b])} << (8 * b);
-    if (size > left) refuse();
-    made.resize(4 + size);
-    if (made.size() > room) return made;  // is refused
-    read(made.data() + 4, size, "inputs[0]");
-    left -= size;
-    return made;
+    for (std::size_t b = 0; b < 4; ++b) size |= std::size_t{static_cast<unsigned char>(row_bytes[b])} << (8 * b);
+    if (size > remaining) refuse();
+    row_bytes.resize(4 + size);
+    if (row_bytes.size() > room) return row_bytes;  // the caller refuses the row
+    read(row_bytes.data() + 4, size, "inputs[0]");
+    remaining -= size;
+    return row_bytes;
   }
 
-  void end_of_body(std::uint64_t left) {
-    if (left > 0) throw refusal(400, "inputs[0]: its binary data go on behind the last row");
+  void end_of_body(std::uint64_t remaining) {
+    if (remaining > 0) throw refusal(400, "inputs[0]: its binary data continue after the last row");
     char more = 0;
     if (!parser_->is_done() && read_some(&more, 1) > 0)
-      throw refusal(400, "inputs[0].parameters.binary_data_size: is less than the bytes behind the JSON");
+      throw refusal(400, "inputs[0].parameters.binary_data_size: is less than the number of bytes after the JSON");
   }
 
-  // A replica is asked for a block as a client would ask for these rows alone.
+  // Writes the head of the request for a block: the request that a client would send for these rows alone.
   static void write_head(row_block& block, const std::string& target, const std::string& trace, json& document) {
     document["inputs"][0]["shape"][0] = block.rows;
     document["inputs"][0]["parameters"]["binary_data_size"] = block.body.size();
@@ -221,86 +225,88 @@ class client {
                  "\r\nInference-Header-Content-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
   }
 
-  // By which replicas put their spans into the caller's trace (serve --spans).
+  // Returns the trace headers of the request. With them, replicas add their spans to the caller's trace (serve
+  // --spans).
   [[nodiscard]] std::string headers_of_trace() const {
-    std::string made;
+    std::string headers;
     for (const char* const name : {"traceparent", "tracestate", "b3", "X-B3-TraceId", "X-B3-SpanId", "X-B3-Sampled"}) {
       const auto value = parser_->get()[name];
-      if (!value.empty()) made += std::string(name) + ": " + std::string(value.data(), value.size()) + "\r\n";
+      if (!value.empty()) headers += std::string(name) + ": " + std::string(value.data(), value.size()) + "\r\n";
     }
-    return made;
+    return headers;
   }
 
-  gateway_answer pass_on(const std::string& target) {
+  gateway_answer forward(const std::string& target) {
     auto& replicas = gateway_.replicas;
-    std::string why;
+    std::string reason;
     for (std::size_t tries = 0, k = 0; tries < replicas.all.size(); ++tries) {
       k = replicas.up_from(k + (tries > 0 ? 1 : 0));
-      timed_stream to;
+      timed_stream connection;
       try {
-        return ask(to, replicas.all[k], replicas.timeout, replicas.max_answer,
-                   "GET " + target + " HTTP/1.1\r\nHost: muster\r\n\r\n", "");
+        return send_request(connection, replicas.all[k], replicas.timeout, replicas.max_answer,
+                            "GET " + target + " HTTP/1.1\r\nHost: muster\r\n\r\n", "");
       } catch (const std::runtime_error& failed) {
         replicas.mark_down(k);
-        why = failed.what();
+        reason = failed.what();
       }
     }
-    return error_answer(503, "replicas: none answers (" + why + ")");
+    return error_answer(503, "replicas: no replica answers (" + reason + ")");
   }
 
-  // A body of so few bytes in so long a time holds what others could have.
+  // Refuses a slow body, because it occupies a slot that other requests could use.
   void count(std::size_t bytes) {
-    constexpr double least = 128 << 10, patience = 60;  // bytes a second, after so many seconds
+    constexpr double least = 128 << 10, patience = 60;  // bytes each second, after `patience` seconds
     received_ += bytes;
     if (muster::seconds_since(body_began_) > patience + static_cast<double>(received_) / least)
-      throw refusal(408, "body: did not come in time");
+      throw refusal(408, "body: did not arrive in time");
   }
 
   static void check(error_code failed) {
-    if (failed == boost::beast::error::timeout) throw refusal(408, "body: did not come in time");
+    if (failed == boost::beast::error::timeout) throw refusal(408, "body: did not arrive in time");
     if (failed == http::error::buffer_overflow) throw refusal(400, "body: has a chunk without an end of its line");
     if (failed) throw connection_ended();
   }
 
-  /// How many of the next `size` bytes of the body there are.
-  std::size_t read_some(char* to, std::size_t size) {
+  /// Reads the next `size` bytes of the body. Returns a smaller number if the body ends earlier.
+  std::size_t read_some(char* output, std::size_t size) {
     auto& body = parser_->get().body();
-    body.data = to;
+    body.data = output;
     body.size = size;
     while (body.size > 0 && !parser_->is_done()) {
-      const std::size_t left = body.size;
+      const std::size_t remaining = body.size;
       const error_code failed = connection_.wait(step_timeout, [&](auto done) {
         http::async_read(connection_.stream(), connection_.buffer(), *parser_, done);
       });
       if (failed != http::error::need_buffer) check(failed);
-      count(left - body.size);
+      count(remaining - body.size);
     }
     return size - body.size;
   }
-  void read(char* to, std::size_t size, const std::string& field) {
-    if (read_some(to, size) < size) throw refusal(400, field + ": the body ends before its bytes do");
+  void read(char* output, std::size_t size, const std::string& field) {
+    if (read_some(output, size) < size) throw refusal(400, field + ": the body ends too early");
   }
 
-  void send(const gateway_answer& made, bool goes_on) {
-    const auto reason = http::obsolete_reason(static_cast<http::status>(made.status));
-    std::string head = "HTTP/1.1 " + std::to_string(made.status) + " " + std::string(reason.data(), reason.size());
-    head += "\r\nContent-Length: " + std::to_string(made.body.size());
-    head += made.json_bytes > 0 ? "\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: " +
-                                      std::to_string(made.json_bytes)
-                                : "\r\nContent-Type: application/json";
-    if (made.status == 503) head += "\r\nRetry-After: 1";
-    head += goes_on ? "\r\nConnection: keep-alive\r\n\r\n" : "\r\nConnection: close\r\n\r\n";
-    const std::array<asio::const_buffer, 2> pieces{asio::buffer(head), asio::buffer(made.body)};
+  void send(const gateway_answer& reply, bool keep_alive) {
+    const auto reason = http::obsolete_reason(static_cast<http::status>(reply.status));
+    std::string head = "HTTP/1.1 " + std::to_string(reply.status) + " " + std::string(reason.data(), reason.size());
+    head += "\r\nContent-Length: " + std::to_string(reply.body.size());
+    head += reply.json_bytes > 0 ? "\r\nContent-Type: application/octet-stream\r\nInference-Header-Content-Length: " +
+                                       std::to_string(reply.json_bytes)
+                                 : "\r\nContent-Type: application/json";
+    if (reply.status == 503) head += "\r\nRetry-After: 1";
+    head += keep_alive ? "\r\nConnection: keep-alive\r\n\r\n" : "\r\nConnection: close\r\n\r\n";
+    const std::array<asio::const_buffer, 2> pieces{asio::buffer(head), asio::buffer(reply.body)};
     if (connection_.wait(step_timeout, [&](auto done) { asio::async_write(connection_.stream(), pieces, done); }))
       throw connection_ended();
   }
 
-  // A socket that is closed while bytes come in resets the connection, and the client may lose the answer.
+  // Discards input until the client closes. Closing a socket with unread input resets the connection, and the client
+  // could lose the reply.
   void linger() {
     error_code failed;
     connection_.stream().socket().shutdown(tcp::socket::shutdown_send, failed);
     std::array<char, 65536> bytes;
-    for (const auto began = muster::clock::now(); !failed && muster::seconds_since(began) < linger_time.count();) {
+    for (const auto start = muster::clock::now(); !failed && muster::seconds_since(start) < linger_time.count();) {
       failed = connection_.wait(linger_time,
                                 [&](auto done) { connection_.stream().async_read_some(asio::buffer(bytes), done); });
     }
@@ -309,29 +315,29 @@ class client {
   gateway& gateway_;
   timed_stream connection_;
   std::optional<request_parser> parser_;
-  std::size_t received_ = 0;  // of the body
+  std::size_t received_ = 0;  // number of bytes of the body received so far
   muster::clock::time_point body_began_{};
 };
 
-void serve_connection(gateway& in, int socket, const tcp& family) {
+void serve_connection(gateway& service, int socket, const tcp& family) {
   try {
-    client(in, socket, family).serve();
+    client(service, socket, family).serve();
   } catch (const connection_ended&) {
   } catch (const std::exception& failed) {
     muster::log(muster::log_level::warning, std::string("a connection ended (") + failed.what() + ")");
   }
-  const std::lock_guard lock(in.mutex);
-  --in.connections;
-  in.ended.notify_all();
+  const std::lock_guard lock(service.mutex);
+  --service.connections;
+  service.ended.notify_all();
 }
 
 }  // namespace
 
-void run_gateway(const gateway_options& options, const std::function<void(std::uint16_t)>& listens) {
-  gateway in{.options = options,
-             .replicas = {.all = {}, .timeout = options.replica_timeout, .max_answer = options.max_body}};
+void run_gateway(const gateway_options& options, const std::function<void(std::uint16_t)>& on_listening) {
+  gateway service{.options = options,
+                  .replicas = {.all = {}, .timeout = options.replica_timeout, .max_answer = options.max_body}};
   for (const auto& each : options.replicas) {
-    auto& added = in.replicas.all.emplace_back();
+    auto& added = service.replicas.all.emplace_back();
     added.name = each;
     added.address = find_address("--gateway", each);
   }
@@ -345,36 +351,37 @@ void run_gateway(const gateway_options& options, const std::function<void(std::u
   if (!failed) acceptor.listen(asio::socket_base::max_listen_connections, failed);
   if (failed)
     examples::refuse("--listen " + options.listen + " cannot be used (" + failed.message() + ")",
-                     "give an address of this machine");
+                     "name an address of this machine");
   asio::signal_set signals(io, SIGTERM, SIGINT);
-  signals.async_wait([&](error_code, int) { in.draining = true; });
-  listens(acceptor.local_endpoint().port());
+  signals.async_wait([&](error_code, int) { service.draining = true; });
+  on_listening(acceptor.local_endpoint().port());
   const auto begin = [&](tcp::socket socket) {
-    const std::lock_guard counted(in.mutex);
-    ++in.connections;
-    std::thread(serve_connection, std::ref(in), socket.release(), at.protocol()).detach();
+    const std::lock_guard counted(service.mutex);
+    ++service.connections;
+    std::thread(serve_connection, std::ref(service), socket.release(), at.protocol()).detach();
   };
-  for (bool accepts = false; !in.draining; io.run_one_for(std::chrono::milliseconds(100))) {
-    const std::lock_guard lock(in.mutex);
+  for (bool accepts = false; !service.draining; io.run_one_for(std::chrono::milliseconds(100))) {
+    const std::lock_guard lock(service.mutex);
     pollfd next{acceptor.native_handle(), POLLIN, 0};
-    in.is_full = in.connections >= max_connections && ::poll(&next, 1, 0) > 0;
-    if (accepts || in.connections >= max_connections) continue;
+    service.is_full = service.connections >= max_connections && ::poll(&next, 1, 0) > 0;
+    if (accepts || service.connections >= max_connections) continue;
     accepts = true;
     acceptor.async_accept([&](error_code unaccepted, tcp::socket socket) {
       accepts = false;
       if (!unaccepted) return begin(std::move(socket));
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));  // such as too many open files
+      // The error may persist, for example too many open files.
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
     });
   }
-  // Clients whose connections wait here would fail if the socket was closed.
+  // Serves the connections that are already queued, because closing the socket would reset them.
   acceptor.non_blocking(true, failed);
   while (!failed) {
     tcp::socket socket = acceptor.accept(failed);
     if (!failed) begin(std::move(socket));
   }
   acceptor.close(failed);
-  std::unique_lock lock(in.mutex);
-  in.ended.wait(lock, [&] { return in.connections == 0; });
+  std::unique_lock lock(service.mutex);
+  service.ended.wait(lock, [&] { return service.connections == 0; });
 }
 
 }  // namespace served

@@ -1,4 +1,4 @@
-// One service out of replicas, for requests that are too large for any of them.
+// A gateway that combines replicas into one service, for requests that are too large for a single replica.
 #pragma once
 
 #include <cstddef>
@@ -11,17 +11,18 @@
 
 namespace served {
 
+/// The addresses and limits of a gateway.
 struct gateway_options {
   std::string listen;
-  std::vector<std::string> replicas;  ///< HOST:PORT
-  std::size_t max_batch = 32;         ///< rows of a request to a replica
-  std::size_t max_body = 0;           ///< bytes of a request to a replica, and of an answer
+  std::vector<std::string> replicas;  ///< HOST:PORT for each replica
+  std::size_t max_batch = 32;         ///< largest number of rows in a request to a replica
+  std::size_t max_body = 0;           ///< largest number of bytes in a request to a replica, and in a reply
   muster::seconds replica_timeout{10};
 };
 
-/// Calls `listens` with the port, and serves until SIGTERM and until what has come is answered: POST .../infer of v2
-/// with binary tensors is split by rows among the replicas as its bytes come; GET is passed on to one of them. Throws
-/// muster::configuration_error for an address that cannot be used.
-void run_gateway(const gateway_options& options, const std::function<void(std::uint16_t)>& listens);
+/// Runs a gateway until SIGTERM, and until all pending requests are answered. Calls `on_listening` with the port. The
+/// gateway splits a POST to .../infer of v2 with binary tensors by rows among the replicas, while it receives the
+/// request. It forwards a GET to a single replica. Throws muster::configuration_error for an unusable address.
+void run_gateway(const gateway_options& options, const std::function<void(std::uint16_t)>& on_listening);
 
 }  // namespace served

@@ -1,4 +1,4 @@
-// What the JSON of a request to the gateway says of the rows behind it.
+// The parser for the JSON head of a request to the gateway, which describes the rows after it.
 #pragma once
 
 #include <cstdint>
@@ -9,20 +9,21 @@
 
 namespace served {
 
-/// What is answered instead.
+/// The error of a refused request, with the HTTP status of the reply.
 struct refusal : std::runtime_error {
   refusal(int code, const std::string& text) : std::runtime_error(text), status(code) {}
   int status;
 };
 
-/// What a request says of its rows.
+/// The parsed head of a request.
 struct request_head {
   nlohmann::ordered_json document;
-  std::uint64_t rows = 0, bytes = 0;
-  bool is_strings = false;  // rows have their length before them
+  std::uint64_t rows = 0, bytes = 0;  ///< number of rows, and number of bytes in the binary tensor
+  bool is_strings = false;            ///< true if each row is preceded by its length
 };
 
-/// Throws refusal for a request that cannot be split: not of one binary tensor with rows, or to be answered otherwise.
+/// Parses the head of a request. Throws refusal for a request that cannot be split: input and output must each be a
+/// single binary tensor, and the input must have rows.
 [[nodiscard]] request_head parse_head(const std::string& text);
 
 }  // namespace served

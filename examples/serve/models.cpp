@@ -15,11 +15,11 @@ namespace {
 
 using muster::serve::tensor_info;
 
-// What a sample of the training was before its preparation.
-muster::record_schema records_of(const images::model_description& what) {
-  if (what.preparation.text.starts_with("jpeg:")) return {.form = muster::record_form::bytes};
-  muster::record_field image{"image", muster::dtype::uint8, {what.input.height, what.input.width}};
-  if (what.input.channels != 1) image.shape.insert(image.shape.begin(), what.input.channels);
+// Returns the schema of training samples before the preparation.
+muster::record_schema records_of(const images::model_description& description) {
+  if (description.preparation.text.starts_with("jpeg:")) return {.form = muster::record_form::bytes};
+  muster::record_field image{"image", muster::dtype::uint8, {description.input.height, description.input.width}};
+  if (description.input.channels != 1) image.shape.insert(image.shape.begin(), description.input.channels);
   return {.form = muster::record_form::fixed, .fields = {std::move(image)}};
 }
 
@@ -42,7 +42,7 @@ image_model::image_model(images::loaded_model model, std::size_t max_batch)
       images_(max_batch * model_.what.input.size()) {
   if (prepare_.output().record_bytes() != model_.what.input.size() * sizeof(float)) {
     throw muster::configuration_error("the model cannot be served (its preparation '" + model_.what.preparation.text +
-                                      "' makes no image of its network's size out of one); train it on images of one "
+                                      "' does not produce images of the network's size); train it on images of equal "
                                       "size, or on JPEG files");
   }
 }
@@ -95,50 +95,50 @@ void logistic_model::predict(muster::serve::prediction_batch& batch) {
 }
 
 combined_model::combined_model(std::vector<muster::serve::any_predictor> models, const std::vector<std::string>& files,
-                               combination how, std::size_t max_batch)
-    : models_(std::move(models)), how_(how), info_(models_.front().info()) {
+                               combination mode, std::size_t max_batch)
+    : models_(std::move(models)), mode_(mode), info_(models_.front().info()) {
   std::size_t labels = 0, most = 0;
   for (std::size_t k = 0; k < models_.size(); ++k) {
     const auto& [platform, input, output, classes] = models_[k].info();
     if (input.name != info_.input.name || input.type != info_.input.type || input.shape != info_.input.shape ||
         input.is_bytes != info_.input.is_bytes) {
       throw muster::configuration_error(files[k] + " and " + files[0] +
-                                        " cannot be served as one (they take different inputs); leave one of them out");
+                                        " cannot be combined (they have different inputs); remove one model");
     }
-    if (how == combination::mean && (output.shape != info_.output.shape || classes != info_.classes)) {
+    if (mode == combination::mean && (output.shape != info_.output.shape || classes != info_.classes)) {
       throw muster::configuration_error(files[k] + " and " + files[0] +
                                         " have no mean (they have different labels); use --combine union");
     }
     labels += output.elements();
-    if (k > 0 && how == combination::united) info_.classes.insert(info_.classes.end(), classes.begin(), classes.end());
+    if (k > 0 && mode == combination::united) info_.classes.insert(info_.classes.end(), classes.begin(), classes.end());
     most = std::max(most, output.elements());
   }
-  if (how == combination::united) info_.output.shape = {labels};
+  if (mode == combination::united) info_.output.shape = {labels};
   if (info_.classes.size() != info_.output.elements()) info_.classes.clear();
   answers_ = muster::buffer<float>(max_batch * most);
 }
 
 std::size_t combined_model::prepared_bytes() const noexcept {
-  std::size_t all = 0;
-  for (const auto& model : models_) all += model.prepared_bytes();
-  return all;
+  std::size_t total = 0;
+  for (const auto& model : models_) total += model.prepared_bytes();
+  return total;
 }
 
-void combined_model::prepare(std::span<const std::byte> row, std::span<std::byte> to) {
+void combined_model::prepare(std::span<const std::byte> row, std::span<std::byte> output) {
   for (auto& model : models_) {
-    model.prepare(row, to.first(model.prepared_bytes()));
-    to = to.subspan(model.prepared_bytes());
+    model.prepare(row, output.first(model.prepared_bytes()));
+    output = output.subspan(model.prepared_bytes());
   }
 }
 
 void combined_model::predict_members(muster::serve::prediction_batch& batch, bool are_prepared) {
   std::vector<std::span<const std::byte>> rows(batch.size());
-  std::size_t begin = 0;  // of what is the model's in a prepared row
+  std::size_t begin = 0;  // begin of the model's part in a prepared row
   const std::size_t width = info_.output.elements();
   const std::span all(reinterpret_cast<float*>(batch.output().data()), batch.size() * width);
   std::vector<bool> refused(batch.size());
   std::ranges::fill(all, 0.0f);
-  std::size_t first = 0;  // label of the model in a united answer
+  std::size_t first = 0;  // first label of the model in a united output
   for (auto& model : models_) {
     const std::size_t labels = model.info().output.elements();
     const auto answers = answers_.span().first(batch.size() * labels);
@@ -147,16 +147,16 @@ void combined_model::predict_members(muster::serve::prediction_batch& batch, boo
     begin += model.prepared_bytes();
     muster::serve::prediction_batch part(rows, std::as_writable_bytes(answers));
     are_prepared ? model.predict_prepared(part) : model.predict(part);
-    for (const auto& [row, why] : part.refused()) {
-      if (!refused[row]) batch.refuse(row, why);
+    for (const auto& [row, reason] : part.refused()) {
+      if (!refused[row]) batch.refuse(row, reason);
       refused[row] = true;
     }
     for (std::size_t row = 0; row < batch.size(); ++row) {
       for (std::size_t k = 0; k < labels; ++k) all[row * width + first + k] += answers[row * labels + k];
     }
-    if (how_ == combination::united) first += labels;
+    if (mode_ == combination::united) first += labels;
   }
-  if (how_ == combination::mean)
+  if (mode_ == combination::mean)
     for (float& each : all) each /= static_cast<float>(models_.size());
 }
 
@@ -164,28 +164,29 @@ namespace {
 
 muster::serve::any_predictor load_file(const std::string& path, std::size_t max_batch, int threads) {
   auto file = examples::read_model(path, [](const auto&) {});
-  nn::execution how;
-  how.threads = threads;
-  if (file.model != "logistic_regression") return image_model(images::load_model(path, how), max_batch);
+  nn::execution execution;
+  execution.threads = threads;
+  if (file.model != "logistic_regression") return image_model(images::load_model(path, execution), max_batch);
   if (file.numbers.empty()) throw examples::no_model(path, "it has no bias");
   return logistic_model(std::move(file.numbers));
 }
 
 }  // namespace
 
-muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads, combination how) {
+muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads, combination mode) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     if (entry.path().extension() == ".muster") files.push_back(entry.path().string());
   std::ranges::sort(files);
   if (files.size() < 2) return load_file(files.empty() ? folder + "/model.muster" : files[0], max_batch, threads);
-  if (how == combination::none) {
-    throw muster::configuration_error(folder + " has " + std::to_string(files.size()) +
-                                      " models (one is served, or all as one); use --combine mean or union");
+  if (mode == combination::none) {
+    throw muster::configuration_error(
+        folder + " has " + std::to_string(files.size()) +
+        " models (a version serves one model, or a combination); use --combine mean or union");
   }
   std::vector<muster::serve::any_predictor> models;
   for (const std::string& file : files) models.push_back(load_file(file, max_batch, threads));
-  return combined_model(std::move(models), files, how, max_batch);
+  return combined_model(std::move(models), files, mode, max_batch);
 }
 
 }  // namespace served

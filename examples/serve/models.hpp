@@ -1,4 +1,4 @@
-// The models of the examples as predictors.
+// Predictors for the models of the examples.
 #pragma once
 
 #include <cstddef>
@@ -12,20 +12,20 @@
 
 namespace served {
 
-/// A network of images: probabilities of classes, of images as they were before the preparation that was saved with it:
-/// bytes of a JPEG, or uint8 in the order of CIFAR's and MNIST's files.
+/// A network for images. The input is an image before the preparation that was saved with the network: the bytes of a
+/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. The output has a probability for each class.
 class image_model {
  public:
-  /// Throws muster::configuration_error for a preparation that does not make what the network takes.
+  /// Throws muster::configuration_error if the preparation does not produce the network's input.
   image_model(images::loaded_model model, std::size_t max_batch);
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
   void predict(muster::serve::prediction_batch& batch);
-  /// Of a JPEG: its pixels as the network takes them.
+  /// Returns the size of a prepared JPEG: pixels in the form of the network's input.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept {
     return info_.input.is_bytes ? model_.what.input.size() * sizeof(float) : 0;
   }
-  void prepare(std::span<const std::byte> row, std::span<std::byte> to) { prepare_(row, to); }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> output) { prepare_(row, output); }
   void predict_prepared(muster::serve::prediction_batch& batch);
 
  private:
@@ -34,14 +34,14 @@ class image_model {
   images::loaded_model model_;
   muster::preparation prepare_;
   muster::serve::model_info info_;
-  muster::buffer<float> images_;  // of a batch
+  muster::buffer<float> images_;  // input images of a batch
 };
 static_assert(muster::serve::preparing_predictor<image_model>);
 
-/// A logistic regression: the probability of the larger label, of dense features.
+/// A logistic regression for dense features. The output is the probability of the larger label.
 class logistic_model {
  public:
-  /// Weights, then the bias.
+  /// Makes the model from the weights, followed by the bias.
   explicit logistic_model(std::vector<float> numbers);
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
@@ -49,42 +49,42 @@ class logistic_model {
 
  private:
   std::vector<float> numbers_;
-  std::vector<float> row_;  // aligned
+  std::vector<float> row_;  // aligned copy of a row
   muster::serve::model_info info_;
 };
 static_assert(muster::serve::predictor<logistic_model>);
 
-/// How the models of a version answer as one: not at all, with the mean of what they say (models of the same labels),
-/// or with all that they say, one model behind the other (models of different labels).
+/// The combination of a version's models into one: no combination, the mean of the outputs (for models with the same
+/// labels), or all outputs one after another (for models with different labels).
 enum class combination : std::uint8_t { none, mean, united };
 
-/// Several models that take the same input, as one. Each predicts the batch, in turn.
+/// A combination of models with the same input. The models predict a batch one after another.
 class combined_model {
  public:
-  /// Throws muster::configuration_error for models that cannot be combined so; `files` are their names.
+  /// Throws muster::configuration_error for models that cannot be combined in this way. `files` has the models' names.
   combined_model(std::vector<muster::serve::any_predictor> models, const std::vector<std::string>& files,
-                 combination how, std::size_t max_batch);
+                 combination mode, std::size_t max_batch);
 
   [[nodiscard]] const muster::serve::model_info& info() const noexcept { return info_; }
   void predict(muster::serve::prediction_batch& batch) { predict_members(batch, false); }
-  /// Of all members, one behind the other.
+  /// Returns the size of a prepared row, which has the prepared rows for all models, one after another.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept;
-  void prepare(std::span<const std::byte> row, std::span<std::byte> to);
+  void prepare(std::span<const std::byte> row, std::span<std::byte> output);
   void predict_prepared(muster::serve::prediction_batch& batch) { predict_members(batch, true); }
 
  private:
   void predict_members(muster::serve::prediction_batch& batch, bool are_prepared);
 
   std::vector<muster::serve::any_predictor> models_;
-  combination how_;
+  combination mode_;
   muster::serve::model_info info_;
-  muster::buffer<float> answers_;  // of one model
+  muster::buffer<float> answers_;  // output of a single model
 };
 static_assert(muster::serve::preparing_predictor<combined_model>);
 
-/// The model in FOLDER, as --save of the examples has written it (model.muster; several files: one model by `how`, in
-/// the order of their names); networks compute with so many threads.
+/// Loads the model in `folder` that --save of the examples has written (model.muster). Several files are combined into
+/// one model, in the order of their names, according to `mode`. Networks compute with `threads` threads.
 [[nodiscard]] muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads = 1,
-                                                combination how = combination::none);
+                                                combination mode = combination::none);
 
 }  // namespace served

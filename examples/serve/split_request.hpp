@@ -1,4 +1,4 @@
-// A request of many rows, in blocks that replicas answer.
+// Splits a request with many rows into blocks, which replicas answer.
 #pragma once
 
 #include <atomic>
@@ -21,81 +21,90 @@ namespace served {
 
 class timed_stream;
 
-/// What the gateway answers.
+/// A reply of the gateway or of a replica.
 struct gateway_answer {
   int status = 200;
   std::string body{};
-  std::size_t json_bytes = 0;  ///< of the body, which are before binary tensors; 0: all
+  /// Size of the JSON at the beginning of the body, before binary tensors. 0: the whole body is JSON.
+  std::size_t json_bytes = 0;
 };
 
-/// Serves as any other of them.
+/// A replica. All replicas serve the same models.
 struct replica {
   std::string name;
   boost::asio::ip::tcp::endpoint address;
-  std::atomic<muster::clock::rep> down_until{0};  ///< it is asked again then, or when no other is left
+  /// Time until which the replica gets no requests, unless all replicas are down.
+  std::atomic<muster::clock::rep> down_until{0};
 };
 
-/// What requests have in common.
+/// The replicas, which all requests share.
 struct replica_set {
   std::deque<replica> all;
-  muster::seconds timeout;  ///< of an answer
-  std::size_t max_answer;   ///< bytes
+  muster::seconds timeout;  ///< time limit for a reply
+  std::size_t max_answer;   ///< largest size of a reply, in bytes
 
+  /// Returns true if replica k is not marked down.
   [[nodiscard]] bool is_up(std::size_t k) const;
-  /// The first one that is up, from k on.
+  /// Returns the first replica from k on, cyclically, that is up. Returns k if all replicas are down.
   [[nodiscard]] std::size_t up_from(std::size_t k) const;
   void mark_down(std::size_t k);
 };
 
-/// Asks a replica over a connection that is kept; throws std::runtime_error (why) if it does not answer in time.
-[[nodiscard]] gateway_answer ask(timed_stream& connection, const replica& to, muster::seconds timeout,
-                                 std::size_t max_answer, const std::string& head, const std::string& body);
+/// Sends a request to a replica over a persistent connection and returns the reply. Throws std::runtime_error with the
+/// reason if the replica does not reply in time.
+[[nodiscard]] gateway_answer send_request(timed_stream& connection, const replica& target, muster::seconds timeout,
+                                          std::size_t max_answer, const std::string& head, const std::string& body);
 
-/// Consecutive rows.
+/// A block of consecutive rows.
 struct row_block {
   std::uint64_t first = 0, rows = 0;
-  std::string head{}, body{};  ///< of the request to a replica
+  std::string head{}, body{};  ///< head and body of the request to a replica
   std::size_t replica = 0, tries = 0;
 };
 
-/// Hands blocks to replicas as they come, by the hash of the first row's index; what a replica has not answered goes to
-/// another one. It holds no more than two blocks of each replica, and the answers.
+/// A request in progress. Each block is sent to a replica as soon as it is complete; the hash of its first row's index
+/// selects the replica. A block that a replica fails to answer is sent to another replica. Memory holds at most two
+/// blocks for each replica, and the replies.
 class split_request {
  public:
   explicit split_request(replica_set& replicas);
   split_request(const split_request&) = delete;
   ~split_request();
 
-  /// Blocks are given in their order. False: the request has failed, and no more are wanted.
-  [[nodiscard]] bool give(row_block&& block);
-  /// Waits for the answers. That of the request is that of one replica, had it had all rows.
+  /// Adds the next block. Blocks are added in order. Waits while too many blocks are pending. Returns false if the
+  /// request has failed and requires no further blocks.
+  [[nodiscard]] bool add(row_block&& block);
+  /// Waits for all replies and returns the reply to the whole request. The reply is the same as if a single replica had
+  /// received all rows.
   [[nodiscard]] gateway_answer finish(std::uint64_t rows);
 
  private:
   void work(std::size_t k);
-  void take(const row_block& block, gateway_answer&& made);
-  void take_values(const row_block& block, gateway_answer&& made);
-  void give_back(row_block&& block, const std::string& why, bool is_down);
+  void on_reply(const row_block& block, gateway_answer&& reply);
+  void add_values(const row_block& block, gateway_answer&& reply);
+  void retry(row_block&& block, const std::string& reason, bool is_down);
   void fail(std::uint64_t row, int status, const std::string& text);
 
   replica_set& replicas_;
   std::mutex mutex_;
   std::condition_variable changed_;
+  // Guarded by mutex_.
   std::deque<row_block> waiting_;
   std::size_t unanswered_ = 0;
-  bool ending_ = false;
-  nlohmann::ordered_json head_;  // of the answer
+  bool stopping_ = false;
+  nlohmann::ordered_json head_;  // JSON of the reply; its sizes are zero until finish()
   std::string values_;
-  std::map<std::uint64_t, std::string> later_;  // values by first row, behind a block that is not answered
+  // Values by first row, which follow a block whose reply is missing.
+  std::map<std::uint64_t, std::string> out_of_order_;
   std::map<std::uint64_t, std::uint64_t> rows_of_;
-  std::uint64_t next_ = 0;  // the row of which values_ go on
-  std::size_t bytes_ = 0;   // of all values
+  std::uint64_t next_ = 0;  // first row that is not in values_
+  std::size_t bytes_ = 0;   // total size of the values
   std::uint64_t failed_row_ = 0;
   std::optional<gateway_answer> failed_;
   std::vector<std::thread> threads_;
 };
 
-/// {"error": text}
+/// Returns a reply with the body {"error": text}.
 [[nodiscard]] inline gateway_answer error_answer(int status, const std::string& text) {
   return {status, nlohmann::json{{"error", text}}.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace)};
 }

@@ -1,4 +1,4 @@
-// A connection of which every step ends in time.
+// A connection with a time limit for each step.
 #pragma once
 
 #include <chrono>
@@ -18,9 +18,9 @@
 
 namespace served {
 
-constexpr std::size_t room_for_headers = std::size_t{16} << 10;  // of a request
+constexpr std::size_t room_for_headers = std::size_t{16} << 10;  // largest size of a request's headers
 
-/// Used by one thread at a time, which waits for each step.
+/// A stream whose operations are synchronous and have a time limit. A single thread at a time uses the stream.
 class timed_stream {
  public:
   using error_code = boost::system::error_code;
@@ -31,35 +31,36 @@ class timed_stream {
   [[nodiscard]] boost::beast::tcp_stream& stream() noexcept { return stream_; }
   [[nodiscard]] boost::beast::flat_buffer& buffer() noexcept { return buffer_; }
 
-  /// Calls start(handler), which begins an operation of the stream, and returns how that ended: as
-  /// boost::beast::error::timeout when it took longer than `most`, and as an aborted one soon after `ends` said so.
+  /// Calls start(handler), which begins an operation of the stream, and returns the operation's error. The error is
+  /// boost::beast::error::timeout if the operation takes longer than `limit`. The operation is cancelled soon after
+  /// `should_cancel` returns true.
   template <class Start>
   error_code wait(
-      muster::seconds most, const Start& start, const std::function<bool()>& ends = [] { return false; }) {
+      muster::seconds limit, const Start& start, const std::function<bool()>& should_cancel = [] { return false; }) {
     error_code ended;
-    stream_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(most));
+    stream_.expires_after(std::chrono::duration_cast<std::chrono::milliseconds>(limit));
     start([&](error_code failed, auto&&...) { ended = failed; });
     io_.restart();
-    for (io_.run_for(look); !io_.stopped(); io_.run_for(look)) {
-      if (ends()) stream_.cancel();
+    for (io_.run_for(poll_interval); !io_.stopped(); io_.run_for(poll_interval)) {
+      if (should_cancel()) stream_.cancel();
     }
     return ended;
   }
-  /// A stream that failed goes on with a new connection.
+  /// Closes the connection. A failed stream can be connected again.
   void close() {
     stream_.close();
     buffer_.clear();
   }
 
  private:
-  static constexpr std::chrono::milliseconds look{100};
+  static constexpr std::chrono::milliseconds poll_interval{100};
   boost::asio::io_context io_{1};
   boost::beast::tcp_stream stream_{io_};
-  // Bounded: the parser waits for the end of a chunk's extension in it.
+  // Bounded, because the parser buffers a chunk's extension up to its end.
   boost::beast::flat_buffer buffer_{room_for_headers + 65536};
 };
 
-/// HOST:PORT or [IPv6]:PORT. Throws muster::configuration_error that begins with the flag.
+/// Resolves HOST:PORT or [IPv6]:PORT. Throws muster::configuration_error with a text that begins with the flag.
 [[nodiscard]] inline boost::asio::ip::tcp::endpoint find_address(const std::string& flag, const std::string& address) {
   const auto colon = address.rfind(':');
   boost::system::error_code failed = boost::asio::error::invalid_argument;
@@ -72,7 +73,7 @@ class timed_stream {
   }
   examples::refuse(flag + " cannot have '" + address + "' (" +
                        (colon == std::string::npos ? "it has no port" : failed.message()) + ")",
-                   "give HOST:PORT, such as 127.0.0.1:8000");
+                   "write HOST:PORT, such as 127.0.0.1:8000");
 }
 
 }  // namespace served

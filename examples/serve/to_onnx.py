@@ -1,10 +1,10 @@
 #!/usr/bin/python3
-"""Writes a model that a program of the examples has saved as ONNX, for other servers.
+"""Converts a model that a program of the examples has saved to ONNX, for other servers.
 
     examples/serve/to_onnx.py model.muster model.onnx
 
-The graph has the inputs and outputs of serve: an "image" of uint8 to "probabilities", or "features" to a "probability". It
-normalises; earlier parts of the model's preparation (a JPEG's decoding, a resizing) are left out.
+The graph has the inputs and outputs of serve: an "image" of uint8 and "probabilities", or "features" and a "probability".
+The graph includes the normalisation. Earlier steps of the model's preparation (decoding a JPEG, resizing) are not included.
 Needs python3-onnx."""
 import argparse
 import json
@@ -25,8 +25,7 @@ class Problem(Exception):
 
 
 def crc32c(data):
-    """Returns CRC-32C as in examples/model_file.cpp, calculated for many pieces of the data at once: the sum is
-    linear."""
+    """Computes CRC-32C like examples/model_file.cpp. The checksum is linear, so many pieces of the data are processed at once."""
     def through(operator, sums):
         result = numpy.zeros_like(sums)
         for bit in range(32):
@@ -36,11 +35,10 @@ def crc32c(data):
     for _ in range(8):
         table = numpy.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype("uint32")
     pieces = 1 << 14
-    # the last 32 columns are zeros: they step past a piece
-    columns = numpy.zeros((-(-len(data) // pieces), pieces + 32), "uint8")
-    padded = numpy.zeros(len(columns) * pieces, "uint8")                     # leading zeros change nothing
+    columns = numpy.zeros((-(-len(data) // pieces), pieces + 32), "uint8")   # the last 32 columns have zeros, for the step past a piece
+    padded = numpy.zeros(len(columns) * pieces, "uint8")                     # zeros in front of the data do not change the checksum
     padded[-len(data):] = numpy.frombuffer(data, "uint8")
-    padded[-len(data):][:4] ^= 0xFF                                          # equals a sum that begins with ones
+    padded[-len(data):][:4] ^= 0xFF                                          # the checksum starts with all ones
     columns[:, :pieces] = padded.reshape(pieces, -1).T
     sums = numpy.concatenate([numpy.zeros(pieces, "uint32"), numpy.uint32(1) << numpy.arange(32, dtype="uint32")])
     for column in columns:
@@ -62,17 +60,17 @@ def read_model(path):
         if not end or len(rest) != 4 * (head["parameters"] + head["statistics"] + 1):
             raise ValueError
         if crc32c(content[:-4]) != int.from_bytes(content[-4:], sys.byteorder):
-            raise Problem(f"{path} is no model (its checksum does not match: it is damaged); give a file that --save has written")
+            raise Problem(f"{path} is not a model (its checksum does not match: it is damaged); name a file that --save has written")
         return head, numpy.frombuffer(rest[:-4], "float32")
     except OSError as failed:
         raise Problem(f"{path} cannot be read ({failed.strerror}); check the path") from None
     except (ValueError, KeyError, TypeError):
-        raise Problem(f"{path} is no model (its first line does not describe what follows); give a file that --save has written") from None
+        raise Problem(f"{path} is not a model (its first line does not describe what follows); name a file that --save has written") from None
 
 
 class Graph:
-    """Nodes in the order of examples/nn/models.cpp, which is the order of the numbers in the file. A value between
-    nodes is (name, height, width, channels)."""
+    """The nodes of a graph, in the order of examples/nn/models.cpp, which is also the order of the numbers in the file. The
+    values between nodes are tuples (name, height, width, channels)."""
 
     def __init__(self, head, numbers):
         self.nodes, self.weights, self.made = [], [], 0
@@ -190,7 +188,7 @@ def cnn(g, x, variant):
 
 
 def network_of(name):
-    """Returns the function that makes the features of the network's last layer."""
+    """Adds the nodes that compute the input features of the network's last layer."""
     if name == "resnet50":
         return lambda g, x: g.average(resnet50(g, x))
     if known := re.fullmatch(r"resnet(\d+)-v([12])-([AB])", name):
@@ -199,11 +197,11 @@ def network_of(name):
         return vgg16
     if name in ("cnn", "cnn-dropout", "cnn-batch-norm"):
         return lambda g, x: cnn(g, x, name[4:])
-    raise Problem(f"the model '{name}' is unknown (it is none of the image programs' or logistic_regression's); export it with the version that saved it")
+    raise Problem(f"the model '{name}' is unknown (it is neither a model of the image programs nor of logistic_regression); export it with the version that saved it")
 
 
 def normalised(g, head):
-    """Returns the graph's input, and the network's."""
+    """Returns the input of the graph and the input of the network."""
     height, width, channels = head["input"]
     steps = head["preparation"].split("|")
     words = dict(word.split("=") for word in steps[-1].split(",")[1:] if "=" in word)
@@ -247,8 +245,8 @@ def to_onnx(head, numbers):
 
 def main():
     parser = argparse.ArgumentParser(prog="to_onnx.py", description="Writes a saved model as ONNX.")
-    parser.add_argument("model", help="what --save wrote")
-    parser.add_argument("output", help="the file of ONNX")
+    parser.add_argument("model", help="model file that --save has written")
+    parser.add_argument("output", help="ONNX file to write")
     arguments = parser.parse_args()
     try:
         onnx.save(to_onnx(*read_model(arguments.model)), arguments.output)

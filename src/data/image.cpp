@@ -10,22 +10,23 @@
 #include <immintrin.h>
 #endif
 
-// A value is byte * scale + shift, rounded once: by a fused multiplication where there is one, else in double, in which
-// the product is exact and so is the sum of numbers that are not more than 2^20 apart. The bits are the same
-// everywhere.
+// A value is byte * scale + shift, rounded once. The code uses a fused multiplication if the machine has one, and
+// double arithmetic otherwise. In double the product is exact, and so is the sum if the magnitudes of the summands
+// differ by a factor of at most 2^20. The results are equal bit for bit on all machines.
 
 namespace muster { inline namespace v0 {
 namespace detail {
 namespace {
 
-void erase(const image_conversion& how, const image_choice& choice, float* to) noexcept {
+// Fills the cutout with zeros.
+void erase(const image_conversion& conversion, const image_choice& choice, float* output) noexcept {
   if (choice.top >= choice.bottom || choice.left >= choice.end) return;
-  const image_shape& shape = how.shape;
-  const std::size_t runs = how.output == image_layout::hwc ? 1 : shape.channels;
-  const std::size_t step = how.output == image_layout::hwc ? shape.channels : 1;
+  const image_shape& shape = conversion.shape;
+  const std::size_t runs = conversion.output == image_layout::hwc ? 1 : shape.channels;
+  const std::size_t step = conversion.output == image_layout::hwc ? shape.channels : 1;
   for (std::size_t run = 0; run < runs; ++run) {
     for (auto y = static_cast<std::size_t>(choice.top); y < static_cast<std::size_t>(choice.bottom); ++y) {
-      float* const row = to + ((run * shape.height) + y) * shape.width * step;
+      float* const row = output + ((run * shape.height) + y) * shape.width * step;
       std::fill(row + static_cast<std::size_t>(choice.left) * step, row + static_cast<std::size_t>(choice.end) * step,
                 0.0f);
     }
@@ -34,14 +35,14 @@ void erase(const image_conversion& how, const image_choice& choice, float* to) n
 
 #ifdef __x86_64__
 
-constexpr int vector_pixels = 16;  // pixels of one vector
+constexpr int vector_pixels = 16;  // number of pixels in a vector
 constexpr std::size_t most_blocks = 32;
 
-/// Bytes of a vector's places in a row of `width` bytes, of which those outside are zero: where to load from, and how
-/// to move what was loaded.
+/// The source for a vector in a row of `width` bytes: the load address, and the shuffle that moves the loaded bytes to
+/// their places. Bytes outside the row become zero.
 struct window_block {
-  std::size_t to;    // first pixel written
-  std::size_t from;  // first byte loaded
+  std::size_t destination;  // first pixel written
+  std::size_t source;       // first byte loaded
   __m128i move;
 };
 
@@ -51,53 +52,55 @@ __attribute__((target("avx2,fma"))) std::size_t cut_blocks(int width, const imag
   const __m128i mirrored = _mm_setr_epi8(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
   std::size_t count = 0;
   for (int x = 0;; x += vector_pixels) {
-    const int begin = std::min(x, width - vector_pixels);  // the last one goes over some pixels again
+    const int begin = std::min(x, width - vector_pixels);  // the last vector overlaps the previous vector
     const int first = choice.right + (choice.flip ? width - vector_pixels - begin : begin);
-    const int from = std::clamp(first, 0, width - vector_pixels);
-    // What comes from before the vector has a negative place, which a shuffle makes 0; so must what comes from behind.
-    const auto away = static_cast<std::int8_t>(std::clamp(first - from, -vector_pixels, vector_pixels));
-    const __m128i moved = _mm_add_epi8(choice.flip ? mirrored : straight, _mm_set1_epi8(away));
+    const int source = std::clamp(first, 0, width - vector_pixels);
+    // Bytes in front of the loaded vector have a negative index, for which a shuffle returns 0. The index of bytes
+    // after the loaded vector is made negative too.
+    const auto shift = static_cast<std::int8_t>(std::clamp(first - source, -vector_pixels, vector_pixels));
+    const __m128i moved = _mm_add_epi8(choice.flip ? mirrored : straight, _mm_set1_epi8(shift));
     const __m128i beyond = _mm_cmpgt_epi8(moved, _mm_set1_epi8(vector_pixels - 1));
-    blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(from), _mm_or_si128(moved, beyond)};
+    blocks[count++] = {static_cast<std::size_t>(begin), static_cast<std::size_t>(source), _mm_or_si128(moved, beyond)};
     if (begin + vector_pixels >= width) return count;
   }
 }
 
-__attribute__((target("avx2,fma"), always_inline)) inline void store_values(float* to, const std::uint8_t* bytes,
+__attribute__((target("avx2,fma"), always_inline)) inline void store_values(float* output, const std::uint8_t* bytes,
                                                                             __m256 scale, __m256 shift) noexcept {
   const __m128i eight = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(bytes));
-  _mm256_storeu_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)), scale, shift));
+  _mm256_storeu_ps(output, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(eight)), scale, shift));
 }
 
-/// Planes to planes, also grey images.
-__attribute__((target("avx2,fma"))) void convert_planes(const image_conversion& how, const image_choice& choice,
-                                                        const std::uint8_t* from, float* to) noexcept {
-  const image_shape& shape = how.shape;
+/// Converts planes to planes. A grey image is a single plane.
+__attribute__((target("avx2,fma"))) void convert_planes(const image_conversion& conversion, const image_choice& choice,
+                                                        const std::uint8_t* input, float* output) noexcept {
+  const image_shape& shape = conversion.shape;
   std::array<window_block, most_blocks> blocks;
   const std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
   const int height = static_cast<int>(shape.height);
   for (std::size_t channel = 0; channel < shape.channels; ++channel) {
-    const __m256 scales = _mm256_set1_ps(how.scale[channel]);
-    const __m256 shifts = _mm256_set1_ps(how.shift[channel]);
-    const std::uint8_t* const plane = from + channel * shape.height * shape.width;
-    for (int y = 0; y < height; ++y, to += shape.width) {
+    const __m256 scales = _mm256_set1_ps(conversion.scale[channel]);
+    const __m256 shifts = _mm256_set1_ps(conversion.shift[channel]);
+    const std::uint8_t* const plane = input + channel * shape.height * shape.width;
+    for (int y = 0; y < height; ++y, output += shape.width) {
       const int row = y + choice.down;
       const bool inside = row >= 0 && row < height;
       const std::uint8_t* const bytes = plane + static_cast<std::size_t>(inside ? row : 0) * shape.width;
       for (std::size_t b = 0; b < count; ++b) {
-        const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + blocks[b].from));
+        const __m128i loaded = _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes + blocks[b].source));
         const __m128i moved = inside ? _mm_shuffle_epi8(loaded, blocks[b].move) : _mm_setzero_si128();
         alignas(16) std::uint8_t cut[vector_pixels];
         _mm_store_si128(reinterpret_cast<__m128i*>(cut), moved);
-        store_values(to + blocks[b].to, cut, scales, shifts);
-        store_values(to + blocks[b].to + 8, cut + 8, scales, shifts);
+        store_values(output + blocks[b].destination, cut, scales, shifts);
+        store_values(output + blocks[b].destination + 8, cut + 8, scales, shifts);
       }
     }
   }
 }
 
-/// Byte k of the 48 that 16 pixels of three channels have is of pixel k / 3 and channel k % 3: where each vector of
-/// them takes bytes of a channel from, and where it takes none.
+/// Shuffles for interleaving. The 48 bytes of 16 pixels with three channels are three vectors; byte k belongs to pixel
+/// k / 3 and channel k % 3. spread[part][channel] has the source index for each byte in vector `part`, or -1 for bytes
+/// of other channels.
 constexpr auto spread = [] {
   std::array<std::array<std::array<std::int8_t, vector_pixels>, 3>, 3> places{};
   for (std::size_t k = 0; k < 3 * vector_pixels; ++k) {
@@ -115,17 +118,19 @@ __attribute__((target("avx2,fma"), always_inline)) inline __m256i load_two(const
                                  _mm_loadu_si128(reinterpret_cast<const __m128i*>(high)), 1);
 }
 
-/// Three planes to pixels.
-__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversion& how, const image_choice& choice,
-                                                           const std::uint8_t* from, float* to) noexcept {
-  const image_shape& shape = how.shape;
+/// Converts three planes to interleaved pixels.
+__attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversion& conversion,
+                                                           const image_choice& choice, const std::uint8_t* input,
+                                                           float* output) noexcept {
+  const image_shape& shape = conversion.shape;
   std::array<window_block, most_blocks + 1> blocks;
   std::size_t count = cut_blocks(static_cast<int>(shape.width), choice, blocks.data());
-  if (count % 2 != 0) {  // two at a time
+  if (count % 2 != 0) {  // the loop below handles two blocks at a time
     blocks[count] = blocks[count - 1];
     ++count;
   }
-  // Moving and spreading are one shuffle: of places that stay zero in either, the highest bit is set.
+  // One shuffle does both the move and the interleaving. The highest bit of an index is set if the byte is zero in
+  // either.
   __m256i moves[(most_blocks + 1) / 2][3][3];
   for (std::size_t n = 0; n < count; n += 2) {
     const __m256i move = _mm256_set_m128i(blocks[n + 1].move, blocks[n].move);
@@ -138,8 +143,8 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversio
       }
     }
   }
-  const auto [s0, s1, s2] = how.scale;
-  const auto [t0, t1, t2] = how.shift;
+  const auto [s0, s1, s2] = conversion.scale;
+  const auto [t0, t1, t2] = conversion.shift;
   const __m256 a = _mm256_setr_ps(s0, s1, s2, s0, s1, s2, s0, s1);
   const __m256 b = _mm256_setr_ps(s2, s0, s1, s2, s0, s1, s2, s0);
   const __m256 c = _mm256_setr_ps(s1, s2, s0, s1, s2, s0, s1, s2);
@@ -152,15 +157,15 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversio
   const int height = static_cast<int>(shape.height);
   const std::size_t width = shape.width;
   const std::size_t values_of_row = 3 * width;
-  for (int y = 0; y < height; ++y, to += values_of_row) {
+  for (int y = 0; y < height; ++y, output += values_of_row) {
     const int row = y + choice.down;
     const bool inside = row >= 0 && row < height;
-    const std::uint8_t* const bytes = from + static_cast<std::size_t>(inside ? row : 0) * width;
-    // By way of memory: to widen what is loaded takes no shuffle of its own.
+    const std::uint8_t* const bytes = input + static_cast<std::size_t>(inside ? row : 0) * width;
+    // Writes the pixels to memory first, because a load that widens bytes needs no additional shuffle.
     for (std::size_t n = 0; inside && n < count; n += 2) {
       const auto& move = moves[n / 2];
-      const std::uint8_t* const left = bytes + blocks[n].from;
-      const std::uint8_t* const right = bytes + blocks[n + 1].from;
+      const std::uint8_t* const left = bytes + blocks[n].source;
+      const std::uint8_t* const right = bytes + blocks[n + 1].source;
       const __m256i red = load_two(left, right);
       const __m256i green = load_two(left + plane, right + plane);
       const __m256i blue = load_two(left + 2 * plane, right + 2 * plane);
@@ -168,43 +173,43 @@ __attribute__((target("avx2,fma"))) void convert_to_pixels(const image_conversio
         const __m256i pixels = _mm256_or_si256(
             _mm256_or_si256(_mm256_shuffle_epi8(red, move[part][0]), _mm256_shuffle_epi8(green, move[part][1])),
             _mm256_shuffle_epi8(blue, move[part][2]));
-        std::uint8_t* const first = mixed.data() + 3 * blocks[n].to + part * vector_pixels;
-        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].to + part * vector_pixels;
+        std::uint8_t* const first = mixed.data() + 3 * blocks[n].destination + part * vector_pixels;
+        std::uint8_t* const second = mixed.data() + 3 * blocks[n + 1].destination + part * vector_pixels;
         _mm_storeu_si128(reinterpret_cast<__m128i*>(first), _mm256_castsi256_si128(pixels));
         _mm_storeu_si128(reinterpret_cast<__m128i*>(second), _mm256_extracti128_si256(pixels, 1));
       }
     }
     const std::uint8_t* const values = inside ? mixed.data() : zeros.data();
     for (std::size_t done = 0; done < values_of_row; done += 24) {
-      const std::size_t at = std::min(done, values_of_row - 24);  // of the last ones some again
-      store_values(to + at, values + at, a, d);
-      store_values(to + at + 8, values + at + 8, b, e);
-      store_values(to + at + 16, values + at + 16, c, f);
+      const std::size_t at = std::min(done, values_of_row - 24);  // the last step overlaps the previous step
+      store_values(output + at, values + at, a, d);
+      store_values(output + at + 8, values + at + 8, b, e);
+      store_values(output + at + 16, values + at + 16, c, f);
     }
   }
 }
 
 constexpr int wide_block = 32;                        // pixels
-constexpr std::size_t vectors = 3 * wide_block / 16;  // of sixteen values each, that a block becomes
+constexpr std::size_t vectors = 3 * wide_block / 16;  // number of vectors of sixteen values for each block
 
-/// Of each of the sixteen values of a vector: its pixel, and where its channel begins in three times 32 bytes. They
-/// stand where a value of 32 bits has its low byte; the bytes between are not read.
+/// Tables for the sixteen values in a vector: the value's pixel, and the offset of the value's channel in three
+/// times 32 bytes. Each entry is in the low byte of a 32-bit value. The bytes between the entries are not read.
 constexpr auto values_of_block = [] {
   struct tables {
     alignas(64) std::array<std::array<std::uint8_t, 64>, vectors> pixel{}, channel{};
-  } made;
+  } result;
   for (std::size_t value = 0; value < 3 * wide_block; ++value) {
-    made.pixel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value / 3);
-    made.channel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value % 3 * wide_block);
+    result.pixel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value / 3);
+    result.channel[value / 16][value % 16 * 4] = static_cast<std::uint8_t>(value % 3 * wide_block);
   }
-  return made;
+  return result;
 }();
 
-/// What a block of the pixels of every row is made of: where its bytes are loaded from, and which of these, red before
-/// green before blue, are the low bytes of its values. Those outside of the image are none.
+/// The source of a block of pixels, for all rows: the load address, and for each value the low byte's index among
+/// the loaded bytes (red, then green, then blue). Values outside the image have no source byte.
 struct pixel_block {
-  std::size_t to;    // first pixel written
-  std::size_t from;  // first byte loaded of each plane
+  std::size_t destination;  // first pixel written
+  std::size_t source;       // first byte loaded from each plane
   __m512i bytes[vectors];
   __mmask64 inside[vectors];
 };
@@ -212,58 +217,62 @@ struct pixel_block {
 [[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi"), gnu::always_inline]] inline pixel_block cut_block(
     int begin, int width, const image_choice& choice) noexcept {
   const int first = choice.right + (choice.flip ? width - wide_block - begin : begin);
-  const int from = std::clamp(first, 0, width - wide_block);
-  // More than a block off is as far off as a block.
-  const __m256i off = _mm256_set1_epi8(static_cast<char>(std::clamp(first - from, -wide_block, wide_block)));
+  const int source = std::clamp(first, 0, width - wide_block);
+  // The shift is limited to a block, because all pixels are outside the image beyond that.
+  const __m256i shift = _mm256_set1_epi8(static_cast<char>(std::clamp(first - source, -wide_block, wide_block)));
   const __m256i count = _mm256_setr_epi8(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21,
                                          22, 23, 24, 25, 26, 27, 28, 29, 30, 31);
   const __m256i place =
-      _mm256_add_epi8(choice.flip ? _mm256_sub_epi8(_mm256_set1_epi8(wide_block - 1), count) : count, off);
-  const __mmask32 is_there = _mm256_cmplt_epu8_mask(place, _mm256_set1_epi8(wide_block));
-  const __m512i of_pixel = _mm512_castsi256_si512(_mm256_mask_blend_epi8(is_there, _mm256_set1_epi8(-1), place));
-  pixel_block made{static_cast<std::size_t>(begin), static_cast<std::size_t>(from), {}, {}};
+      _mm256_add_epi8(choice.flip ? _mm256_sub_epi8(_mm256_set1_epi8(wide_block - 1), count) : count, shift);
+  const __mmask32 is_inside = _mm256_cmplt_epu8_mask(place, _mm256_set1_epi8(wide_block));
+  const __m512i pixel_index = _mm512_castsi256_si512(_mm256_mask_blend_epi8(is_inside, _mm256_set1_epi8(-1), place));
+  pixel_block block{static_cast<std::size_t>(begin), static_cast<std::size_t>(source), {}, {}};
   for (std::size_t k = 0; k < vectors; ++k) {
-    const __m512i at = _mm512_permutexvar_epi8(_mm512_load_si512(values_of_block.pixel[k].data()), of_pixel);
+    const __m512i at = _mm512_permutexvar_epi8(_mm512_load_si512(values_of_block.pixel[k].data()), pixel_index);
     constexpr __mmask64 low_bytes = 0x1111'1111'1111'1111;
-    made.inside[k] = ~_mm512_movepi8_mask(at) & low_bytes;
-    made.bytes[k] = _mm512_add_epi8(at, _mm512_load_si512(values_of_block.channel[k].data()));
+    block.inside[k] = ~_mm512_movepi8_mask(at) & low_bytes;
+    block.bytes[k] = _mm512_add_epi8(at, _mm512_load_si512(values_of_block.channel[k].data()));
   }
-  return made;
+  return block;
 }
 
-/// What belongs to sixteen values from the `first` byte of a pixel on.
-[[gnu::target("avx512f")]] __m512 by_channel(const std::array<float, 3>& of, std::size_t first) noexcept {
+/// Returns the channels' numbers for sixteen values that start at byte `first` of a pixel.
+[[gnu::target("avx512f")]] __m512 by_channel(const std::array<float, 3>& numbers, std::size_t first) noexcept {
   alignas(64) std::array<float, 16> values;
-  for (std::size_t k = 0; k < values.size(); ++k) values[k] = of[(first + k) % 3];
+  for (std::size_t k = 0; k < values.size(); ++k) values[k] = numbers[(first + k) % 3];
   return _mm512_load_ps(values.data());
 }
 
-/// Whether this machine has what convert_to_pixels_wide() needs (AVX-512 with VBMI: Ice Lake, Zen 4 and later).
+/// Returns true if this machine has the instructions of convert_to_pixels_wide() (AVX-512 with VBMI: Ice Lake, Zen 4
+/// and later).
 bool has_wide_shuffles() noexcept {
-  static const bool there = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
-                            __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
-  return there;
+  static const bool supported = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                                __builtin_cpu_supports("avx512vl") != 0 && __builtin_cpu_supports("avx512vbmi") != 0;
+  return supported;
 }
 
-/// Three planes of bytes to pixels of floats, of at least a block in width.
-[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")]] void convert_to_pixels_wide(const image_conversion& how,
+/// Converts three planes of bytes to interleaved pixels of floats. The image is at least a block wide.
+[[gnu::target("avx512f,avx512bw,avx512vl,avx512vbmi")]] void convert_to_pixels_wide(const image_conversion& conversion,
                                                                                     const image_choice& choice,
-                                                                                    const std::uint8_t* from,
-                                                                                    float* to) noexcept {
-  const image_shape& shape = how.shape;
+                                                                                    const std::uint8_t* input,
+                                                                                    float* output) noexcept {
+  const image_shape& shape = conversion.shape;
   const int height = static_cast<int>(shape.height);
   const int width = static_cast<int>(shape.width);
   const std::size_t plane = shape.height * shape.width;
-  // Sixteen values begin with any of the three channels, and then with each in turn.
-  const __m512 scales[] = {by_channel(how.scale, 0), by_channel(how.scale, 16), by_channel(how.scale, 32)};
-  const __m512 shifts[] = {by_channel(how.shift, 0), by_channel(how.shift, 16), by_channel(how.shift, 32)};
+  // A vector of sixteen values begins with any of the three channels, and consecutive vectors cycle through the
+  // channels.
+  const __m512 scales[] = {by_channel(conversion.scale, 0), by_channel(conversion.scale, 16),
+                           by_channel(conversion.scale, 32)};
+  const __m512 shifts[] = {by_channel(conversion.shift, 0), by_channel(conversion.shift, 16),
+                           by_channel(conversion.shift, 32)};
   const __m512 zero = _mm512_setzero_ps();
   const __m512 outside[] = {_mm512_fmadd_ps(zero, scales[0], shifts[0]), _mm512_fmadd_ps(zero, scales[1], shifts[1]),
                             _mm512_fmadd_ps(zero, scales[2], shifts[2])};
   for (int x = 0; x < width; x += wide_block) {
-    // The last one goes over some pixels again.
+    // The last block overlaps the previous block.
     const pixel_block block = cut_block(std::min(x, width - wide_block), width, choice);
-    float* pixels = to + 3 * block.to;
+    float* pixels = output + 3 * block.destination;
     for (int y = 0; y < height; ++y, pixels += 3 * shape.width) {
       const int row = y + choice.down;
       if (row < 0 || row >= height) {
@@ -271,14 +280,14 @@ bool has_wide_shuffles() noexcept {
         for (std::size_t k = 0; k < vectors; ++k) _mm512_storeu_ps(pixels + 16 * k, outside[k % 3]);
         continue;
       }
-      const std::uint8_t* const bytes = from + static_cast<std::size_t>(row) * shape.width + block.from;
+      const std::uint8_t* const bytes = input + static_cast<std::size_t>(row) * shape.width + block.source;
       const auto load = [&](std::size_t channel) { return reinterpret_cast<const __m256i*>(bytes + channel * plane); };
-      const __m512i two =
+      const __m512i first_two =
           _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_loadu_si256(load(0))), _mm256_loadu_si256(load(1)), 1);
       const __m512i third = _mm512_castsi256_si512(_mm256_loadu_si256(load(2)));
 #pragma GCC unroll 6
       for (std::size_t k = 0; k < vectors; ++k) {
-        const __m512i values = _mm512_maskz_permutex2var_epi8(block.inside[k], two, block.bytes[k], third);
+        const __m512i values = _mm512_maskz_permutex2var_epi8(block.inside[k], first_two, block.bytes[k], third);
         _mm512_storeu_ps(pixels + 16 * k, _mm512_fmadd_ps(_mm512_cvtepi32_ps(values), scales[k % 3], shifts[k % 3]));
       }
     }
@@ -286,36 +295,37 @@ bool has_wide_shuffles() noexcept {
 }
 
 bool has_fused_vectors() noexcept {
-  static const bool there = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
-  return there;
+  static const bool supported = __builtin_cpu_supports("avx2") != 0 && __builtin_cpu_supports("fma") != 0;
+  return supported;
 }
 
 #endif
 
-void convert_plainly(const image_conversion& how, const image_choice& choice, const std::uint8_t* from,
-                     float* to) noexcept {
-  const image_shape& shape = how.shape;
+void convert_plainly(const image_conversion& conversion, const image_choice& choice, const std::uint8_t* input,
+                     float* result) noexcept {
+  const image_shape& shape = conversion.shape;
   const bool pixels = shape.layout == image_layout::hwc;
   const std::size_t row_step = pixels ? shape.width * shape.channels : shape.width;
   const std::size_t pixel_step = pixels ? shape.channels : 1;
   const std::size_t channel_step = pixels ? 1 : shape.width * shape.height;
   const int height = static_cast<int>(shape.height);
   const int width = static_cast<int>(shape.width);
-  const std::size_t pixel = how.output == image_layout::hwc ? shape.channels : 1;
+  const std::size_t pixel = conversion.output == image_layout::hwc ? shape.channels : 1;
   for (std::size_t channel = 0; channel < shape.channels; ++channel) {
-    float* const start = to + (how.output == image_layout::hwc ? channel : channel * shape.height * shape.width);
+    float* const start =
+        result + (conversion.output == image_layout::hwc ? channel : channel * shape.height * shape.width);
     for (int y = 0; y < height; ++y) {
       float* row = start + static_cast<std::size_t>(y) * shape.width * pixel;
-      const int from_row = y + choice.down;
-      const bool inside = from_row >= 0 && from_row < height;
+      const int source_row = y + choice.down;
+      const bool inside = source_row >= 0 && source_row < height;
       const std::uint8_t* const bytes =
-          from + static_cast<std::size_t>(inside ? from_row : 0) * row_step + channel * channel_step;
+          input + static_cast<std::size_t>(inside ? source_row : 0) * row_step + channel * channel_step;
       for (int x = 0; x < width; ++x, row += pixel) {
         const int at = choice.right + (choice.flip ? width - 1 - x : x);
         const std::uint8_t byte =
             inside && at >= 0 && at < width ? bytes[static_cast<std::size_t>(at) * pixel_step] : std::uint8_t{0};
-        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(how.scale[channel]) +
-                                  static_cast<double>(how.shift[channel]));
+        *row = static_cast<float>(static_cast<double>(byte) * static_cast<double>(conversion.scale[channel]) +
+                                  static_cast<double>(conversion.shift[channel]));
       }
     }
   }
@@ -323,13 +333,13 @@ void convert_plainly(const image_conversion& how, const image_choice& choice, co
 
 }  // namespace
 
-void convert_image(const image_conversion& how, const image_choice& choice, const std::byte* from, float* to,
-                   [[maybe_unused]] bool plainly) noexcept {
+void convert_image(const image_conversion& conversion, const image_choice& choice, const std::byte* input,
+                   float* result, [[maybe_unused]] bool plainly) noexcept {
   auto* kernel = &convert_plainly;
 #ifdef __x86_64__
-  const auto& [channels, height, width, layout] = how.shape;
+  const auto& [channels, height, width, layout] = conversion.shape;
   const bool planes_in = layout == image_layout::chw || channels == 1;
-  const bool planes_out = how.output == image_layout::chw || channels == 1;
+  const bool planes_out = conversion.output == image_layout::chw || channels == 1;
   if (!plainly && planes_in && width >= vector_pixels && width <= vector_pixels * most_blocks && has_fused_vectors()) {
     if (planes_out)
       kernel = &convert_planes;
@@ -337,8 +347,8 @@ void convert_image(const image_conversion& how, const image_choice& choice, cons
       kernel = width >= wide_block && has_wide_shuffles() ? &convert_to_pixels_wide : &convert_to_pixels;
   }
 #endif
-  kernel(how, choice, reinterpret_cast<const std::uint8_t*>(from), to);
-  erase(how, choice, to);
+  kernel(conversion, choice, reinterpret_cast<const std::uint8_t*>(input), result);
+  erase(conversion, choice, result);
 }
 
 std::optional<image_shape> shape_of_image(const record_schema& in) {
@@ -362,13 +372,13 @@ record_schema image_converter::output(const record_schema& in) {
   const auto shape = shape_of_image(in);
   if (!shape) {
     throw configuration_error(
-        "cannot take records of " + to_string(in) + " for images (they have one field of uint8, " +
-        "{height, width} with 1 or 3 channels before or behind); choose another source or function");
+        "cannot read records of " + to_string(in) + " as images (an image has one field of uint8, " +
+        "{height, width} with 1 or 3 channels before or after); choose another source or function");
   }
   how_.shape = *shape;
-  std::vector<std::uint64_t> made = {shape->height, shape->width, shape->channels};
-  if (how_.output == image_layout::chw) made = {shape->channels, shape->height, shape->width};
-  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(made)}}, 0, in.labels, in.classes};
+  std::vector<std::uint64_t> extents = {shape->height, shape->width, shape->channels};
+  if (how_.output == image_layout::chw) extents = {shape->channels, shape->height, shape->width};
+  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(extents)}}, 0, in.labels, in.classes};
 }
 
 }  // namespace detail
@@ -383,11 +393,11 @@ std::uint64_t normalise::version() const noexcept {
       .value();
 }
 
-void normalise::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
-  detail::convert_image(how_, {}, from.data(), reinterpret_cast<float*>(to.data()));
+void normalise::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
+  detail::convert_image(how_, {}, input.data(), reinterpret_cast<float*>(result.data()));
 }
 
-void image_augmentation::operator()(std::span<const std::byte> from, std::span<std::byte> to,
+void image_augmentation::operator()(std::span<const std::byte> input, std::span<std::byte> result,
                                     random_stream& random) const noexcept {
   detail::image_choice choice;
   if (chance_.pad != 0) {
@@ -406,7 +416,7 @@ void image_augmentation::operator()(std::span<const std::byte> from, std::span<s
     place(how_.shape.height, choice.top, choice.bottom);
     place(how_.shape.width, choice.left, choice.end);
   }
-  detail::convert_image(how_, choice, from.data(), reinterpret_cast<float*>(to.data()));
+  detail::convert_image(how_, choice, input.data(), reinterpret_cast<float*>(result.data()));
 }
 
 }}  // namespace muster::v0

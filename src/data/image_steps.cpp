@@ -19,15 +19,16 @@ namespace {
 detail::image_shape image_in(const record_schema& in, const char* step) {
   const auto shape = detail::shape_of_image(in);
   if (shape) return *shape;
-  throw configuration_error("records of " + to_string(in) + " cannot go through " + step +
+  throw configuration_error("records of " + to_string(in) + " cannot be the input of " + step +
                             " (they are not one image of uint8 with 1 or 3 channels); decode or convert them first");
 }
 
 template <std::size_t Channels>
-void resize(const std::uint8_t* from, std::size_t row_bytes, std::size_t rows, const detail::resampled_axis& down,
-            const detail::resampled_axis& across, std::uint8_t* to) {
-  detail::resampler<Channels> made(down, across, false, to);
-  for (std::size_t row = made.first_row(); row < rows && !made.done(); ++row) made.take(row, from + row * row_bytes, 0);
+void resize(const std::uint8_t* input, std::size_t row_bytes, std::size_t rows, const detail::resampled_axis& down,
+            const detail::resampled_axis& across, std::uint8_t* output) {
+  detail::resampler<Channels> resized(down, across, false, output);
+  for (std::size_t row = resized.first_row(); row < rows && !resized.done(); ++row)
+    resized.take(row, input + row * row_bytes, 0);
 }
 
 std::string shortest(float number) {
@@ -41,39 +42,39 @@ std::string three(const std::array<float, 3>& numbers) {
 
 std::string layout_text(image_layout layout) { return layout == image_layout::hwc ? "hwc" : "chw"; }
 
-image_layout layout_of(spec_reader& from) {
-  return from.choice_of("layout", image_layout::hwc, {{"hwc", image_layout::hwc}, {"chw", image_layout::chw}});
+image_layout layout_of(spec_reader& reader) {
+  return reader.choice_of("layout", image_layout::hwc, {{"hwc", image_layout::hwc}, {"chw", image_layout::chw}});
 }
 
-// One number for all channels, or three.
-std::array<float, 3> three_of(spec_reader& from, const std::string& key, float fallback) {
+// Reads one number for all channels, or three numbers.
+std::array<float, 3> three_of(spec_reader& reader, const std::string& key, float fallback) {
   std::array<float, 3> numbers = {fallback, fallback, fallback};
-  const auto text = from.take(key);
+  const auto text = reader.take(key);
   if (!text) return numbers;
   const auto parts = detail::split(*text, '/');
   if (parts.size() != 1 && parts.size() != 3)
-    from.refuse(key + " is not one number or three", "write such as " + key + "=0.485/0.456/0.406");
+    reader.refuse(key + " is not one number or three", "write for example " + key + "=0.485/0.456/0.406");
   for (std::size_t c = 0; c < 3; ++c) {
     const auto number = parse_number<float>(parts[parts.size() == 1 ? 0 : c]);
-    if (!number) from.refuse(key + " '" + *text + "' is no number", "write such as " + key + "=0.1307");
+    if (!number) reader.refuse(key + " '" + *text + "' is not a number", "write for example " + key + "=0.1307");
     numbers[c] = *number;
   }
   return numbers;
 }
 
-std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& from) {
+std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& reader) {
   constexpr std::uint64_t most = 1 << 16;
-  const std::string text = from.value("size");
+  const std::string text = reader.value("size");
   const auto parts = detail::split(text, 'x');
   if (parts.size() != 2)
-    from.refuse("size '" + text + "' is not two numbers with x between them", "write such as 224x224");
+    reader.refuse("size '" + text + "' is not two numbers with x between them", "write for example 224x224");
   const auto side = [&](std::size_t k) {
-    return static_cast<std::uint32_t>(from.read_whole("side", parts[k], 1, most));
+    return static_cast<std::uint32_t>(reader.read_whole("side", parts[k], 1, most));
   };
   return {side(0), side(1)};
 }
 
-// Calls use(function) with the function for map() that the text of a step says.
+// Calls use(function) with the function for map() that the text of a step describes.
 template <class Use>
 void read_step(std::string_view step, const Use& use) {
   constexpr std::string_view by_statistics = "standardise:";
@@ -83,29 +84,30 @@ void read_step(std::string_view step, const Use& use) {
     words.remove_prefix(std::min<std::size_t>(4, words.size()));
     return use(standardise(detail::statistics_from_text(words, "preparation"), layout));
   }
-  spec_reader from("preparation", step);
-  const std::string name = from.name({"jpeg", "resize", "greyscale", "normalise"}, "normalise,mean=0.5,deviation=0.25");
+  spec_reader reader("preparation", step);
+  const std::string name =
+      reader.name({"jpeg", "resize", "greyscale", "normalise"}, "normalise,mean=0.5,deviation=0.25");
   if (name == "jpeg") {
-    const auto [height, width] = sides_of(from);
+    const auto [height, width] = sides_of(reader);
     const jpeg_options options{.height = height,
                                .width = width,
                                .resize = static_cast<std::uint32_t>(
-                                   std::min<std::uint64_t>(from.whole_of("resize", 0), std::uint64_t{1} << 16))};
-    from.finish("jpeg:224x224,resize=256");
+                                   std::min<std::uint64_t>(reader.whole_of("resize", 0), std::uint64_t{1} << 16))};
+    reader.finish("jpeg:224x224,resize=256");
     return use(decode_jpeg(options));
   }
   if (name == "resize") {
-    const auto [height, width] = sides_of(from);
-    from.finish("resize:28x28");
+    const auto [height, width] = sides_of(reader);
+    reader.finish("resize:28x28");
     return use(resize_image(height, width));
   }
   if (name == "greyscale") {
-    from.finish("greyscale");
+    reader.finish("greyscale");
     return use(greyscale());
   }
   const image_options options{
-      .mean = three_of(from, "mean", 0), .deviation = three_of(from, "deviation", 1), .output = layout_of(from)};
-  from.finish("normalise,mean=0.5,deviation=0.25");
+      .mean = three_of(reader, "mean", 0), .deviation = three_of(reader, "deviation", 1), .output = layout_of(reader)};
+  reader.finish("normalise,mean=0.5,deviation=0.25");
   return use(normalise(options));
 }
 
@@ -114,45 +116,46 @@ void read_step(std::string_view step, const Use& use) {
 record_schema resize_image::output(const record_schema& in) {
   from_ = image_in(in, "resize");
   if (height_ == 0 || width_ == 0 || from_.height == 0 || from_.width == 0)
-    throw configuration_error("an image cannot be resized (it has no pixel, or would have none); give both its sides");
-  record_schema made = in;
-  auto& shape = made.fields[0].shape;
+    throw configuration_error("an image cannot be resized (it has no pixel, or would have no pixel); set both sides");
+  record_schema schema = in;
+  auto& shape = schema.fields[0].shape;
   const std::size_t rows = shape.size() == 3 && from_.layout == image_layout::chw ? 1 : 0;
   shape[rows] = height_;
   shape[rows + 1] = width_;
-  return made;
+  return schema;
 }
 
 std::uint64_t resize_image::version() const noexcept {
   return digest().add(std::uint64_t{height_}).add(std::uint64_t{width_}).value();
 }
 
-void resize_image::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
+void resize_image::operator()(std::span<const std::byte> input, std::span<std::byte> result) const {
   const auto rows = static_cast<std::uint32_t>(from_.height), columns = static_cast<std::uint32_t>(from_.width);
   const detail::resampled_axis down(0, rows, rows, height_), across(0, columns, columns, width_);
-  const auto* const in = reinterpret_cast<const std::uint8_t*>(from.data());
-  auto* const out = reinterpret_cast<std::uint8_t*>(to.data());
+  const auto* const bytes = reinterpret_cast<const std::uint8_t*>(input.data());
+  auto* const result_bytes = reinterpret_cast<std::uint8_t*>(result.data());
   if (from_.channels == 3 && from_.layout == image_layout::hwc)
-    return resize<3>(in, 3 * from_.width, from_.height, down, across, out);
+    return resize<3>(bytes, 3 * from_.width, from_.height, down, across, result_bytes);
   for (std::size_t c = 0; c < from_.channels; ++c) {
-    resize<1>(in + c * from_.height * from_.width, from_.width, from_.height, down, across, out + c * height_ * width_);
+    resize<1>(bytes + c * from_.height * from_.width, from_.width, from_.height, down, across,
+              result_bytes + c * height_ * width_);
   }
 }
 
 record_schema greyscale::output(const record_schema& in) {
   from_ = image_in(in, "greyscale");
   if (from_.channels != 3)
-    throw configuration_error("images of one channel are grey already (greyscale takes three); leave the step out");
+    throw configuration_error("images with one channel are grey already (greyscale takes three); leave the step out");
   return {
       record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels, in.classes};
 }
 
-void greyscale::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
+void greyscale::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
   const bool planes = from_.layout == image_layout::chw;
-  const std::size_t pixel = planes ? 1 : 3, channel = planes ? to.size() : 1;
-  for (std::size_t k = 0; k < to.size(); ++k) {
-    const auto value = [&](std::size_t c) { return std::to_integer<unsigned>(from[k * pixel + c * channel]); };
-    to[k] = static_cast<std::byte>((77 * value(0) + 150 * value(1) + 29 * value(2) + 128) >> 8);
+  const std::size_t pixel = planes ? 1 : 3, channel = planes ? result.size() : 1;
+  for (std::size_t k = 0; k < result.size(); ++k) {
+    const auto value = [&](std::size_t c) { return std::to_integer<unsigned>(input[k * pixel + c * channel]); };
+    result[k] = static_cast<std::byte>((77 * value(0) + 150 * value(1) + 29 * value(2) + 128) >> 8);
   }
 }
 
@@ -167,11 +170,11 @@ prepare::prepare(const image_options& normalised)
 prepare::prepare(const source_statistics& standardised, image_layout output)
     : text("standardise:" + layout_text(output) + "," + detail::to_text(standardised)) {}
 
-loader operator|(loader from, const prepare& steps) {
-  if (steps.text.empty()) return from;
+loader operator|(loader pipeline, const prepare& steps) {
+  if (steps.text.empty()) return pipeline;
   for (const auto step : detail::split(steps.text, '|'))
-    read_step(step, [&](auto function) { from = std::move(from) | map(std::move(function)); });
-  return from;
+    read_step(step, [&](auto function) { pipeline = std::move(pipeline) | map(std::move(function)); });
+  return pipeline;
 }
 
 preparation::preparation(const prepare& steps, const record_schema& records) : output_(records) {
@@ -184,18 +187,19 @@ preparation::preparation(const prepare& steps, const record_schema& records) : o
   for (const auto text : detail::split(steps.text, '|')) read_step(text, add);
 }
 
-void preparation::operator()(std::span<const std::byte> from, std::span<std::byte> to) {
+void preparation::operator()(std::span<const std::byte> input, std::span<std::byte> output) {
   for (std::size_t k = 0; k < steps_.size(); ++k) {
-    auto& here = steps_[k];
-    if (k == 0 && here.from.size() == from.size() && from.size() > 0) {  // of numbers, which must be aligned
-      std::memcpy(here.from.data(), from.data(), from.size());
-      from = here.from.span();
+    auto& stage = steps_[k];
+    // An input of numbers is copied to an aligned buffer.
+    if (k == 0 && stage.from.size() == input.size() && input.size() > 0) {
+      std::memcpy(stage.from.data(), input.data(), input.size());
+      input = stage.from.span();
     }
-    const auto made = k + 1 < steps_.size() ? steps_[k + 1].from.span() : to;
-    here.apply(from, made);
-    from = made;
+    const auto result = k + 1 < steps_.size() ? steps_[k + 1].from.span() : output;
+    stage.apply(input, result);
+    input = result;
   }
-  if (steps_.empty()) std::memcpy(to.data(), from.data(), to.size());
+  if (steps_.empty()) std::memcpy(output.data(), input.data(), output.size());
 }
 
 }}  // namespace muster::v0

@@ -19,8 +19,8 @@ using boost::system::error_code;
 
 namespace {
 
-clock::time_point later(clock::time_point from, seconds by) {
-  return from + std::chrono::duration_cast<clock::duration>(by);
+clock::time_point later(clock::time_point start, seconds delay) {
+  return start + std::chrono::duration_cast<clock::duration>(delay);
 }
 
 std::string_view view(boost::beast::string_view text) { return {text.data(), text.size()}; }
@@ -36,7 +36,7 @@ answer error_answer(int status, std::string_view text, std::string headers = {})
 
 constexpr std::string_view json_bytes_header = "Inference-Header-Content-Length";
 constexpr seconds linger_time{2}, cancel_time{0.1};
-constexpr std::size_t read_size = 65536;  // at most, at once
+constexpr std::size_t read_size = 65536;  // largest size of a read
 
 }  // namespace
 
@@ -60,7 +60,7 @@ bool connection_set::close_oldest() const {
 }
 
 connection::~connection() {
-  forget_body();
+  release_body();
   set_.all.erase(this);
   set_.on_end();
 }
@@ -76,22 +76,22 @@ std::optional<clock::time_point> connection::waits_since() const noexcept {
   return waiting_since_;
 }
 
-// Counts what has come of the body; false if it is too much of all.
+// Adds the received part of the body to the server's total. Returns false if the total exceeds the limit.
 bool connection::has_room() {
   const std::size_t size = parser_->get().body().size();
-  const std::size_t all = server_.body_bytes += size - counted_;
-  counted_ = size;
+  const std::size_t all = server_.body_bytes += size - counted_bytes_;
+  counted_bytes_ = size;
   return all <= std::max(server_.options.max_bodies, server_.options.max_body);
 }
 
-void connection::forget_body() { server_.body_bytes -= std::exchange(counted_, 0); }
+void connection::release_body() { server_.body_bytes -= std::exchange(counted_bytes_, 0); }
 
 void connection::close_if_idle() {
   if (phase_ == phase::idle && !is_fresh_) close();
 }
 
-void connection::wait_until(clock::time_point until, phase now) {
-  phase_ = now;
+void connection::wait_until(clock::time_point until, phase new_phase) {
+  phase_ = new_phase;
   timed_out_ = false;
   set_timer(until);
 }
@@ -99,29 +99,29 @@ void connection::wait_until(clock::time_point until, phase now) {
 void connection::set_timer(clock::time_point until) {
   timer_.expires_at(until);
   timer_.async_wait([self = shared_from_this()](error_code failed) {
-    // One that was set anew while this waited to be called is told by its time.
+    // The timer may have been set again while this call was queued. Then its expiry is in the future.
     if (!failed && self->timer_.expiry() <= clock::now()) self->on_timeout();
   });
 }
 
 void connection::on_timeout() {
   const bool is_second = std::exchange(timed_out_, true);
-  if (phase_ == phase::predicting) {  // the model goes on: nothing it reads may change
+  if (phase_ == phase::predicting) {  // the model still runs, so its input must not change
     abandoned_ = true;
     keep_alive_ = false;
     return finish(error_answer(504, "request: was not predicted in time; send it again, or with fewer rows"));
   }
   if (!is_second && (phase_ == phase::header || phase_ == phase::body)) {
     error_code ignored;
-    socket_.cancel(ignored);  // refuse() answers
-    // A read that has had its bytes already is not cancelled, and goes on where more are there.
+    socket_.cancel(ignored);  // refuse() sends the reply
+    // A read that has already received bytes is not cancelled, and may continue with further bytes.
     return set_timer(later(clock::now(), cancel_time));
   }
   close();
 }
 
 void connection::next_request() {
-  forget_body();
+  release_body();
   waiting_since_ = clock::now();
   parser_.emplace();
   parser_->header_limit(static_cast<std::uint32_t>(server_.options.max_header));
@@ -153,7 +153,7 @@ void connection::read_header() {
 
 void connection::on_header(error_code failed) {
   if (failed) return refuse(failed);
-  // The parser takes any other one for none, and the body for the next request.
+  // The parser ignores other encodings, and would parse the body as the next request.
   if (parser_->get().count(http::field::transfer_encoding) > 0 && !parser_->chunked())
     return finish(error_answer(400, "Transfer-Encoding: is not chunked; send the body chunked, or with its length"));
   wait_until(deadline_, phase::body);
@@ -173,7 +173,7 @@ void connection::read_body() {
     if (!failed && !self->has_room()) {
       self->keep_alive_ = false;
       return self->finish(
-          error_answer(503, "body: there are as many of other requests as may be; send it again later"));
+          error_answer(503, "body: the bodies of other requests have reached the limit; send it again later"));
     }
     if (failed) return self->on_body(failed);
     self->read_body();
@@ -185,14 +185,15 @@ void connection::on_body(error_code failed) {
   keep_alive_ = parser_->get().keep_alive();
   try {
     dispatch();
-  } catch (const request_error& wrong) {
-    finish(error_answer(wrong.status(), wrong.what(), wrong.status() == 405 ? "Allow: GET, POST\r\n" : ""));
-  } catch (const std::exception& wrong) {
-    finish(error_answer(500, wrong.what()));
+  } catch (const request_error& error) {
+    finish(error_answer(error.status(), error.what(), error.status() == 405 ? "Allow: GET, POST\r\n" : ""));
+  } catch (const std::exception& error) {
+    finish(error_answer(500, error.what()));
   }
 }
 
-// What could not be read: the rest of the connection has no meaning.
+// Replies to a request that could not be read. The rest of the input cannot be interpreted, so the connection is
+// closed.
 void connection::refuse(error_code failed) {
   keep_alive_ = false;
   if (timed_out_ && phase_ == phase::header) return finish(error_answer(408, "headers: did not end in time"));
@@ -206,29 +207,29 @@ void connection::refuse(error_code failed) {
   }
   const bool is_protocol = failed.category() == http::make_error_code(http::error::bad_method).category();
   if (!is_protocol || failed == http::error::end_of_stream || failed == http::error::partial_message) return close();
-  finish(error_answer(400, "request: is no HTTP/1.1 (" + failed.message() + ")"));
+  finish(error_answer(400, "request: is not HTTP/1.1 (" + failed.message() + ")"));
 }
 
 void connection::dispatch() {
   auto& request = parser_->get();
   const std::string_view target = view(request.target());
-  const route way = parse_route(target.substr(0, target.find('?')));
+  const route path = parse_route(target.substr(0, target.find('?')));
   const bool is_post = request.method() == http::verb::post;
   if (!is_post && request.method() != http::verb::get && request.method() != http::verb::head)
     throw request_error(405, "method: is neither GET nor POST");
-  if (way.what == resource::unknown) throw request_error(404, "path: nothing is there");
-  const bool takes_post = way.what == resource::infer || way.what == resource::predict;
+  if (path.target == resource::unknown) throw request_error(404, "path: is unknown");
+  const bool takes_post = path.target == resource::infer || path.target == resource::predict;
   if (takes_post != is_post) throw request_error(405, std::string("method: is not ") + (takes_post ? "POST" : "GET"));
-  if (!way.model.empty()) {
-    model_ = server_.models.find(way.model);
-    if (!model_) throw request_error(404, "model: '" + std::string(way.model) + "' is not served here");
-    if (way.version && *way.version != model_->version) {
-      throw request_error(404, "version: " + std::to_string(*way.version) + " is not served (" +
+  if (!path.model.empty()) {
+    model_ = server_.models.find(path.model);
+    if (!model_) throw request_error(404, "model: '" + std::string(path.model) + "' is not served here");
+    if (path.version && *path.version != model_->version) {
+      throw request_error(404, "version: " + std::to_string(*path.version) + " is not served (" +
                                    std::to_string(model_->version) + " is)");
     }
   }
   const bool is_ready = server_.models.is_ready() && !server_.draining;
-  switch (way.what) {
+  switch (path.target) {
     case resource::infer:
       return predict(false);
     case resource::predict:
@@ -256,8 +257,8 @@ void connection::predict(bool is_v1) {
   auto& request = parser_->get();
   const auto encoded = view(request[http::field::content_encoding]);
   if (!encoded.empty() && encoded != "identity") {
-    throw request_error(
-        415, "Content-Encoding: is " + std::string(encoded) + ", and bodies are read as they are; send it plain");
+    throw request_error(415, "Content-Encoding: is " + std::string(encoded) +
+                                 ", but bodies are not decoded; send the body without encoding");
   }
   const auto& body = request.body();
   const auto& info = model_->requests.info();
@@ -266,77 +267,77 @@ void connection::predict(bool is_v1) {
     request_ = parse_predict(body, info, max_rows);
   } else {
     std::size_t json_bytes = body.size();
-    const auto told = request.find(boost::beast::string_view(json_bytes_header.data(), json_bytes_header.size()));
-    if (told != request.end()) {
-      const auto number = parse_number<std::size_t>(view(told->value()));
-      if (!number) throw request_error(400, std::string(json_bytes_header) + ": is no size");
+    const auto header = request.find(boost::beast::string_view(json_bytes_header.data(), json_bytes_header.size()));
+    if (header != request.end()) {
+      const auto number = parse_number<std::size_t>(view(header->value()));
+      if (!number) throw request_error(400, std::string(json_bytes_header) + ": is not a size");
       json_bytes = *number;
     }
     request_ = parse_infer(body, json_bytes, info, max_rows);
   }
   wait_until(deadline_, phase::predicting);
   times_.submitted = clock::now();
-  // The guard keeps the thread of this connection until the answer has come back to it. Both go with the answer: what
-  // the thread that predicts was left with would end this connection there, where another thread uses the others.
+  // The guard keeps this connection's thread running until the reply is posted to it. The guard and `self` move
+  // with the reply. Otherwise the predicting thread could hold the last reference and destroy the connection, although
+  // the connection's own thread uses the set of connections.
   auto done = [self = shared_from_this(), is_v1,
-               guard = asio::make_work_guard(socket_.get_executor())](prediction&& made) mutable {
+               guard = asio::make_work_guard(socket_.get_executor())](prediction&& result) mutable {
     const auto executor = guard.get_executor();
-    asio::post(executor, [self = std::move(self), is_v1, guard = std::move(guard), made = std::move(made)]() mutable {
-      self->on_prediction(std::move(made), is_v1);
-    });
+    asio::post(executor, [self = std::move(self), is_v1, guard = std::move(guard),
+                          result = std::move(result)]() mutable { self->on_prediction(std::move(result), is_v1); });
   };
   if (!model_->requests.submit({request_.rows, deadline_, std::move(done)}))
     throw request_error(503, "model: its queue is full; send the request again later");
 }
 
-void connection::on_prediction(prediction&& made, bool is_v1) {
-  if (abandoned_) return;  // it was answered when its time was over
-  times_.begun = made.begun;
-  times_.predicted = made.ended;
-  switch (made.status) {
+void connection::on_prediction(prediction&& result, bool is_v1) {
+  if (abandoned_) return;  // the reply was sent at the timeout
+  times_.started = result.started;
+  times_.predicted = result.ended;
+  switch (result.status) {
     case prediction_status::expired:
       return finish(error_answer(504, "request: was not predicted in time; send it again, or with fewer rows"));
     case prediction_status::failed:
-      return finish(error_answer(500, "model: " + made.problem));
+      return finish(error_answer(500, "model: " + result.problem));
     case prediction_status::refused: {
-      const std::string row = std::to_string(made.row);
+      const std::string row = std::to_string(result.row);
       return finish(
-          error_answer(400, (is_v1 ? "instances[" + row + "]: " : "inputs[0], row " + row + ": ") + made.problem));
+          error_answer(400, (is_v1 ? "instances[" + row + "]: " : "inputs[0], row " + row + ": ") + result.problem));
     }
     case prediction_status::done:
       break;
   }
   const auto& info = model_->requests.info();
-  answer told;
+  answer reply;
   if (is_v1) {
-    told.body = write_predictions(info, made.values);
+    reply.body = write_predictions(info, result.values);
   } else {
-    told.body = write_infer(model_->name, model_->version, request_, info, made.values);
+    reply.body = write_infer(model_->name, model_->version, request_, info, result.values);
     if (request_.is_binary) {
-      told.type = "application/octet-stream";
-      told.headers = std::string(json_bytes_header) + ": " + std::to_string(told.body.size()) + "\r\n";
-      told.binary = made.values;
-      told.owner = std::move(made.owner);
+      reply.type = "application/octet-stream";
+      reply.headers = std::string(json_bytes_header) + ": " + std::to_string(reply.body.size()) + "\r\n";
+      reply.binary = result.values;
+      reply.owner = std::move(result.owner);
     }
   }
-  finish(std::move(told));
+  finish(std::move(reply));
 }
 
-// The answer of the request that was read last.
-void connection::finish(answer&& made) {
-  (model_ ? *model_->statistics : server_.unnamed).add_request(made.status, seconds_since(times_.received));
+// Sends the reply to the current request, after it was counted and traced.
+void connection::finish(answer&& reply) {
+  (model_ ? *model_->statistics : server_.unnamed).add_request(reply.status, seconds_since(times_.received));
   if (server_.spans.is_open() && parser_->is_header_done()) {
     const auto& request = parser_->get();
     if (const auto caller = read_trace(request))
-      server_.spans.write(*caller, times_, view(request.target()), model_ ? model_->name : "", made.status);
+      server_.spans.write(*caller, times_, view(request.target()), model_ ? model_->name : "", reply.status);
   }
-  if (made.status == 503 && made.headers.empty()) made.headers = "Retry-After: 1\r\n";
+  if (reply.status == 503 && reply.headers.empty()) reply.headers = "Retry-After: 1\r\n";
   if (server_.draining) keep_alive_ = false;
-  send(std::move(made));
+  send(std::move(reply));
 }
 
-void connection::send(answer&& made) {
-  answer_ = std::move(made);
+void connection::send(answer&& reply) {
+  answer_ = std::move(reply);
   head_ = "HTTP/1.1 " + std::to_string(answer_.status) + " ";
   head_ += reason_of(answer_.status);
   head_ += "\r\nContent-Type: ";
@@ -356,7 +357,8 @@ void connection::send(answer&& made) {
   });
 }
 
-// A socket that is closed while bytes come in resets the connection, and the client may lose the answer.
+// Discards input until the client closes. Closing a socket with unread input resets the connection, and the client
+// could lose the reply.
 void connection::linger() {
   error_code failed;
   socket_.shutdown(asio::ip::tcp::socket::shutdown_send, failed);

@@ -1,4 +1,4 @@
-// The names that the protocol has for types of elements.
+// The names of element types in the protocol.
 #pragma once
 
 #include <cstddef>
@@ -10,6 +10,7 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
+/// Returns the protocol's name for the type of a tensor's elements.
 [[nodiscard]] inline std::string_view datatype_of(const tensor_info& tensor) {
   if (tensor.is_bytes) return "BYTES";
   constexpr std::string_view names[] = {"UNKNOWN", "BOOL",  "INT8",   "UINT8", "INT16",   "UINT16", "INT32",
@@ -18,7 +19,7 @@ namespace muster { inline namespace v0 { namespace serve {
   return index < std::size(names) ? names[index] : "UNKNOWN";
 }
 
-/// Calls f(T{}) with the type of the elements, if JSON has a form for them.
+/// Calls f(T{}) with the type of the elements if JSON can represent it. Returns false otherwise.
 template <class F>
 bool with_type(dtype type, const F& f) {
   return detail::with_one_of<bool, std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,

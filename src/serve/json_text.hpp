@@ -1,4 +1,4 @@
-// Values as JSON.
+// Appends values as JSON text.
 #pragma once
 
 #include <charconv>
@@ -9,40 +9,41 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// With its quotes. What is no UTF-8 stays as it is.
-inline void append_string(std::string& to, std::string_view text) {
+/// Appends a string with quotes. Invalid UTF-8 is copied unchanged.
+inline void append_string(std::string& output, std::string_view text) {
   constexpr char digits[] = "0123456789abcdef";
-  to += '"';
+  output += '"';
   for (const char letter : text) {
     const auto code = static_cast<unsigned char>(letter);
     if (letter == '"' || letter == '\\') {
-      to += '\\';
-      to += letter;
+      output += '\\';
+      output += letter;
     } else if (code < 0x20) {
-      to += "\\u00";
-      to += digits[code >> 4];
-      to += digits[code & 15];
+      output += "\\u00";
+      output += digits[code >> 4];
+      output += digits[code & 15];
     } else {
-      to += letter;
+      output += letter;
     }
   }
-  to += '"';
+  output += '"';
 }
 
-/// The shortest text that is read as this number; null for what is not finite, which JSON does not have.
+/// Appends the shortest text that parses to this number, or null for a number that is not finite (JSON has no such
+/// numbers).
 template <class T>
-void append_number(std::string& to, T value) {
+void append_number(std::string& output, T value) {
   if constexpr (std::same_as<T, bool>) {
-    to += value ? "true" : "false";
+    output += value ? "true" : "false";
   } else {
     if constexpr (std::floating_point<T>) {
       if (!std::isfinite(value)) {
-        to += "null";
+        output += "null";
         return;
       }
     }
     char text[32];
-    to.append(text, std::to_chars(text, text + sizeof text, value).ptr);
+    output.append(text, std::to_chars(text, text + sizeof text, value).ptr);
   }
 }
 

@@ -1,4 +1,4 @@
-// The text that Prometheus reads.
+// Writes the statistics in the text format of Prometheus.
 #include <muster/core/number.hpp>
 
 #include "connection.hpp"
@@ -6,40 +6,40 @@
 namespace muster { inline namespace v0 { namespace serve {
 namespace {
 
-void append_sample(std::string& to, std::string_view name, std::string_view model, const std::string& labels,
+void append_sample(std::string& text, std::string_view name, std::string_view model, const std::string& labels,
                    double value) {
-  to += name;
-  to += "{model=\"";
-  to += model;
-  to += '"';
-  if (!labels.empty()) to += "," + labels;
-  to += "} ";
-  to += number_text(value);
-  to += '\n';
+  text += name;
+  text += "{model=\"";
+  text += model;
+  text += '"';
+  if (!labels.empty()) text += "," + labels;
+  text += "} ";
+  text += number_text(value);
+  text += '\n';
 }
 
 template <std::size_t Bounds>
-void append_histogram(std::string& to, const std::string& name, std::string_view model,
+void append_histogram(std::string& text, const std::string& name, std::string_view model,
                       const bounded_histogram<Bounds>& histogram) {
   double below = 0;
   for (std::size_t k = 0; k <= Bounds; ++k) {
     below += static_cast<double>(histogram.count(k));
     const std::string bound = k < Bounds ? number_text(histogram.bounds()[k]) : "+Inf";
-    append_sample(to, name + "_bucket", model, "le=\"" + bound + "\"", below);
+    append_sample(text, name + "_bucket", model, "le=\"" + bound + "\"", below);
   }
-  append_sample(to, name + "_sum", model, "", histogram.sum());
-  append_sample(to, name + "_count", model, "", below);
+  append_sample(text, name + "_sum", model, "", histogram.sum());
+  append_sample(text, name + "_count", model, "", below);
 }
 
-void begin(std::string& to, const std::string& name, const std::string& type, const std::string& help) {
-  to += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
+void begin_metric(std::string& text, const std::string& name, const std::string& type, const std::string& help) {
+  text += "# HELP " + name + " " + help + "\n# TYPE " + name + " " + type + "\n";
 }
 
-void append_requests(std::string& to, std::string_view model, const model_statistics& of) {
+void append_requests(std::string& text, std::string_view model, const model_statistics& statistics) {
   for (auto status = model_statistics::first_status; status < model_statistics::end_of_statuses; ++status) {
-    if (of.requests(status) == 0) continue;
-    append_sample(to, "muster_serve_requests_total", model, "status=\"" + std::to_string(status) + "\"",
-                  static_cast<double>(of.requests(status)));
+    if (statistics.requests(status) == 0) continue;
+    append_sample(text, "muster_serve_requests_total", model, "status=\"" + std::to_string(status) + "\"",
+                  static_cast<double>(statistics.requests(status)));
   }
 }
 
@@ -48,23 +48,23 @@ void append_requests(std::string& to, std::string_view model, const model_statis
 std::string write_metrics(const server_shared& server) {
   const auto models = server.models.all();
   std::string text;
-  begin(text, "muster_serve_requests_total", "counter", "Requests that were answered, by status.");
+  begin_metric(text, "muster_serve_requests_total", "counter", "Requests that were answered, by status.");
   append_requests(text, "", server.unnamed);
   for (const auto& each : models) append_requests(text, each->name, *each->statistics);
-  begin(text, "muster_serve_request_seconds", "histogram", "From the first byte of a request to its answer.");
+  begin_metric(text, "muster_serve_request_seconds", "histogram", "From the first byte of a request to its answer.");
   for (const auto& each : models)
     append_histogram(text, "muster_serve_request_seconds", each->name, each->statistics->request_seconds);
-  begin(text, "muster_serve_batch_rows", "histogram", "Rows that were predicted together.");
+  begin_metric(text, "muster_serve_batch_rows", "histogram", "Rows that were predicted together.");
   for (const auto& each : models)
     append_histogram(text, "muster_serve_batch_rows", each->name, each->statistics->batch_rows);
-  begin(text, "muster_serve_waiting_requests", "gauge", "Requests in the queue of a model.");
+  begin_metric(text, "muster_serve_waiting_requests", "gauge", "Requests in the queue of a model.");
   for (const auto& each : models) {
     append_sample(text, "muster_serve_waiting_requests", each->name, "", static_cast<double>(each->requests.waiting()));
   }
-  begin(text, "muster_serve_version", "gauge", "The version of a model that is served.");
+  begin_metric(text, "muster_serve_version", "gauge", "The version of a model that is served.");
   for (const auto& each : models)
     append_sample(text, "muster_serve_version", each->name, "", static_cast<double>(each->version));
-  begin(text, "muster_serve_failed_loads_total", "counter", "Versions that did not load.");
+  begin_metric(text, "muster_serve_failed_loads_total", "counter", "Versions that did not load.");
   text += "muster_serve_failed_loads_total " + std::to_string(server.models.failed_loads()) + "\n";
   return text;
 }

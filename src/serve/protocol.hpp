@@ -1,4 +1,5 @@
-// The bodies of the Open Inference Protocol (v2, REST, with the binary tensor extension) and of v1 :predict.
+// Reads and writes the bodies of the Open Inference Protocol (v2, REST, with the binary tensor extension) and of v1
+// :predict.
 #pragma once
 
 #include <cstddef>
@@ -13,7 +14,7 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// A request that is answered with a status other than 200. The text begins with the field that it is about.
+/// The error of a request whose reply has a status other than 200. The text begins with the faulty field.
 class request_error : public std::runtime_error {
  public:
   request_error(int status, const std::string& text) : std::runtime_error(text), status_(status) {}
@@ -25,26 +26,28 @@ class request_error : public std::runtime_error {
 
 /// The rows of a request.
 struct parsed_request {
-  std::vector<std::span<const std::byte>> rows;  ///< in the body, or in `made`
-  std::vector<std::byte> made;                   ///< of what came as JSON
-  std::string id{};                              ///< of v2; empty: none
-  bool is_binary = false;                        ///< whether the answer is to be
+  std::vector<std::span<const std::byte>> rows;  ///< rows in the body, or in `made`
+  std::vector<std::byte> made;                   ///< storage for rows that were sent as JSON
+  std::string id{};                              ///< identifier of a v2 request; empty: no identifier
+  bool is_binary = false;                        ///< true if the reply has binary data
 };
 
-/// Of .../infer: `json_bytes` of the body are JSON, and what is behind these are tensors. Throws request_error (400).
+/// Parses the body of .../infer. The first `json_bytes` bytes of the body are JSON, and binary tensors follow. Throws
+/// request_error (400).
 [[nodiscard]] parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const model_info& model,
                                          std::size_t max_rows);
-/// Of :predict. Throws request_error (400).
+/// Parses the body of :predict. Throws request_error (400).
 [[nodiscard]] parsed_request parse_predict(std::string_view body, const model_info& model, std::size_t max_rows);
 
-/// What answers parse_infer(); without the numbers if the answer is binary, which follow it then.
+/// Writes the reply to a request of parse_infer(). If the reply is binary, the values are not in this text and must
+/// follow it.
 [[nodiscard]] std::string write_infer(std::string_view name, std::uint64_t version, const parsed_request& request,
                                       const model_info& model, std::span<const std::byte> values);
-/// What answers parse_predict().
+/// Writes the reply to a request of parse_predict().
 [[nodiscard]] std::string write_predictions(const model_info& model, std::span<const std::byte> values);
-/// What describes a model.
+/// Writes the description of a model.
 [[nodiscard]] std::string write_metadata(std::string_view name, std::uint64_t version, const model_info& model);
-/// {"error": text}
+/// Writes {"error": text}.
 [[nodiscard]] std::string write_error(std::string_view text);
 
 }}}  // namespace muster::v0::serve

@@ -1,4 +1,4 @@
-// The bodies of answers.
+// Writes the bodies of replies.
 #include <cstring>
 
 #include "datatypes.hpp"
@@ -8,49 +8,50 @@
 namespace muster { inline namespace v0 { namespace serve {
 namespace {
 
-void append_values(std::string& to, dtype type, std::span<const std::byte> values) {
+void append_values(std::string& text, dtype type, std::span<const std::byte> values) {
   with_type(type, [&](auto kind) {
     using T = decltype(kind);
     for (std::size_t at = 0; at < values.size(); at += sizeof(T)) {
       T value;
       std::memcpy(&value, values.data() + at, sizeof value);
-      if (at > 0) to += ',';
-      append_number(to, value);
+      if (at > 0) text += ',';
+      append_number(text, value);
     }
   });
 }
 
-// Arrays nested as the shape of a row says.
-void append_nested(std::string& to, dtype type, std::span<const std::size_t> shape, std::span<const std::byte> values) {
-  if (shape.empty()) return append_values(to, type, values);
-  to += '[';
-  if (shape.size() == 1) append_values(to, type, values);
+// Appends arrays that are nested according to the shape of a row.
+void append_nested(std::string& text, dtype type, std::span<const std::size_t> shape,
+                   std::span<const std::byte> values) {
+  if (shape.empty()) return append_values(text, type, values);
+  text += '[';
+  if (shape.size() == 1) append_values(text, type, values);
   for (std::size_t k = 0; shape.size() > 1 && k < shape[0]; ++k) {
-    if (k > 0) to += ',';
+    if (k > 0) text += ',';
     const std::size_t size = values.size() / shape[0];
-    append_nested(to, type, shape.subspan(1), values.subspan(k * size, size));
+    append_nested(text, type, shape.subspan(1), values.subspan(k * size, size));
   }
-  to += ']';
+  text += ']';
 }
 
-void append_tensor(std::string& to, const tensor_info& tensor, std::string_view first) {
-  to += "{\"name\":";
-  append_string(to, tensor.name);
-  to += ",\"datatype\":\"";
-  to += datatype_of(tensor);
-  to += "\",\"shape\":[";
-  to += first;
-  for (const std::size_t extent : tensor.shape) to += "," + std::to_string(extent);
-  to += ']';
+void append_tensor(std::string& text, const tensor_info& tensor, std::string_view first) {
+  text += "{\"name\":";
+  append_string(text, tensor.name);
+  text += ",\"datatype\":\"";
+  text += datatype_of(tensor);
+  text += "\",\"shape\":[";
+  text += first;
+  for (const std::size_t extent : tensor.shape) text += "," + std::to_string(extent);
+  text += ']';
 }
 
-void append_names(std::string& to, const std::vector<std::string>& names) {
-  to += "\"classes\":[";
+void append_names(std::string& text, const std::vector<std::string>& names) {
+  text += "\"classes\":[";
   for (std::size_t k = 0; k < names.size(); ++k) {
-    if (k > 0) to += ',';
-    append_string(to, names[k]);
+    if (k > 0) text += ',';
+    append_string(text, names[k]);
   }
-  to += ']';
+  text += ']';
 }
 
 }  // namespace

@@ -20,11 +20,11 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// Another folder of the same number is another version.
+/// The identity of a version. A new folder with the same number is a new version.
 struct repository::identity {
   std::uint64_t version = 0;
   std::uint64_t inode = 0;
-  std::int64_t changed = 0;  // in nanoseconds: an inode is used again
+  std::int64_t changed = 0;  // change time in nanoseconds, because inode numbers are reused
   friend auto operator<=>(const identity&, const identity&) = default;
 };
 
@@ -41,7 +41,7 @@ bool is_model_name(std::string_view name) {
   return !name.starts_with('.') && name.find_first_not_of(allowed) == std::string_view::npos;
 }
 
-/// The names in a folder; none if it is none.
+/// Returns the names in a folder, or no names if the path is not a folder.
 std::vector<std::string> names_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code failed;
@@ -50,7 +50,7 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// One row, then a full batch, as the threads that serve will call it: memory is there and code is loaded afterwards.
+// Predicts one row and then a full batch, like the serving threads. Allocates the model's memory and loads its code.
 void predict_zeros(any_predictor& model, std::size_t max_batch) {
   const std::vector<std::byte> zeros(model.info().input.row_bytes());
   for (const std::size_t size : {std::size_t{1}, max_batch}) {
@@ -61,8 +61,8 @@ void predict_zeros(any_predictor& model, std::size_t max_batch) {
   }
 }
 
-// In a thread of low priority, for what is served meanwhile needs the processors. Loading is not: threads that a model
-// starts there would keep that priority.
+// Warms up a model in a thread of low priority, because the served models need the processors meanwhile. Loading has
+// normal priority, because threads that the model starts during loading inherit the priority.
 void warm_up(any_predictor& model, std::size_t max_batch) {
   std::async(std::launch::async, [&] {
     detail::lower_priority_of_this_thread();
@@ -76,7 +76,7 @@ repository::repository(std::string folder, load_function load, const batch_optio
     : folder_(std::move(folder)), load_(std::move(load)), options_(options), period_(period) {
   if (!std::filesystem::is_directory(folder_)) {
     throw configuration_error("there are no models in " + folder_ +
-                              " (it is no folder); give one that has MODEL/VERSION/ in it");
+                              " (it is not a folder); name a folder that has MODEL/VERSION/");
   }
   thread_ = std::thread([this] { run(); });
 }
@@ -84,7 +84,7 @@ repository::repository(std::string folder, load_function load, const batch_optio
 repository::~repository() {
   {
     const std::lock_guard lock(mutex_);
-    ending_ = true;
+    stopping_ = true;
   }
   changed_.notify_all();
   thread_.join();
@@ -92,80 +92,85 @@ repository::~repository() {
 
 void repository::run() {
   for (;;) {
-    look();
+    scan();
     std::unique_lock lock(mutex_);
-    if (changed_.wait_until(lock, deadline_after(period_), [&] { return ending_; })) return;
+    if (changed_.wait_until(lock, deadline_after(period_), [&] { return stopping_; })) return;
   }
 }
 
-void repository::look() {
-  const std::lock_guard looking(looking_);
+void repository::scan() {
+  const std::lock_guard scan_lock(scanning_);
   auto names = names_in(folder_);
-  std::error_code unknown;
+  std::error_code ignored;
   std::erase_if(names, [&](const std::string& name) {
     if (name.starts_with('.')) return true;
     if (!is_model_name(name))
-      leave_out(folder_ + "/" + name, "a model's name has letters, digits, '.', '_' and '-' alone; rename it");
-    else if (std::filesystem::is_regular_file(folder_ + "/" + name, unknown))
-      leave_out(folder_ + "/" + name, "it is no folder; put it into such as MODEL/1/");
+      ignore_entry(folder_ + "/" + name, "a model's name has only letters, digits, '.', '_' and '-'; rename it");
+    else if (std::filesystem::is_regular_file(folder_ + "/" + name, ignored))
+      ignore_entry(folder_ + "/" + name, "it is not a folder; put it into a folder such as MODEL/1/");
     else
       return false;
     return true;
   });
-  for (const auto& known : entries_) {  // also those that are gone
-    if (std::ranges::find(names, known.first) == names.end()) names.push_back(known.first);
+  for (const auto& each : entries_) {  // also models that were removed
+    if (std::ranges::find(names, each.first) == names.end()) names.push_back(each.first);
   }
-  for (const auto& name : names) look_at(name);
-  end_retired();
+  for (const auto& name : names) scan_model(name);
+  destroy_retired();
   const std::lock_guard lock(mutex_);
-  has_looked_ = true;
+  has_scanned_ = true;
 }
 
-void repository::leave_out(const std::string& path, const std::string& why) {
-  if (left_out_.insert(path).second) log(log_level::warning, path + " is left out (" + why + ")");
+void repository::ignore_entry(const std::string& path, const std::string& reason) {
+  if (ignored_entries_.insert(path).second) log(log_level::warning, path + " is left out (" + reason + ")");
 }
 
-void repository::look_at(const std::string& name) {
+void repository::scan_model(const std::string& name) {
   const std::string folder = folder_ + "/" + name;
-  std::set<identity> there;
+  std::set<identity> versions;
   for (const auto& each : names_in(folder)) {
-    struct stat found {};
+    struct stat status {};
     const auto number = parse_number<std::uint64_t>(each);
     const std::string path = folder + "/" + each;
-    const bool is_folder = ::stat(path.c_str(), &found) == 0 && S_ISDIR(found.st_mode);
+    const bool is_folder = ::stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode);
     if (!number || !is_folder) {
-      const bool is_in_the_making = each.starts_with('.') || (is_folder && each.find('.') != std::string::npos);
-      if (!is_in_the_making)
-        leave_out(path, "a version is a folder, named by a whole number without zeros before it; name it such as 1");
+      const bool is_incomplete = each.starts_with('.') || (is_folder && each.find('.') != std::string::npos);
+      if (!is_incomplete)
+        ignore_entry(
+            path,
+            "a version is a folder whose name is a whole number without leading zeros; rename it, for example to 1");
       continue;
     }
-    there.insert({*number, found.st_ino, found.st_ctim.tv_sec * std::int64_t{1'000'000'000} + found.st_ctim.tv_nsec});
+    versions.insert(
+        {*number, status.st_ino, status.st_ctim.tv_sec * std::int64_t{1'000'000'000} + status.st_ctim.tv_nsec});
   }
-  if (there.empty() && !entries_.contains(name)) return;
-  auto& known = entries_[name];
-  if (!known) known = std::make_unique<entry>();
-  std::erase_if(known->damaged, [&](const identity& each) { return !there.contains(each); });
-  for (auto each = there.rbegin(); each != there.rend(); ++each) {
-    if (known->served == *each) return;
-    if (known->damaged.contains(*each)) continue;
+  if (versions.empty() && !entries_.contains(name)) return;
+  auto& model_entry = entries_[name];
+  if (!model_entry) model_entry = std::make_unique<entry>();
+  std::erase_if(model_entry->damaged, [&](const identity& each) { return !versions.contains(each); });
+  for (auto each = versions.rbegin(); each != versions.rend(); ++each) {
+    if (model_entry->served == *each) return;
+    if (model_entry->damaged.contains(*each)) continue;
     const std::string version = folder + "/" + std::to_string(each->version);
     try {
       any_predictor model = load_(version);
       warm_up(model, options_.max_batch);
-      replace(name, std::shared_ptr<served_model>(new served_model{
-                        name, each->version, known->statistics, {std::move(model), options_, known->statistics}}));
-      known->served = *each;
+      replace(
+          name,
+          std::shared_ptr<served_model>(new served_model{
+              name, each->version, model_entry->statistics, {std::move(model), options_, model_entry->statistics}}));
+      model_entry->served = *each;
       log(log_level::info, "serving " + version);
       return;
     } catch (...) {
-      known->damaged.insert(*each);
+      model_entry->damaged.insert(*each);
       log(log_level::error, version + " is not served (" + describe(std::current_exception()) +
-                                "); put a whole version there under a higher number");
+                                "); add a complete version under a higher number");
       const std::lock_guard lock(mutex_);
       ++failed_loads_;
     }
   }
-  known->served.reset();
+  model_entry->served.reset();
   replace(name, nullptr);
 }
 
@@ -177,8 +182,9 @@ void repository::replace(const std::string& name, std::shared_ptr<served_model> 
   if (next) retired_.push_back(std::move(next));
 }
 
-// Here and not where the last request ends: a batcher waits for its thread, which calls what its requests hold.
-void repository::end_retired() {
+// Destroys replaced versions that no request uses. A scan does this rather than the last request, because that request
+// may hold the version on the batcher's own thread, and the destructor of the batcher waits for that thread.
+void repository::destroy_retired() {
   std::erase_if(retired_, [](const auto& each) { return each.use_count() == 1; });
 }
 
@@ -197,7 +203,7 @@ std::vector<std::shared_ptr<served_model>> repository::all() const {
 
 bool repository::is_ready() const {
   const std::lock_guard lock(mutex_);
-  return has_looked_ && !served_.empty();
+  return has_scanned_ && !served_.empty();
 }
 
 std::uint64_t repository::failed_loads() const {

@@ -1,4 +1,4 @@
-// The paths of the protocols.
+// The parser of request paths.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,17 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// What a path names.
+/// The resource that a path names.
 enum class resource { unknown, live, ready, server, metadata, model_ready, infer, predict, metrics };
 
+/// A parsed path.
 struct route {
-  resource what = resource::unknown;
+  resource target = resource::unknown;
   std::string_view model{};
   std::optional<std::uint64_t> version{};
 };
 
-/// Of a path without its query. Model names have no letters that are escaped, so that none is unescaped here.
+/// Parses a path without its query. Escapes are not decoded, because model names have no characters that need escapes.
 [[nodiscard]] inline route parse_route(std::string_view path) {
   if (path == "/metrics") return {resource::metrics};
   if (path == "/v2" || path == "/v2/") return {resource::server};
@@ -40,12 +41,12 @@ struct route {
     path.remove_prefix(digits.size());
   }
   if (is_v1) {
-    found.what = path == ":predict" ? resource::predict : path.empty() ? resource::model_ready : resource::unknown;
+    found.target = path == ":predict" ? resource::predict : path.empty() ? resource::model_ready : resource::unknown;
   } else {
-    found.what = path == "/infer"   ? resource::infer
-                 : path == "/ready" ? resource::model_ready
-                 : path.empty()     ? resource::metadata
-                                    : resource::unknown;
+    found.target = path == "/infer"   ? resource::infer
+                   : path == "/ready" ? resource::model_ready
+                   : path.empty()     ? resource::metadata
+                                      : resource::unknown;
   }
   return found;
 }

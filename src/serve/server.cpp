@@ -35,10 +35,10 @@ using boost::system::error_code;
 
 namespace {
 
-// Longer than the third packet of a connection takes to come.
-constexpr std::chrono::milliseconds half_made{200};
+// Time limit for incomplete connections: longer than the third packet of a TCP handshake needs to arrive.
+constexpr std::chrono::milliseconds handshake_time{200};
 
-/// The socket of a supervisor; nothing without one.
+/// Returns the socket that a supervisor has passed, or no socket.
 detail::descriptor supervised_socket() {
   const auto count = environment("LISTEN_FDS"), owner = environment("LISTEN_PID");
   if (!count || !owner || parse_number<int>(*owner) != static_cast<int>(::getpid())) return {};
@@ -46,8 +46,8 @@ detail::descriptor supervised_socket() {
   int listens = 0;
   socklen_t size = sizeof listens;
   if (*count != "1" || ::getsockopt(first, SOL_SOCKET, SO_ACCEPTCONN, &listens, &size) != 0 || listens == 0) {
-    throw configuration_error("the sockets that LISTEN_FDS says were passed cannot be used (it is '" + *count +
-                              "', and has to be one listening socket); have the supervisor pass one");
+    throw configuration_error("the sockets of LISTEN_FDS cannot be used (it is '" + *count +
+                              "', but must be one listening socket); have the supervisor pass one socket");
   }
   return detail::descriptor(::fcntl(first, F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
@@ -55,7 +55,7 @@ detail::descriptor supervised_socket() {
 detail::descriptor listening_socket(const std::string& address) {
   const auto refuse = [&](const std::string& why) -> configuration_error {
     return configuration_error("--listen " + address + " cannot be used (" + why +
-                               "); give HOST:PORT of this machine, such as 127.0.0.1:8000");
+                               "); write HOST:PORT of this machine, such as 127.0.0.1:8000");
   };
   const auto colon = address.rfind(':');
   if (colon == std::string::npos || !parse_number<std::uint16_t>(std::string_view(address).substr(colon + 1)))
@@ -76,11 +76,11 @@ detail::descriptor listening_socket(const std::string& address) {
   return detail::descriptor(::fcntl(acceptor.native_handle(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
 }
 
-/// A thread that serves: its loop, its listening socket and its connections.
+/// The event loop, listening socket and connections of a serving thread.
 class serving_thread {
  public:
-  serving_thread(server_shared& server, int listening, std::size_t most)
-      : server_(server), acceptor_(io_), pause_(io_), drained_(io_), most_(most) {
+  serving_thread(server_shared& server, int listening, std::size_t most_connections)
+      : server_(server), acceptor_(io_), pause_(io_), drained_(io_), most_connections_(most_connections) {
     connections_.on_end = connections_.on_wait = [this] {
       if (is_full_) accept();
     };
@@ -96,18 +96,19 @@ class serving_thread {
   serving_thread(const serving_thread&) = delete;
   ~serving_thread() {
     connections_.on_end = connections_.on_wait = [] {};
-  }  // those that the loop still holds end with it
+  }  // the destructor of the loop destroys the remaining connections
 
   [[nodiscard]] asio::io_context& io() noexcept { return io_; }
   [[nodiscard]] std::uint16_t port() const { return acceptor_.local_endpoint().port(); }
 
-  /// Of the thread itself.
+  /// Drains the connections. Called in this object's own thread.
   void drain(bool others_accept) {
     if (others_accept) stop_accepting();
     drained_.expires_after(std::chrono::duration_cast<clock::duration>(server_.options.drain_delay));
     drained_.async_wait([this, others_accept](error_code) {
-      const std::vector<connection*> now(connections_.all.begin(), connections_.all.end());
-      for (connection* const each : now) each->close_if_idle();  // none is destroyed before its handler was called
+      const std::vector<connection*> open_connections(connections_.all.begin(), connections_.all.end());
+      // A connection is destroyed only after its handler was called, so these pointers stay valid.
+      for (connection* const each : open_connections) each->close_if_idle();
       if (!others_accept) accept_the_last();
     });
   }
@@ -115,16 +116,16 @@ class serving_thread {
  private:
   void accept() {
     const auto is_waiting = [](const connection* each) { return each->waits_since().has_value(); };
-    is_full_ = connections_.all.size() >= most_ && std::ranges::none_of(connections_.all, is_waiting);
+    is_full_ = connections_.all.size() >= most_connections_ && std::ranges::none_of(connections_.all, is_waiting);
     if (is_full_ || !acceptor_.is_open()) return;
     acceptor_.async_accept([this](error_code failed, tcp::socket socket) {
       if (failed == asio::error::operation_aborted) return;
       if (!failed) {
-        begin(std::move(socket));
+        start_connection(std::move(socket));
         return accept();
       }
-      // Such as too many open files: it is not over by itself, and must not be tried without a pause.
-      log(log_level::warning, "a connection was not accepted (" + failed.message() + "); more are tried");
+      // An error such as too many open files may persist, so the next attempt follows after a pause.
+      log(log_level::warning, "a connection was not accepted (" + failed.message() + "); accepting continues");
       pause_.expires_after(std::chrono::milliseconds(100));
       pause_.async_wait([this](error_code ended) {
         if (!ended) accept();
@@ -132,15 +133,16 @@ class serving_thread {
     });
   }
 
-  void begin(tcp::socket socket) {
-    if (connections_.all.size() >= most_) (void)connections_.close_oldest();
+  void start_connection(tcp::socket socket) {
+    if (connections_.all.size() >= most_connections_) (void)connections_.close_oldest();
     std::make_shared<connection>(std::move(socket), server_, connections_)->start();
   }
 
-  // Clients whose connections wait here, or are being made, would fail if the socket was closed. None is added: a
-  // client sends its first packet again when that is dropped, and is then told that nothing listens.
+  // Accepts the connections that are queued or in their handshake, before the socket is closed: closing it would reset
+  // these connections. A filter drops the first packets (SYN) of new connections meanwhile. Their clients send the
+  // packet again, and then are notified that no process listens.
   void accept_the_last() {
-    constexpr unsigned flags_of_tcp = 13;  // where they are in its header
+    constexpr unsigned flags_of_tcp = 13;  // offset of the flags in the TCP header
     sock_filter drop_first_packets[] = {{BPF_LD | BPF_B | BPF_ABS, 0, 0, flags_of_tcp},
                                         {BPF_JMP | BPF_JSET | BPF_K, 0, 1, TH_SYN},
                                         {BPF_RET | BPF_K, 0, 0, 0},
@@ -148,12 +150,12 @@ class serving_thread {
     const sock_fprog filter{std::size(drop_first_packets), drop_first_packets};
     if (acceptor_.is_open())
       ::setsockopt(acceptor_.native_handle(), SOL_SOCKET, SO_ATTACH_FILTER, &filter, sizeof filter);
-    drained_.expires_after(half_made);
+    drained_.expires_after(handshake_time);
     drained_.async_wait([this](error_code) {
       error_code failed;
       while (acceptor_.is_open() && !failed) {
         tcp::socket socket = acceptor_.accept(failed);
-        if (!failed) begin(std::move(socket));
+        if (!failed) start_connection(std::move(socket));
       }
       stop_accepting();
     });
@@ -166,11 +168,11 @@ class serving_thread {
   }
 
   server_shared& server_;
-  connection_set connections_;  // before the loop: its handlers hold connections
+  connection_set connections_;  // declared before the loop, whose handlers own connections
   asio::io_context io_{1};
   tcp::acceptor acceptor_;
   asio::steady_timer pause_, drained_;
-  std::size_t most_;
+  std::size_t most_connections_;
   bool is_full_ = false;
 };
 
@@ -189,15 +191,15 @@ struct server::state {
 
 server::server(repository& models, server_options options) {
   detail::prepare_process();
-  if (options.threads < 1) throw configuration_error("no thread would serve (threads is less than 1); give at least 1");
+  if (options.threads < 1) throw configuration_error("no thread would serve (threads is less than 1); set at least 1");
   state_.reset(new state{.shared = {.models = models, .options = std::move(options)}});
   detail::descriptor listening = supervised_socket();
   state_->is_supervised = static_cast<bool>(listening);
   if (!listening) listening = listening_socket(state_->shared.options.listen);
   const auto count = static_cast<std::size_t>(state_->shared.options.threads);
-  const std::size_t most = std::max<std::size_t>(state_->shared.options.max_connections / count, 1);
+  const std::size_t most_connections = std::max<std::size_t>(state_->shared.options.max_connections / count, 1);
   for (std::size_t k = 0; k < count; ++k)
-    state_->threads.push_back(std::make_unique<serving_thread>(state_->shared, listening.get(), most));
+    state_->threads.push_back(std::make_unique<serving_thread>(state_->shared, listening.get(), most_connections));
   port_ = state_->threads.front()->port();
 }
 
@@ -208,7 +210,8 @@ std::uint16_t server::port() const noexcept { return port_; }
 void server::drain() { state_->drain(); }
 
 void server::run() {
-  detail::shorten_slices_of_this_thread();  // clients wait for what it does; the other threads inherit it
+  // Low latency, because clients wait for this thread. The other threads inherit the setting.
+  detail::shorten_slices_of_this_thread();
   auto& threads = state_->threads;
   std::optional<asio::signal_set> signals;
   if (state_->shared.options.drain_on_sigterm) {
@@ -217,14 +220,14 @@ void server::run() {
       if (!failed) drain();
     });
   }
-  std::vector<std::thread> others;
-  for (std::size_t k = 1; k < threads.size(); ++k) others.emplace_back([&io = threads[k]->io()] { io.run(); });
+  std::vector<std::thread> other_threads;
+  for (std::size_t k = 1; k < threads.size(); ++k) other_threads.emplace_back([&io = threads[k]->io()] { io.run(); });
   auto& io = threads.front()->io();
-  // A signal that is waited for is work of the loop, which must not outlive the connections.
+  // A pending wait for a signal keeps the loop running, so the wait is cancelled when draining begins.
   while (!state_->shared.draining) io.run_one();
   signals.reset();
   io.run();
-  for (auto& each : others) each.join();
+  for (auto& each : other_threads) each.join();
 }
 
 }}}  // namespace muster::v0::serve

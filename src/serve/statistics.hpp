@@ -1,4 +1,4 @@
-// What /metrics tells of a model, counted by any thread without a lock.
+// The counters of a model for /metrics. Any thread counts without a lock.
 #pragma once
 
 #include <array>
@@ -8,7 +8,7 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// A histogram as Prometheus has it; bounds ascend.
+/// A histogram with the buckets of Prometheus. Bounds ascend.
 template <std::size_t Bounds>
 class bounded_histogram {
  public:
@@ -20,7 +20,7 @@ class bounded_histogram {
     sum_.fetch_add(value, std::memory_order_relaxed);
   }
   [[nodiscard]] const std::array<double, Bounds>& bounds() const noexcept { return bounds_; }
-  /// Of those above bound k - 1 and not above bound k.
+  /// Returns the number of values that are greater than bound k - 1 and at most bound k.
   [[nodiscard]] std::uint64_t count(std::size_t k) const noexcept { return counts_[k].load(std::memory_order_relaxed); }
   [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
 
@@ -30,12 +30,13 @@ class bounded_histogram {
   std::atomic<double> sum_{0};
 };
 
-/// Of a model, in all its versions; that of no name counts requests that name no model.
+/// The statistics for all versions of a model. The server has separate statistics for requests that name no served
+/// model.
 class model_statistics {
  public:
   static constexpr std::size_t first_status = 200, end_of_statuses = 600;
 
-  /// The status is one of HTTP that ends a request.
+  /// Counts a completed request. `status` is the HTTP status of the reply.
   void add_request(int status, double seconds) noexcept {
     requests_[static_cast<std::size_t>(status) - first_status].fetch_add(1, std::memory_order_relaxed);
     request_seconds.add(seconds);

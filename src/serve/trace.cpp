@@ -26,11 +26,11 @@ std::optional<trace_place> read_trace(const boost::beast::http::fields& headers)
 
 span_log::span_log(const std::string& path) : next_((std::uint64_t{std::random_device()()} << 32) + 1) {
   if (path.empty()) return;
-  // Not to wait for a reader of a pipe, neither here nor when it is full.
+  // Neither open() nor write() waits for the reader of a pipe.
   file_ = detail::descriptor(::open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC | O_NONBLOCK, 0644));
   if (!file_) {
     throw configuration_error("spans cannot be written to " + path + " (" + std::generic_category().message(errno) +
-                              "); give a file that can be written, or a pipe that is read");
+                              "); name a writable file, or a pipe with a reader");
   }
 }
 
@@ -39,27 +39,27 @@ void span_log::write(const trace_place& caller, const request_times& times, std:
   using std::chrono::microseconds;
   const auto now = clock::now();
   const auto wall = std::chrono::system_clock::now();
-  const auto made = [&] { return detail::hex(mix(next_.fetch_add(1, std::memory_order_relaxed))); };
+  const auto new_id = [&] { return detail::hex(mix(next_.fetch_add(1, std::memory_order_relaxed))); };
   std::string text = "[";
-  const auto add = [&](const std::string& id, const std::string& parent, std::string_view name, clock::time_point from,
-                       clock::time_point to) {
-    const auto since = std::chrono::duration_cast<microseconds>((wall - (now - from)).time_since_epoch());
+  const auto add = [&](const std::string& id, const std::string& parent, std::string_view name, clock::time_point begin,
+                       clock::time_point end) {
+    const auto timestamp = std::chrono::duration_cast<microseconds>((wall - (now - begin)).time_since_epoch());
     if (text.size() > 1) text += "},";
     text += "{\"traceId\":\"" + caller.trace + "\",\"parentId\":\"" + parent + "\",\"id\":\"" + id + "\",\"name\":";
     append_string(text, name);
-    text += ",\"timestamp\":" + std::to_string(since.count()) + ",\"duration\":" +
-            std::to_string(std::max<std::int64_t>(1, std::chrono::duration_cast<microseconds>(to - from).count()));
+    text += ",\"timestamp\":" + std::to_string(timestamp.count()) + ",\"duration\":" +
+            std::to_string(std::max<std::int64_t>(1, std::chrono::duration_cast<microseconds>(end - begin).count()));
     text += ",\"localEndpoint\":{\"serviceName\":\"muster-serve\"}";
   };
-  const std::string whole = made();
-  add(whole, caller.span, target, times.received, now);
+  const std::string server_span = new_id();
+  add(server_span, caller.span, target, times.received, now);
   text += ",\"kind\":\"SERVER\",\"tags\":{\"http.status_code\":\"" + std::to_string(status) + "\",\"model\":";
   append_string(text, model);
   text += '}';
   constexpr clock::time_point never{};
-  if (times.submitted != never) add(made(), whole, "receive", times.received, times.submitted);
-  if (times.begun != never) add(made(), whole, "queue", times.submitted, times.begun);
-  if (times.predicted != never) add(made(), whole, "predict", times.begun, times.predicted);
+  if (times.submitted != never) add(new_id(), server_span, "receive", times.received, times.submitted);
+  if (times.started != never) add(new_id(), server_span, "queue", times.submitted, times.started);
+  if (times.predicted != never) add(new_id(), server_span, "predict", times.started, times.predicted);
   text += "}]\n";
   [[maybe_unused]] const auto written = ::write(file_.get(), text.data(), text.size());
 }

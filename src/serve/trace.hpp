@@ -1,4 +1,4 @@
-// Requests that belong to a trace of their caller: what its headers say, and a report of where their time went.
+// Distributed tracing: reads the caller's trace from a request's headers, and writes the spans of the request.
 #pragma once
 
 #include <array>
@@ -16,27 +16,27 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// Of W3C's traceparent, else of b3, else of X-B3-TraceId and the like; nothing if these are malformed, absent, or say
-/// that the trace is not recorded.
+/// Reads the trace from W3C's traceparent, or else from b3, or else from X-B3-TraceId and related headers. Returns
+/// nothing if the headers are malformed or absent, or if the trace is not recorded.
 [[nodiscard]] std::optional<trace_place> read_trace(const boost::beast::http::fields& headers);
 
-/// When what was done for a request; never: a time of the clock's epoch.
+/// The times of a request's steps. A step that did not happen has the time zero of the clock.
 struct request_times {
-  clock::time_point received{};   ///< its first byte
-  clock::time_point submitted{};  ///< to the queue of its model
-  clock::time_point begun{};      ///< its batch
-  clock::time_point predicted{};
+  clock::time_point received{};   ///< arrival of the first byte
+  clock::time_point submitted{};  ///< arrival in the queue of the model
+  clock::time_point started{};    ///< start of the request's batch
+  clock::time_point predicted{};  ///< end of the request's batch
 };
 
-/// A file that spans are appended to: a line for each request, the array of its spans that Zipkin takes
-/// (POST /api/v2/spans). Thread safe. What cannot be written is lost.
+/// A file to which spans are appended. Each line has the spans of a request, as an array in Zipkin's format (POST
+/// /api/v2/spans). Spans that cannot be written without waiting are dropped. Thread safe.
 class span_log {
  public:
-  /// No file: nothing is written. Throws configuration_error for a file that cannot be written.
+  /// Opens the file. An empty path disables the log. Throws configuration_error if the file cannot be written.
   explicit span_log(const std::string& path);
 
   [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(file_); }
-  /// Of a request that ends now.
+  /// Writes the spans of a request that ends now.
   void write(const trace_place& caller, const request_times& times, std::string_view target, std::string_view model,
              int status);
 

@@ -22,7 +22,7 @@ void make_images(const temporary_folder& folder, const std::string& set, const s
   }
 }
 
-// The label of each record by the record's bytes: the name of its file.
+// Returns a label for each record. The key is the record's bytes, which are the name of its file.
 std::map<std::string, float> labels_by_file(const muster::any_record_source& source) {
   std::map<std::string, float> found;
   for (muster::sample_id id = 0; id < source.size(); ++id) {
@@ -37,12 +37,12 @@ std::map<std::string, float> labels_by_file(const muster::any_record_source& sou
 }
 
 muster::any_record_source labelled(const std::vector<float>& labels) {
-  auto made = muster::dataset_builder::dense("made", labels.size(), 1);
+  auto builder = muster::dataset_builder::dense("made", labels.size(), 1);
   for (std::size_t k = 0; k < labels.size(); ++k) {
-    made.labels()[k] = labels[k];
-    made.row(k)[0] = static_cast<float>(k + 1);
+    builder.labels()[k] = labels[k];
+    builder.row(k)[0] = static_cast<float>(k + 1);
   }
-  return made.finish();
+  return builder.finish();
 }
 
 }  // namespace
@@ -53,8 +53,8 @@ TEST_CASE("the classes of a folder are those of its images, in the order of numb
               {"10/x.jpg", "2/x.jpg", "0/x.jpg", "007/x.jpg", "cat/x.JPEG", "Dog/y.jpg", "Dog/b.jpeg",
                ".ipynb_checkpoints/x.jpg", "cat/._x.jpg", "cat/x.png", "readme.txt", "cat/deep/x.jpg"});
   std::filesystem::create_directories(folder / "a/empty");
-  std::vector<std::string> told;
-  muster::set_log_callback([&](const muster::log_message& message) { told.emplace_back(message.text); });
+  std::vector<std::string> messages;
+  muster::set_log_callback([&](const muster::log_message& message) { messages.emplace_back(message.text); });
   const auto source = muster::open_source("images:" + folder / "a");
   muster::set_log_callback({});
   CHECK(source.schema().classes == std::vector<std::string>{"0", "2", "007", "10", "Dog", "cat"});
@@ -66,9 +66,9 @@ TEST_CASE("the classes of a folder are those of its images, in the order of numb
                                                                {"Dog/y.jpg", 4},
                                                                {"cat/x.JPEG", 5}});
   REQUIRE(source.notes().size() == 1);
-  CHECK(told == source.notes());
-  CHECK_THAT(told[0], contains("2 folders") && contains(".ipynb_checkpoints") && contains("empty") &&
-                          contains("4 entries") && contains("readme.txt"));
+  CHECK(messages == source.notes());
+  CHECK_THAT(messages[0], contains("2 folders") && contains(".ipynb_checkpoints") && contains("empty") &&
+                              contains("4 entries") && contains("readme.txt"));
   CHECK(to_string(source.schema()) == "bytes, label label of 6 classes (0, 2, 007, ...)");
   make_images(folder, "b", {"x/1.jpg"});
   CHECK(muster::open_source("images:" + folder / "b").notes().empty());
@@ -92,7 +92,7 @@ TEST_CASE("classes are matched by name, wherever the records lie") {
   CHECK_THROWS_WITH(muster::with_classes(more, train.schema().classes),
                     contains("more: has the class 'eel' (the expected classes are ant, cat, dog)"));
 
-  // The names are kept with records, and matched from there.
+  // The names are stored with the records, and then matched with the stored names.
   const std::string path = folder / "val.muster";
   {
     muster::record_file_writer writer(path, val.schema(), {});

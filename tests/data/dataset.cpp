@@ -32,35 +32,36 @@ muster::dataset make_dense(std::size_t rows, std::size_t features, int threads =
 
 TEST_CASE("dense rows are aligned, padded with zeros and shared by copies") {
   for (const std::size_t features : {1u, 15u, 16u, 17u, 2000u}) {
-    const muster::dataset made = make_dense(7, features);
-    REQUIRE(made.size() == 7);
-    REQUIRE(made.features() == features);
-    REQUIRE(made.stride() % 16 == 0);
-    REQUIRE(made.stride() < features + 16);
-    for (std::size_t i = 0; i < made.size(); ++i) {
-      const auto row = made.row(i);
+    const muster::dataset data = make_dense(7, features);
+    REQUIRE(data.size() == 7);
+    REQUIRE(data.features() == features);
+    REQUIRE(data.stride() % 16 == 0);
+    REQUIRE(data.stride() < features + 16);
+    for (std::size_t i = 0; i < data.size(); ++i) {
+      const auto row = data.row(i);
       REQUIRE(reinterpret_cast<std::uintptr_t>(row.data()) % muster::buffer_alignment == 0);
       REQUIRE(row.size() == features);
       REQUIRE(row[features - 1] == static_cast<float>((i + 1) * features - 1));
-      for (std::size_t j = features; j < made.stride(); ++j) REQUIRE(row.data()[j] == 0);
+      for (std::size_t j = features; j < data.stride(); ++j) REQUIRE(row.data()[j] == 0);
     }
-    const muster::dataset copy = made;
-    CHECK(copy.row(0).data() == made.row(0).data());
+    const muster::dataset copy = data;
+    CHECK(copy.row(0).data() == data.row(0).data());
   }
 }
 
 TEST_CASE("sparse rows are what was put in, empty ones too") {
-  const muster::dataset made = make_sparse({0, 2, 2, 5}, {1, 4, 0, 2, 3});
-  REQUIRE(made.is_sparse());
-  REQUIRE(made.size() == 3);
-  CHECK(made.sparse(1).indices.empty());
-  const auto row = made.sparse(2);
+  const muster::dataset data = make_sparse({0, 2, 2, 5}, {1, 4, 0, 2, 3});
+  REQUIRE(data.is_sparse());
+  REQUIRE(data.size() == 3);
+  CHECK(data.sparse(1).indices.empty());
+  const auto row = data.sparse(2);
   CHECK(std::vector<std::uint32_t>(row.indices.begin(), row.indices.end()) == std::vector<std::uint32_t>{0, 2, 3});
   CHECK(std::vector<float>(row.values.begin(), row.values.end()) == std::vector<float>{3, 4, 5});
 }
 
 TEST_CASE("a builder that was filled wrongly is refused") {
-  CHECK_THROWS_AS(make_sparse({0, 2, 2, 4}, {1, 4, 0, 2, 3}), muster::configuration_error);  // an entry of no row
+  // An entry that belongs to no row.
+  CHECK_THROWS_AS(make_sparse({0, 2, 2, 4}, {1, 4, 0, 2, 3}), muster::configuration_error);
   CHECK_THROWS_AS(make_sparse({0, 3, 2, 5}, {1, 4, 0, 2, 3}), muster::configuration_error);  // descending
   CHECK_THROWS_AS(make_sparse({1, 2, 2, 5}, {1, 4, 0, 2, 3}), muster::configuration_error);
   CHECK_THROWS_AS(make_sparse({0, 2}, {4, 1}), muster::configuration_error);
@@ -71,7 +72,7 @@ TEST_CASE("a builder that was filled wrongly is refused") {
 
 TEST_CASE("the digest sees every bit, the shape and nothing else") {
   const auto digest_of = [](int threads, auto change) {
-    auto builder = muster::dataset_builder::dense("made", 1000, 100);  // more than one block of it
+    auto builder = muster::dataset_builder::dense("made", 1000, 100);  // large enough for more than one block
     for (std::size_t i = 0; i < 1000; ++i) {
       builder.labels()[i] = static_cast<float>(i % 3) - 1;
       for (std::size_t j = 0; j < 100; ++j) builder.row(i)[j] = static_cast<float>(i * 100 + j);

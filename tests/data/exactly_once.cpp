@@ -1,4 +1,5 @@
-// Each record of a pipeline exactly once and with the same bytes, whatever happens to worlds, threads and cursors.
+// Tests that a pipeline returns each record exactly once and with the same bytes, for any sequence of worlds, threads
+// and cursors.
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -27,7 +28,7 @@ TEST_CASE("what is in a record does not depend on threads, ranks, prefetching or
   };
   const auto reference = run(with(0, 0, false), 1);
   CHECK(reference.size() == 3 * 211);
-  CHECK(reference.at({0, 5}) != reference.at({1, 5}));  // another chance in another epoch
+  CHECK(reference.at({0, 5}) != reference.at({1, 5}));  // random choices differ between epochs
   for (const int world : {1, 3, 7}) {
     for (const int threads : {0, 1, 2, 5}) {
       CHECK((run(with(3, threads, threads % 2 == 0), world) == reference));
@@ -41,10 +42,10 @@ TEST_CASE("what is in a record does not depend on threads, ranks, prefetching or
 }
 
 TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads and the bad records") {
-  const char* const asked = std::getenv("MUSTER_TEST_SCENARIOS");
-  const std::uint64_t scenarios = asked != nullptr ? std::strtoull(asked, nullptr, 10) : 500;
+  const char* const variable = std::getenv("MUSTER_TEST_SCENARIOS");
+  const std::uint64_t scenarios = variable != nullptr ? std::strtoull(variable, nullptr, 10) : 500;
   temporary_folder folder;
-  constexpr std::uint64_t sizes[] = {211, 97, 13, 2, 1, 307};  // primes, mostly
+  constexpr std::uint64_t sizes[] = {211, 97, 13, 2, 1, 307};  // mostly primes
   for (std::uint64_t seed = 1; seed <= scenarios; ++seed) {
     CAPTURE(seed);
     muster::random_stream random(seed);
@@ -88,13 +89,13 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
         const int world = worlds[generation % std::size(worlds)];
         const auto first = loader.next({0, world});
         if (!first) break;
-        if (random.below(4) == 0) ++generation;  // 1 -> 3 -> 2 -> 5 in mid-epoch
-        const int now = worlds[generation % std::size(worlds)];
-        if (random.below(6) == 0) {  // a step that fails: some ranks had their part, nothing is committed
-          (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(now))), now});
+        if (random.below(4) == 0) ++generation;  // 1 -> 3 -> 2 -> 5 in the middle of an epoch
+        const int new_world = worlds[generation % std::size(worlds)];
+        if (random.below(6) == 0) {  // a failed step: some ranks took their part, and nothing is committed
+          (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(new_world))), new_world});
           continue;
         }
-        if (random.below(8) == 0) {  // a rank that joins has nothing but the cursor
+        if (random.below(8) == 0) {  // a joining rank has only the cursor
           auto joined = make();
           joined.open(loader.cursor());
           loader = std::move(joined);
@@ -102,8 +103,8 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
         std::uint64_t of_step = 0;
         std::uint64_t left_out = 0;
         std::uint64_t global = 0;
-        for (int rank = 0; rank < now; ++rank) {
-          const auto batch = loader.next({rank, now});
+        for (int rank = 0; rank < new_world; ++rank) {
+          const auto batch = loader.next({rank, new_world});
           REQUIRE(batch.position == dealt);
           REQUIRE((global == 0 || global == batch.global_size));
           global = batch.global_size;
@@ -119,7 +120,7 @@ TEST_CASE("exactly once, whatever the worlds, the order, the batch, the threads 
           of_step += batch.samples.size();
           left_out += batch.left_out;
         }
-        // A record that is left out makes its batch smaller and pulls no other forward.
+        // A bad record that is left out makes its batch smaller. No later record takes its place.
         REQUIRE(of_step + left_out == global);
         dealt += global;
         loader.commit();
@@ -139,7 +140,7 @@ TEST_CASE("going on from a cursor gives the same bytes as never having stopped")
   for (const auto order :
        {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
     auto loader = make(order);
-    for (int step = 0; step < 32; ++step) {  // through three epochs
+    for (int step = 0; step < 32; ++step) {  // three epochs
       if (!loader.next({})) loader.next_epoch();
       auto resumed = make(order);
       resumed.open(loader.cursor());
@@ -164,7 +165,7 @@ TEST_CASE("what was made ahead for one world is dropped for another") {
   auto fresh = data | muster::shuffle(1) | muster::batch(10);
   fresh.open(loader.cursor());
   CHECK(digest_of(fresh.next({1, 5})) == digest_of(after));
-  // Back again, and the same batch as before.
+  // Back at the first position, the batch is the same as before.
   CHECK(digest_of(loader.next({0, 2})) == digest_of(fresh.next({0, 2})));
 }
 

@@ -1,4 +1,4 @@
-// Files that tests write and read.
+// Temporary files and public data sets for tests.
 #pragma once
 
 #include <unistd.h>
@@ -11,7 +11,7 @@
 #include <string>
 #include <string_view>
 
-/// A folder that goes away with this object.
+/// A temporary folder, which is removed with this object.
 class temporary_folder {
  public:
   temporary_folder() {
@@ -26,7 +26,7 @@ class temporary_folder {
   temporary_folder(const temporary_folder&) = delete;
   temporary_folder& operator=(const temporary_folder&) = delete;
 
-  /// The path of `name` in it.
+  /// Returns the path of `name` in the folder.
   [[nodiscard]] std::string operator/(const std::string& name) const { return (path_ / name).string(); }
 
   /// Writes a file and returns its path.
@@ -40,8 +40,8 @@ class temporary_folder {
   std::filesystem::path path_;
 };
 
-/// The path of a file of the public data sets, from MUSTER_TEST_DATA or else next to the repository; nothing where it
-/// is not there.
+/// Returns the path of a file of the public data sets, in the folder MUSTER_TEST_DATA or next to the repository.
+/// Returns nothing if the file does not exist.
 inline std::optional<std::string> public_data(const std::string& name) {
   const char* folder = std::getenv("MUSTER_TEST_DATA");
   const auto path = std::filesystem::path(folder != nullptr ? folder : MUSTER_SOURCE_DIR "/../shared/data") / name;

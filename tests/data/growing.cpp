@@ -1,4 +1,4 @@
-// Records that join an epoch while it is under way.
+// Tests of records that are added during an epoch.
 #include <algorithm>
 #include <filesystem>
 #include <numeric>
@@ -14,7 +14,7 @@
 
 namespace {
 
-// So many records more, with their ids as values.
+// Appends records whose values are their ids.
 void append_ids(const std::string& folder, std::uint64_t& first, std::uint64_t count) {
   muster::record_set_writer writer(folder, {muster::record_form::fixed, {{"number", muster::dtype::uint64, {}}}, 0, {}},
                                    {}, /*file_bytes=*/256);
@@ -61,11 +61,11 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
           append_ids(folder / "set", written, 1 + random.below(30));
           --appends;
         }
-        if (random.below(5) == 0) {  // a rank that joins, or a job that is resumed, has the cursor alone
-          auto other = make();
-          other.open(loader.cursor());
-          REQUIRE(other.cursor().now() == loader.cursor().now());
-          loader = std::move(other);
+        if (random.below(5) == 0) {  // a joining rank, or a resumed job, has only the cursor
+          auto joined_loader = make();
+          joined_loader.open(loader.cursor());
+          REQUIRE(joined_loader.cursor().now() == loader.cursor().now());
+          loader = std::move(joined_loader);
         }
         std::vector<muster::sample_id> of_step;
         for (int rank = 0; rank < world; ++rank) {
@@ -75,11 +75,11 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
             of_step.push_back(batch.samples[k]);
           }
         }
-        // Samples that joined are apart from the others, and come at once.
+        // Added samples are in separate batches, which follow immediately.
         const bool joined = loader.cursor().joined_used < loader.cursor().joined;
         for (const auto id : of_step) REQUIRE((id >= base) == joined);
         used.insert(used.end(), of_step.begin(), of_step.end());
-        if (random.below(6) == 0) {  // a step that fails after the ranks have agreed, and is repeated
+        if (random.below(6) == 0) {  // a step that fails after the agreement of the ranks, and is repeated
           loader.grow_to(loader.newest());
           loader.grow_to(0);
           used.resize(used.size() - of_step.size());
@@ -98,16 +98,16 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
         waits = 0;
         REQUIRE(loader.cursor().size == written);
       }
-      const std::uint64_t known = loader.cursor().size;
+      const std::uint64_t size_at_end = loader.cursor().size;
       if (drops) {
         std::ranges::sort(used);
         REQUIRE(std::ranges::adjacent_find(used) == used.end());
-        REQUIRE(known == loader.cursor().position + (known - loader.cursor().joined) % size);
+        REQUIRE(size_at_end == loader.cursor().position + (size_at_end - loader.cursor().joined) % size);
       } else {
         std::ranges::sort(used);
-        REQUIRE(used == ids_below(known));
+        REQUIRE(used == ids_below(size_at_end));
       }
-      REQUIRE(known == written);
+      REQUIRE(size_at_end == written);
     }
   }
   CHECK(joins > scenarios);
@@ -117,8 +117,8 @@ TEST_CASE("an order is as random for records that join as for others, and the re
   const temporary_folder folder;
   std::uint64_t written = 0;
   append_ids(folder / "set", written, 100);
-  const auto ids_of_epoch = [&](const std::string& how, const std::vector<std::uint64_t>& growing_steps) {
-    auto loader = muster::open_source("records:" + (folder / "set") + how) | muster::shuffle(7) | muster::batch(10);
+  const auto ids_of_epoch = [&](const std::string& options, const std::vector<std::uint64_t>& growing_steps) {
+    auto loader = muster::open_source("records:" + (folder / "set") + options) | muster::shuffle(7) | muster::batch(10);
     std::vector<muster::sample_id> all;
     for (std::uint64_t step = 1; const auto batch = loader.next({}); ++step) {
       all.insert(all.end(), batch.samples.begin(), batch.samples.end());

@@ -14,7 +14,7 @@ struct image {
   muster::detail::image_shape shape;
   std::vector<std::byte> bytes;
 
-  // The value that stands there by definition: 0 outside.
+  // Returns the value at a position by definition. Values outside the image are 0.
   int at(int channel, int y, int x) const {
     const auto [channels, height, width, layout] = shape;
     if (y < 0 || x < 0 || y >= static_cast<int>(height) || x >= static_cast<int>(width)) return 0;
@@ -28,9 +28,9 @@ struct image {
 
 image random_image(muster::random_stream& random, std::size_t channels, std::size_t height, std::size_t width,
                    muster::image_layout layout) {
-  image made{{channels, height, width, layout}, std::vector<std::byte>(channels * height * width)};
-  for (auto& byte : made.bytes) byte = static_cast<std::byte>(random() & 0xff);
-  return made;
+  image result{{channels, height, width, layout}, std::vector<std::byte>(channels * height * width)};
+  for (auto& byte : result.bytes) byte = static_cast<std::byte>(random() & 0xff);
+  return result;
 }
 
 muster::record_schema schema(std::vector<std::uint64_t> shape, muster::dtype type = muster::dtype::uint8) {
@@ -51,7 +51,7 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
     const std::size_t width = round % 3 == 0 ? 32 : 1 + random.below(round % 50 == 0 ? 600 : 70);
     const auto in = random.below(2) == 0 ? muster::image_layout::hwc : muster::image_layout::chw;
     const auto out = random.below(2) == 0 ? muster::image_layout::hwc : muster::image_layout::chw;
-    const image from = random_image(random, channels, height, width, in);
+    const image input = random_image(random, channels, height, width, in);
     muster::detail::image_choice choice;
     choice.down = static_cast<int>(random.below(11)) - 5;
     choice.right = static_cast<int>(random.below(round % 7 == 0 ? 81 : 11)) - (round % 7 == 0 ? 40 : 5);
@@ -66,9 +66,9 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
             choice.flip);
     std::vector<float> plain(channels * height * width + 1, -99.0f);
     std::vector<float> fast(plain.size(), -99.0f);
-    const muster::detail::image_conversion how{from.shape, out, scale, shift};
-    muster::detail::convert_image(how, choice, from.bytes.data(), plain.data(), /*plainly=*/true);
-    muster::detail::convert_image(how, choice, from.bytes.data(), fast.data());
+    const muster::detail::image_conversion conversion{input.shape, out, scale, shift};
+    muster::detail::convert_image(conversion, choice, input.bytes.data(), plain.data(), /*plainly=*/true);
+    muster::detail::convert_image(conversion, choice, input.bytes.data(), fast.data());
     REQUIRE(plain.back() == -99.0f);
     REQUIRE(std::memcmp(plain.data(), fast.data(), plain.size() * sizeof(float)) == 0);
     std::size_t wrong = 0;
@@ -78,7 +78,7 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
           const int row = static_cast<int>(y), column = static_cast<int>(x);
           const int mirrored = choice.flip ? static_cast<int>(width) - 1 - column : column;
           float expected =
-              std::fma(static_cast<float>(from.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)),
+              std::fma(static_cast<float>(input.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)),
                        scale[c], shift[c]);
           if (row >= choice.top && row < choice.bottom && column >= choice.left && column < choice.end) expected = 0;
           const float value =
@@ -95,32 +95,32 @@ TEST_CASE("augmentation draws every place, both sides, and squares, from its str
   muster::image_augmentation augment({.pad = 4, .flip = true, .cutout = 8});
   (void)augment.output(schema({3, 32, 32}));
   muster::random_stream random(5);
-  const image from = random_image(random, 3, 32, 32, muster::image_layout::chw);
-  std::vector<float> to(3 * 32 * 32), again(to.size());
+  const image input = random_image(random, 3, 32, 32, muster::image_layout::chw);
+  std::vector<float> output(3 * 32 * 32), again(output.size());
   const auto bytes_of = [](std::vector<float>& values) { return std::as_writable_bytes(std::span(values)); };
-  std::vector<std::uint64_t> seen;
+  std::vector<std::uint64_t> digests;
   for (std::uint64_t id = 0; id < 400; ++id) {
-    muster::random_stream one(1, id), other(1, id);
-    augment(from.bytes, bytes_of(to), one);
-    augment(from.bytes, bytes_of(again), other);
-    REQUIRE(to == again);
-    seen.push_back(muster::digest().add(std::as_bytes(std::span(to))).value());
+    muster::random_stream draw(1, id), same_draw(1, id);
+    augment(input.bytes, bytes_of(output), draw);
+    augment(input.bytes, bytes_of(again), same_draw);
+    REQUIRE(output == again);
+    digests.push_back(muster::digest().add(std::as_bytes(std::span(output))).value());
   }
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  CHECK(seen.size() > 395);  // of 9 * 9 * 2 * 32 * 32 possible ones
+  std::sort(digests.begin(), digests.end());
+  digests.erase(std::unique(digests.begin(), digests.end()), digests.end());
+  CHECK(digests.size() > 395);  // of 9 * 9 * 2 * 32 * 32 possible choices
 
   muster::image_augmentation crop({.pad = 1, .flip = true});
   (void)crop.output(schema({3, 32, 32}));
-  seen.clear();
+  digests.clear();
   for (std::uint64_t id = 0; id < 600; ++id) {
-    muster::random_stream one(1, id);
-    crop(from.bytes, bytes_of(to), one);
-    seen.push_back(muster::digest().add(std::as_bytes(std::span(to))).value());
+    muster::random_stream draw(1, id);
+    crop(input.bytes, bytes_of(output), draw);
+    digests.push_back(muster::digest().add(std::as_bytes(std::span(output))).value());
   }
-  std::sort(seen.begin(), seen.end());
-  seen.erase(std::unique(seen.begin(), seen.end()), seen.end());
-  CHECK(seen.size() == 18);  // 3 * 3 places, 2 sides
+  std::sort(digests.begin(), digests.end());
+  digests.erase(std::unique(digests.begin(), digests.end()), digests.end());
+  CHECK(digests.size() == 18);  // 3 * 3 positions, with and without a flip
 }
 
 TEST_CASE("images are recognised by their shape, and what is none is refused") {
@@ -130,17 +130,17 @@ TEST_CASE("images are recognised by their shape, and what is none is refused") {
   CHECK(plain.output(schema({28, 20, 3})).fields[0].shape == std::vector<std::uint64_t>{28, 20, 3});
   muster::normalise planes({.output = muster::image_layout::chw});
   CHECK(planes.output(schema({28, 20, 3})).fields[0].shape == std::vector<std::uint64_t>{3, 28, 20});
-  CHECK_THROWS_WITH(plain.output(schema({5, 28, 20})), contains("cannot take records of"));
+  CHECK_THROWS_WITH(plain.output(schema({5, 28, 20})), contains("cannot read records of"));
   CHECK_THROWS_AS(plain.output(schema({3, 28, 20}, muster::dtype::float32)), muster::configuration_error);
   CHECK_THROWS_AS(plain.output({muster::record_form::bytes, {}, 0, {}}), muster::configuration_error);
 
   std::vector<std::byte> black(3 * 28 * 20), white(black.size(), std::byte{255});
-  std::vector<float> to(black.size());
+  std::vector<float> output(black.size());
   (void)plain.output(schema({3, 28, 20}));
-  plain(black, std::as_writable_bytes(std::span(to)));
-  CHECK(to[0] == -1.0f);
-  plain(white, std::as_writable_bytes(std::span(to)));
-  CHECK(to[7] == Approx(1.0));
+  plain(black, std::as_writable_bytes(std::span(output)));
+  CHECK(output[0] == -1.0f);
+  plain(white, std::as_writable_bytes(std::span(output)));
+  CHECK(output[7] == Approx(1.0));
   CHECK(plain.version() != planes.version());
   CHECK(plain.version() != muster::normalise().version());
 }

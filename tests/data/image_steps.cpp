@@ -25,9 +25,9 @@ muster::record_schema uint8_schema(std::vector<std::uint64_t> shape) {
 }
 
 std::vector<std::byte> random_bytes(muster::random_stream& random, std::size_t count) {
-  std::vector<std::byte> made(count);
-  for (auto& byte : made) byte = static_cast<std::byte>(random() & 0xff);
-  return made;
+  std::vector<std::byte> result(count);
+  for (auto& byte : result) byte = static_cast<std::byte>(random() & 0xff);
+  return result;
 }
 
 }  // namespace
@@ -41,20 +41,20 @@ TEST_CASE("images are resized bilinearly, in any layout") {
     const auto to_h = static_cast<std::uint32_t>(1 + random.below(30)),
                to_w = static_cast<std::uint32_t>(1 + random.below(30));
     const bool planes = channels == 1 || random.below(2) == 0;
-    const auto from = random_bytes(random, channels * h * w);
-    std::vector<std::byte> to(channels * to_h * to_w);
+    const auto input = random_bytes(random, channels * h * w);
+    std::vector<std::byte> output(channels * to_h * to_w);
     muster::resize_image step(to_h, to_w);
-    const auto made = step.output(planes ? uint8_schema({channels, h, w}) : uint8_schema({h, w, channels}));
-    CHECK(made.record_bytes() == to.size());
-    step(from, to);
+    const auto result = step.output(planes ? uint8_schema({channels, h, w}) : uint8_schema({h, w, channels}));
+    CHECK(result.record_bytes() == output.size());
+    step(input, output);
     double worst = 0;
     for (std::size_t c = 0; c < channels; ++c) {
       const auto at = [&](std::size_t y, std::size_t x, std::size_t height, std::size_t width) {
         return planes ? (c * height + y) * width + x : (y * width + x) * channels + c;
       };
-      const auto place = [](std::size_t k, std::size_t of, std::size_t size) {
+      const auto place = [](std::size_t k, std::size_t outputs, std::size_t size) {
         const auto side = static_cast<double>(size);
-        return std::clamp((static_cast<double>(k) + 0.5) * side / static_cast<double>(of) - 0.5, 0.0, side - 1);
+        return std::clamp((static_cast<double>(k) + 0.5) * side / static_cast<double>(outputs) - 0.5, 0.0, side - 1);
       };
       for (std::size_t y = 0; y < to_h; ++y) {
         for (std::size_t x = 0; x < to_w; ++x) {
@@ -62,27 +62,27 @@ TEST_CASE("images are resized bilinearly, in any layout") {
           const auto y0 = static_cast<std::size_t>(fy), x0 = static_cast<std::size_t>(fx);
           const double dy = fy - static_cast<double>(y0), dx = fx - static_cast<double>(x0);
           const auto value = [&](std::size_t row, std::size_t column) {
-            return static_cast<double>(from[at(std::min(row, h - 1), std::min(column, w - 1), h, w)]);
+            return static_cast<double>(input[at(std::min(row, h - 1), std::min(column, w - 1), h, w)]);
           };
           const double right = (value(y0, x0) * (1 - dx) + value(y0, x0 + 1) * dx) * (1 - dy) +
                                (value(y0 + 1, x0) * (1 - dx) + value(y0 + 1, x0 + 1) * dx) * dy;
-          worst = std::max(worst, std::abs(right - static_cast<double>(to[at(y, x, to_h, to_w)])));
+          worst = std::max(worst, std::abs(right - static_cast<double>(output[at(y, x, to_h, to_w)])));
         }
       }
     }
     CAPTURE(round, channels, h, w, to_h, to_w, planes);
-    CHECK(worst < 0.8);  // half of one, and what 1 / 2048 of a pixel makes of 255
+    CHECK(worst < 0.8);  // rounding by at most a half, and an error of the position by 1 / 2048 of a pixel
   }
 }
 
 TEST_CASE("images become grey by their luma") {
   muster::greyscale step;
   CHECK(step.output(uint8_schema({2, 1, 3})).fields[0].shape == std::vector<std::uint64_t>{2, 1});
-  std::vector<std::byte> to(2);
+  std::vector<std::byte> output(2);
   step(std::vector<std::byte>{std::byte{255}, std::byte{255}, std::byte{255}, std::byte{0}, std::byte{255},
                               std::byte{0}},
-       to);
-  CHECK(to == std::vector<std::byte>{std::byte{255}, std::byte{149}});
+       output);
+  CHECK(output == std::vector<std::byte>{std::byte{255}, std::byte{149}});
   CHECK_THROWS_AS(step.output(uint8_schema({28, 28})), muster::configuration_error);
 }
 
@@ -115,8 +115,8 @@ TEST_CASE("what was saved as text prepares the same bits as the steps that train
     muster::preparation by_hand(saved, source.schema());
     std::vector<float> all(a.values<float>().size());
     for (std::size_t k = 0; k < 40; ++k) {
-      const auto made = std::as_writable_bytes(std::span(all)).subspan(k * all.size() / 10, all.size() / 10);
-      by_hand(std::as_bytes(std::span(bytes)).subspan(k * 189, 189), made);
+      const auto result = std::as_writable_bytes(std::span(all)).subspan(k * all.size() / 10, all.size() / 10);
+      by_hand(std::as_bytes(std::span(bytes)).subspan(k * 189, 189), result);
     }
     CHECK(std::memcmp(a.values<float>().data(), all.data(), a.values<float>().size_bytes()) == 0);
   };
@@ -162,7 +162,7 @@ TEST_CASE("folders of images are read in the order of their names, with a number
   REQUIRE(bad.size() == 1);
   CHECK(bad[0].where.file == (folder / "") + "/n02/a.JPEG");
   CHECK_THROWS_AS(source.read(ids, {bytes, labels}), muster::data_error);
-  CHECK_THROWS_AS(muster::image_folder(folder / "n02"), muster::data_error);  // files, and no classes
+  CHECK_THROWS_AS(muster::image_folder(folder / "n02"), muster::data_error);  // the folder has files, but no classes
   CHECK_THROWS_AS(muster::image_folder(folder / "nowhere"), muster::data_error);
 }
 
@@ -170,16 +170,16 @@ TEST_CASE("folders of images are read in the order of their names, with a number
 
 namespace {
 
-/// A smooth image, as JPEG keeps it.
+/// Returns a smooth image, which JPEG preserves well.
 std::vector<std::byte> smooth_image(std::size_t height, std::size_t width) {
-  std::vector<std::byte> made;
+  std::vector<std::byte> result;
   for (std::size_t y = 0; y < height; ++y) {
     for (std::size_t x = 0; x < width; ++x) {
       for (const std::size_t value : {255 * x / width, 255 * y / height, 128 + 60 * (x + y) / (width + height)})
-        made.push_back(static_cast<std::byte>(value));
+        result.push_back(static_cast<std::byte>(value));
     }
   }
-  return made;
+  return result;
 }
 
 std::string encode(std::vector<std::byte> pixels, std::size_t height, std::size_t width, bool progressive) {
@@ -203,10 +203,10 @@ std::string encode(std::vector<std::byte> pixels, std::size_t height, std::size_
     jpeg_write_scanlines(&info, &row, 1);
   }
   jpeg_finish_compress(&info);
-  std::string made(reinterpret_cast<const char*>(memory), size);
+  std::string result(reinterpret_cast<const char*>(memory), size);
   jpeg_destroy_compress(&info);
   std::free(memory);
-  return made;
+  return result;
 }
 
 double largest_difference(const std::vector<std::byte>& a, const std::vector<std::byte>& b) {
@@ -229,10 +229,10 @@ TEST_CASE("a JPEG is decoded at its own size, or smaller ones, near to what it w
       const auto h = static_cast<std::uint32_t>(height) / parts, w = static_cast<std::uint32_t>(width) / parts;
       muster::decode_jpeg step({.height = h, .width = w, .resize = 0});
       (void)step.output(bytes_schema);
-      std::vector<std::byte> made(3 * h * w);
-      step(std::as_bytes(std::span(jpeg)), made);
+      std::vector<std::byte> result(3 * h * w);
+      step(std::as_bytes(std::span(jpeg)), result);
       CAPTURE(progressive, parts);
-      CHECK(largest_difference(made, smooth_image(h, w)) <= 10);
+      CHECK(largest_difference(result, smooth_image(h, w)) <= 10);
     }
   }
 }
@@ -243,12 +243,12 @@ TEST_CASE("random windows of a JPEG lie within it and depend on the stream alone
   const muster::random_jpeg_crop step({.height = 32, .width = 32});
   bool mirrored = false, plain = false;
   for (std::uint64_t k = 0; k < 60; ++k) {
-    muster::random_stream one(k), same(k);
+    muster::random_stream random_a(k), random_b(k);
     std::vector<std::byte> a(3 * 32 * 32), b(a.size());
-    step(std::as_bytes(std::span(jpeg)), a, one);
-    step(std::as_bytes(std::span(jpeg)), b, same);
+    step(std::as_bytes(std::span(jpeg)), a, random_a);
+    step(std::as_bytes(std::span(jpeg)), b, random_b);
     CHECK(a == b);
-    // Red grows from left to right, unless it is mirrored; green grows downwards.
+    // Red increases from left to right, unless the image is mirrored. Green increases downwards.
     CHECK(a[31 * 32 * 3 + 1] >= a[1]);
     (a[31 * 3] > a[0] ? plain : mirrored) = true;
   }
@@ -265,9 +265,9 @@ TEST_CASE("a JPEG that is cut anywhere is a bad record with its file and byte") 
     return muster::open_source("images:" + (folder / "")) | muster::batch(3) |
            muster::map(muster::decode_jpeg({.height = 8, .width = 8}));
   };
-  for (const auto* whole : {&jpeg, &scans}) {
-    for (std::size_t cut = 0; cut < whole->size(); cut += 1 + cut / 20) {
-      const auto path = folder.write("class/cut.jpg", std::string_view(*whole).substr(0, cut));
+  for (const auto* file : {&jpeg, &scans}) {
+    for (std::size_t cut = 0; cut < file->size(); cut += 1 + cut / 20) {
+      const auto path = folder.write("class/cut.jpg", std::string_view(*file).substr(0, cut));
       auto strict = pipeline();
       try {
         (void)strict.next({0, 1});
@@ -286,10 +286,10 @@ TEST_CASE("a JPEG that is cut anywhere is a bad record with its file and byte") 
 
 TEST_CASE("an image of another format is called by its format, whatever its name") {
   const muster::decode_jpeg step({.height = 8, .width = 8});
-  std::vector<std::byte> made(3 * 8 * 8);
+  std::vector<std::byte> result(3 * 8 * 8);
   const auto refusal = [&](const std::string& bytes) -> std::string {
     try {
-      step(std::as_bytes(std::span(bytes)), made);
+      step(std::as_bytes(std::span(bytes)), result);
     } catch (const muster::data_error& error) {
       return error.problem();
     }

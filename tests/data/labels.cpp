@@ -1,4 +1,5 @@
-// Labels of every source: a label is never made up, rounded or cut, and a record without a usable label is bad.
+// Tests of the labels of every source. A label is never invented, rounded or truncated, and a record without a valid
+// label is bad.
 #include <muster/data/open.hpp>
 
 #include <cmath>
@@ -104,7 +105,7 @@ TEST_CASE("labels of binary arrays are kept exactly, or their records are bad") 
   std::vector<float> labels(3);
   CHECK_THROWS_WITH(source.read(std::vector<muster::sample_id>{0, 1, 2}, {{}, labels}),
                     contains("y.npy: byte ") && contains("label 16777217 of record 1"));
-  // The same record is bad without labels and by views.
+  // The same record is bad if it is read without labels, and if it is read by a view.
   check_source(source,
                {{bytes_of(std::span<const float>({5.0f})), {1}},
                 {std::vector<std::byte>(4), {0}, true},
@@ -220,11 +221,11 @@ TEST_CASE("numbers beyond float32 are no features, and say so with their record"
   for (const double value : {1e300, -1e39, double{infinite}}) {
     const std::string source = with("<f8", value);
     CHECK_THROWS_WITH(muster::open_dataset(source), contains("x.npy, record 1: has the number ") && contains("values"));
-    const auto kept = muster::open_dataset(source, {.keep_bad_records = true});
-    REQUIRE(kept.bad().size() == 1);
-    CHECK(kept.bad()[0].id == 1);
-    CHECK(kept.row(1)[0] == 0);
-    CHECK(kept.row(2)[1] == 6);
+    const auto data = muster::open_dataset(source, {.keep_bad_records = true});
+    REQUIRE(data.bad().size() == 1);
+    CHECK(data.bad()[0].id == 1);
+    CHECK(data.row(1)[0] == 0);
+    CHECK(data.row(2)[1] == 6);
     const auto found = muster::statistics(muster::open_source(source));
     CHECK(found.records == 2);
     CHECK(found.left_out == 1);

@@ -14,7 +14,7 @@ namespace {
 
 thread_local std::size_t allocations = 0;
 
-// A source of ids alone: what a loader needs to know of one.
+// A source whose records are only ids: the part of a source that a loader requires.
 struct numbers {
   std::uint64_t count;
   std::uint64_t size() const { return count; }
@@ -35,7 +35,7 @@ ids all(std::uint64_t count) {
   return list;
 }
 
-// What all ranks of a world get for the batch at the cursor, in the order of the ranks.
+// Returns the samples that all ranks of a world receive for the batch at the cursor, in the order of the ranks.
 template <class Loader>
 ids whole_batch(Loader& loader, int world) {
   ids list;
@@ -60,13 +60,14 @@ ids rest_of_epoch(Loader& loader, int world) {
 
 }  // namespace
 
-// Every allocation of this program is counted.
+// Counts every allocation in this program.
 void* operator new(std::size_t size) {
   ++allocations;
   if (void* memory = std::malloc(size == 0 ? 1 : size)) return memory;
   throw std::bad_alloc();
 }
-void* operator new(std::size_t size, const std::nothrow_t&) noexcept {  // a sanitizer has one of its own otherwise
+// Without this overload a sanitizer's own operator would be used.
+void* operator new(std::size_t size, const std::nothrow_t&) noexcept {
   ++allocations;
   return std::malloc(size == 0 ? 1 : size);
 }
@@ -131,11 +132,11 @@ TEST_CASE("worlds that change at any step lose nothing and repeat nothing") {
       int world = 1;
       while (loader.next({0, world})) {
         if (random.below(3) == 0) world = 1 + static_cast<int>(random.below(9));
-        if (random.below(5) == 0) {  // a step that fails: some ranks had their part, nothing is committed
+        if (random.below(5) == 0) {  // a failed step: some ranks took their part, and nothing is committed
           (void)loader.next({static_cast<int>(random.below(static_cast<std::uint64_t>(world))), world});
           continue;
         }
-        if (random.below(5) == 0) {  // a rank that joins has nothing but the cursor
+        if (random.below(5) == 0) {  // a joining rank has only the cursor
           auto joined = make();
           joined.open(loader.cursor());
           loader = std::move(joined);
@@ -162,17 +163,17 @@ TEST_CASE("batches of each rank: a step takes as many as there are ranks, and ev
       const std::uint64_t end = drop_last ? count - count % size : count;
       ids used;
       for (int world = 1; loader.cursor().position < end; world = 1 + static_cast<int>(random.below(9))) {
-        (void)loader.next({0, 1 + static_cast<int>(random.below(9))});  // of a step that fails
-        const std::uint64_t wanted = std::min(size * static_cast<std::uint64_t>(world), end - used.size());
+        (void)loader.next({0, 1 + static_cast<int>(random.below(9))});  // a batch of a step that fails
+        const std::uint64_t expected = std::min(size * static_cast<std::uint64_t>(world), end - used.size());
         ids step;
         for (int rank = 0; rank < world; ++rank) {
           const auto part = loader.next({rank, world});
-          REQUIRE(part.global_size == wanted);
+          REQUIRE(part.global_size == expected);
           REQUIRE(part.samples.size() <= size);
-          if (wanted == size * static_cast<std::uint64_t>(world)) REQUIRE(part.samples.size() == size);
+          if (expected == size * static_cast<std::uint64_t>(world)) REQUIRE(part.samples.size() == size);
           step.insert(step.end(), part.samples.begin(), part.samples.end());
         }
-        REQUIRE(step.size() == wanted);
+        REQUIRE(step.size() == expected);
         used.insert(used.end(), step.begin(), step.end());
         loader.commit();
         REQUIRE(loader.cursor().position == used.size());
@@ -193,7 +194,7 @@ TEST_CASE("batches of each rank: a step takes as many as there are ranks, and ev
 TEST_CASE("going on from a cursor is going on") {
   const auto make = [] { return numbers{997} | muster::shuffle(11) | muster::batch(30); };
   auto loader = make();
-  for (int step = 0; step < 80; ++step) {  // through three epochs
+  for (int step = 0; step < 80; ++step) {  // three epochs
     if (!loader.next({})) loader.next_epoch();
     auto resumed = make();
     resumed.open(loader.cursor());
@@ -211,8 +212,8 @@ TEST_CASE("a cursor of something else is refused, and the loader stays where it 
   auto loader = numbers{100} | muster::shuffle(1) | muster::batch(10);
   loader.commit();
   const muster::cursor before = loader.cursor();
-  const auto refuses = [&](const muster::cursor& there, const std::string& text) {
-    CHECK_THROWS_WITH(loader.open(there), contains(text));
+  const auto refuses = [&](const muster::cursor& saved, const std::string& text) {
+    CHECK_THROWS_WITH(loader.open(saved), contains(text));
     CHECK(loader.cursor() == before);
   };
   refuses((numbers{99} | muster::shuffle(1) | muster::batch(10)).cursor(), "the number of samples is 99 there and 100");
@@ -266,7 +267,7 @@ TEST_CASE("the cursor of a loader moves it, also once it is elsewhere") {
 
 TEST_CASE("a loader allocates nothing on its way through the epochs") {
   auto loader = numbers{10007} | muster::shuffle(3) | muster::batch(100);
-  (void)loader.next({});  // makes the first order
+  (void)loader.next({});  // computes the first order
   const std::size_t before = allocations;
   std::uint64_t sum = 0;
   for (; loader.epoch() < 3; loader.next_epoch()) {

@@ -8,9 +8,9 @@
 
 namespace {
 
-// A batch of so many samples with labels, of one size each or of any.
-struct made {
-  made(std::size_t n, bool fixed, muster::random_stream& draw) : ids(n), labels(2 * n) {
+// A batch of n samples with labels. All samples have one size if `fixed`, and random sizes otherwise.
+struct test_batch {
+  test_batch(std::size_t n, bool fixed, muster::random_stream& draw) : ids(n), labels(2 * n) {
     std::iota(ids.begin(), ids.end(), 10u);
     std::iota(labels.begin(), labels.end(), 0.0f);
     if (!fixed) offsets.push_back(0);
@@ -36,7 +36,7 @@ TEST_CASE("the micro-batches of a batch are its samples, in order, each with wha
   for (int trial = 0; trial < 300; ++trial) {
     const auto n = static_cast<std::size_t>(draw.below(20));
     const bool fixed = draw.below(2) == 0;
-    const made all(n, fixed, draw);
+    const test_batch all(n, fixed, draw);
     const auto batch = all.view();
     const int count = 1 + static_cast<int>(draw.below(6));
     CAPTURE(n, fixed, count);
@@ -50,9 +50,9 @@ TEST_CASE("the micro-batches of a batch are its samples, in order, each with wha
       for (std::size_t i = 0; i < part.samples.size(); ++i, ++at) {
         REQUIRE(part.samples[i] == batch.samples[at]);
         REQUIRE(part.labels[2 * i + 1] == batch.labels[2 * at + 1]);
-        const auto record = part.record(i), whole = batch.record(at);
-        REQUIRE(record.data() == whole.data());
-        REQUIRE(record.size() == whole.size());
+        const auto record = part.record(i), expected = batch.record(at);
+        REQUIRE(record.data() == expected.data());
+        REQUIRE(record.size() == expected.size());
       }
     }
     CHECK(at == n);

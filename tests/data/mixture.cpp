@@ -1,4 +1,4 @@
-// Mixtures: each source with its proportion of every batch.
+// Tests of mixtures: each source has its proportion of every batch.
 #include <muster/data/mixture.hpp>
 
 #include <cmath>
@@ -18,11 +18,11 @@
 
 namespace {
 
-// Rows of their number and `of`, labelled with `of`.
-muster::any_record_source table(std::size_t rows, int of) {
+// Returns a table whose rows have the row's number and `part`. The label is `part`.
+muster::any_record_source table(std::size_t rows, int part) {
   std::string text;
-  for (std::size_t k = 0; k < rows; ++k) text += std::to_string(k) + "," + std::to_string(of) + "\n";
-  return muster::parse_csv(text, "table " + std::to_string(of), {.label = "1"});
+  for (std::size_t k = 0; k < rows; ++k) text += std::to_string(k) + "," + std::to_string(part) + "\n";
+  return muster::parse_csv(text, "table " + std::to_string(part), {.label = "1"});
 }
 
 muster::any_record_source mix(const std::vector<std::size_t>& rows, const std::vector<double>& weights) {
@@ -37,16 +37,16 @@ struct drawn {
   friend bool operator==(const drawn&, const drawn&) = default;
 };
 
-// What all ranks of a world see in a batch, in the order of the global batch.
+// Returns the samples that all ranks of a world receive in a batch, in the order of the global batch.
 std::vector<drawn> batch_of_world(muster::loader& loader, int world) {
-  std::vector<drawn> seen;
+  std::vector<drawn> samples;
   for (int rank = 0; rank < world; ++rank) {
     const auto batch = loader.next({rank, world});
     const auto values = batch.values<float>();
     for (std::size_t k = 0; k < batch.samples.size(); ++k)
-      seen.push_back({static_cast<std::size_t>(batch.labels[k]), static_cast<std::size_t>(values[k])});
+      samples.push_back({static_cast<std::size_t>(batch.labels[k]), static_cast<std::size_t>(values[k])});
   }
-  return seen;
+  return samples;
 }
 
 }  // namespace
@@ -67,8 +67,8 @@ TEST_CASE("up to any position each source is near its proportion, and exact wher
     std::vector<std::size_t> counts(rows.size());
     std::size_t position = 0;
     while (next.next({})) {
-      for (const drawn& one : batch_of_world(next, 1)) {
-        ++counts[one.part];
+      for (const drawn& sample : batch_of_world(next, 1)) {
+        ++counts[sample.part];
         ++position;
         bool all_whole = true;
         for (const double weight : weights) {
@@ -93,7 +93,7 @@ TEST_CASE("a batch that has all proportions has exactly these, every time") {
   for (; loader.epoch() < 3; loader.next_epoch()) {
     while (loader.next({}).global_size == 20) {
       std::map<std::size_t, int> counts;
-      for (const drawn& one : batch_of_world(loader, 3)) ++counts[one.part];
+      for (const drawn& sample : batch_of_world(loader, 3)) ++counts[sample.part];
       REQUIRE(counts == std::map<std::size_t, int>{{0, 14}, {1, 6}});
       loader.commit();
     }
@@ -108,21 +108,22 @@ TEST_CASE("a source of a mixture is used up before any of its records is used ag
     auto loader = order == muster::sample_order::sequential
                       ? source | muster::batch(13)
                       : source | muster::shuffle(2, {.order = order, .block = 4, .window = 3}) | muster::batch(13);
-    std::vector<std::vector<std::size_t>> seen(3);
+    std::vector<std::vector<std::size_t>> rows_of_part(3);
     for (; loader.epoch() < 5; loader.next_epoch()) {
       while (loader.next({})) {
-        for (const drawn& one : batch_of_world(loader, 2)) seen[one.part].push_back(one.row);
+        for (const drawn& sample : batch_of_world(loader, 2)) rows_of_part[sample.part].push_back(sample.row);
         loader.commit();
       }
     }
     for (std::size_t part = 0; part < rows.size(); ++part) {
-      for (std::size_t first = 0; first + rows[part] <= seen[part].size(); first += rows[part]) {
+      for (std::size_t first = 0; first + rows[part] <= rows_of_part[part].size(); first += rows[part]) {
         std::vector<bool> used(rows[part]);
-        for (std::size_t k = first; k < first + rows[part]; ++k) used[seen[part][k]] = true;
+        for (std::size_t k = first; k < first + rows[part]; ++k) used[rows_of_part[part][k]] = true;
         REQUIRE(std::ranges::count(used, true) == static_cast<std::ptrdiff_t>(rows[part]));
       }
-      if (order != muster::sample_order::sequential && part == 0)  // shuffled anew
-        CHECK_FALSE(std::equal(seen[part].begin(), seen[part].begin() + 40, seen[part].begin() + 40));
+      if (order != muster::sample_order::sequential && part == 0)  // a new shuffle for each pass
+        CHECK_FALSE(
+            std::equal(rows_of_part[part].begin(), rows_of_part[part].begin() + 40, rows_of_part[part].begin() + 40));
     }
   }
 }
@@ -151,28 +152,29 @@ TEST_CASE("what a mixture gives does not depend on world, prefetching or where i
       resumed.commit();
     }
   }
-  auto other = mix({64, 31, 5}, {0.5, 0.2, 0.3}) | muster::shuffle(8) | muster::batch(12);
-  CHECK_THROWS_AS(other.open(places[0]), muster::configuration_error);  // the proportions are a part of the data
+  auto second = mix({64, 31, 5}, {0.5, 0.2, 0.3}) | muster::shuffle(8) | muster::batch(12);
+  // The proportions are part of the data's identity.
+  CHECK_THROWS_AS(second.open(places[0]), muster::configuration_error);
 }
 
 TEST_CASE("a mixture is a source like others, of records of any form, bad ones too") {
   const muster::any_record_source sparse = muster::parse_libsvm(
       "1 1:1 3:2\n2\nx 1:1\n3 2:4\n", "a", {.layout = muster::layout::sparse, .keep_bad_records = true});
-  const muster::any_record_source other =
+  const muster::any_record_source second =
       muster::parse_libsvm("5 3:1\n6 1:7 2:8\n", "b", {.layout = muster::layout::sparse});
-  const muster::any_record_source mixed = muster::mixture({{sparse, 1}, {other, 2}});
+  const muster::any_record_source mixed = muster::mixture({{sparse, 1}, {second, 2}});
   std::vector<expected_record> expected;
-  for (const auto* source : {&sparse, &other}) {
+  for (const auto* source : {&sparse, &second}) {
     for (muster::sample_id id = 0; id < source->size(); ++id) {
-      expected_record one;
+      expected_record record;
       std::uint64_t size = 0;
       source->sizes({&id, 1}, {&size, 1});
-      one.bytes.resize(size);
-      one.labels.resize(1);
+      record.bytes.resize(size);
+      record.labels.resize(1);
       std::vector<muster::bad_record> bad;
-      source->read({&id, 1}, {one.bytes, one.labels}, &bad);
-      one.bad = !bad.empty();
-      expected.push_back(one);
+      source->read({&id, 1}, {record.bytes, record.labels}, &bad);
+      record.bad = !bad.empty();
+      expected.push_back(record);
     }
   }
   check_source(mixed, expected, 4);

@@ -1,4 +1,4 @@
-// The fuzzers' checks on inputs of fixed seeds, for every compiler and every run of the tests.
+// The checks of the fuzzers on inputs from fixed seeds, so that every compiler and every run of the tests has them.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -32,7 +32,7 @@ const std::vector<std::string> csv_seeds = {
     "\xef\xbb\xbfp;q;r\n1;2;3\n", "1 2 3\n4 5 6\n",    "\"a\nb\",c\n1,2\n\"3\",4\n",
 };
 
-// Pieces of text that mean something to a reader.
+// Pieces of text with a meaning for a reader.
 const std::vector<std::string> libsvm_words = {
     ":", "#", "\n", "\r\n", " ",          "\t",       "1:1", " 2:2", "nan",   "-inf",  "1e99", "qid",  "0:1", "+",
     "-", ".", "e",  "\0",   "4294967296", "99999999", "1:",  "::",   "\n\n1", "1e-99", "# :",  "-0.0", "\xff"};
@@ -96,7 +96,7 @@ outcome try_mutations(const std::function<bool(const std::string&)>& check, cons
 
 TEST_CASE("no bytes make the LIBSVM reader crash, and what it rejects it locates") {
   const auto found = try_mutations(fuzz::check_libsvm, libsvm_seeds, libsvm_words, 6000, "0123456789:. \n#-+e");
-  CHECK(found.accepted > 300);  // else the mutations are too rough to get anywhere
+  CHECK(found.accepted > 300);  // otherwise the mutations are too coarse to reach deep code
   CHECK(found.rejected > 300);
 }
 
@@ -117,7 +117,7 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   CHECK(npy.rejected > 1000);
   const auto tfrecord = try_mutations(fuzz::check_tfrecord, {frame("") + frame("abc") + frame(std::string(300, 'x'))},
                                       {frame("y"), frame("")}, 3000);
-  CHECK(tfrecord.accepted > 100);  // payloads are looked at when they are read
+  CHECK(tfrecord.accepted > 100);  // payloads are checked only when they are read
   CHECK(tfrecord.rejected > 1000);
   const std::string message =
       example(entry("a", floats({1, 2})) + entry("b", whole_numbers({1, 300})) + entry("d", whole_numbers({5})) +
@@ -126,8 +126,8 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
   CHECK(messages.accepted > 30);
   CHECK(messages.rejected > 500);
   const temporary_folder folder;
-  muster::detail::manifest_file made(muster::detail::path_of_manifest(folder / ""), true);
-  for (std::uint64_t k = 0; k < 3; ++k) made.append(std::vector<muster::manifest_entry>{{"file", k, k, k}});
+  muster::detail::manifest_file file(muster::detail::path_of_manifest(folder / ""), true);
+  for (std::uint64_t k = 0; k < 3; ++k) file.append(std::vector<muster::manifest_entry>{{"file", k, k, k}});
   CHECK(try_mutations(fuzz::check_statistics,
                       {R"({"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],)"
                        R"("histogram":[[0.0,1],[1.0,1]]})"},
@@ -148,7 +148,7 @@ TEST_CASE("no bytes make the reader of records crash, not even with checksums th
   }
   int made_right = 0;
   const auto check = [&](std::string text) {
-    // Now and then the checksums of footer and tables are made to fit, so that more is looked at.
+    // Sometimes the checksums of footer and tables are corrected, so that later checks are reached.
     if (text.size() > 4096 + 64 && random.below(4) != 0) {
       const std::size_t footer = text.size() - 64;
       const auto crc_of = [&](std::size_t first, std::size_t last) {

@@ -101,18 +101,18 @@ TEST_CASE("every source of the table is known") {
 }
 
 TEST_CASE("a registered source is opened by its scheme, as records or as samples") {
-  muster::register_source({"count", "NUMBER", "from=N", "so many whole numbers"},
-                          [](muster::spec_reader& from, const muster::read_options& options) -> muster::opened_source {
-                            const auto size = from.read_whole("number", from.value("number"), 1, 100);
-                            auto made = muster::dataset_builder::dense(from.text(), size, 1 + options.min_features);
-                            for (std::size_t i = 0; i < size; ++i)
-                              made.labels()[i] = static_cast<float>(i + from.whole_of("from", 0));
-                            return made.finish();
-                          });
+  muster::register_source(
+      {"count", "NUMBER", "from=N", "so many whole numbers"},
+      [](muster::spec_reader& reader, const muster::read_options& options) -> muster::opened_source {
+        const auto size = reader.read_whole("number", reader.value("number"), 1, 100);
+        auto builder = muster::dataset_builder::dense(reader.text(), size, 1 + options.min_features);
+        for (std::size_t i = 0; i < size; ++i) builder.labels()[i] = static_cast<float>(i + reader.whole_of("from", 0));
+        return builder.finish();
+      });
   muster::register_source(
       {"ids", "NUMBER", "", "their own ids"},
-      [](muster::spec_reader& from, const muster::read_options&) -> muster::opened_source {
-        return test_records({.size = from.read_whole("number", from.value("number"), 1, 100), .shape = {2}});
+      [](muster::spec_reader& reader, const muster::read_options&) -> muster::opened_source {
+        return test_records({.size = reader.read_whole("number", reader.value("number"), 1, 100), .shape = {2}});
       });
   const auto samples = muster::open_dataset("count:5?from=3", {.min_features = 2});
   CHECK(samples.size() == 5);
@@ -131,8 +131,8 @@ TEST_CASE("a registered source is opened by its scheme, as records or as samples
   const auto open = [](muster::spec_reader&, const muster::read_options&) -> muster::opened_source {
     return test_records({});
   };
-  for (const char* const taken : {"count", "csv", "", "Count", "a:b"})
-    CHECK_THROWS_WITH(muster::register_source({taken, "", "", ""}, open), contains("cannot be registered"));
+  for (const char* const name : {"count", "csv", "", "Count", "a:b"})
+    CHECK_THROWS_WITH(muster::register_source({name, "", "", ""}, open), contains("cannot be registered"));
   CHECK_THROWS_AS(muster::register_source({"nothing", "", "", ""}, nullptr), muster::configuration_error);
 }
 
@@ -143,7 +143,7 @@ TEST_CASE("options are taken, and what is no option is part of the path or refus
       muster::open_dataset("csv:" + table + "?delimiter=semicolon&label=b&missing=zero&bad=keep&features=3");
   CHECK(read.size() == 2);
   CHECK(read.features() == 3);
-  CHECK(read.bad().size() == 2);  // `missing` is of features: a label is there, or the row is bad
+  CHECK(read.bad().size() == 2);  // `missing` applies to features: a row without label is bad
   CHECK(muster::open_dataset("csv:" + table + "?delimiter=%3b&label=1&missing=nan&bad=keep").label(1) == 0);
   CHECK_THROWS_WITH(muster::open_dataset("csv:" + table + "?lable=b"), contains("did you mean 'label'?"));
   CHECK_THROWS_WITH(muster::open_dataset("csv:" + table + "?header=2"),
@@ -152,11 +152,12 @@ TEST_CASE("options are taken, and what is no option is part of the path or refus
   CHECK_THROWS_WITH(muster::open_dataset("idx:a,b,c"), contains("a comma in a path is %2C"));
   CHECK_THROWS_WITH(muster::open_dataset("npy:" + table + "?a=b"), contains("('a' is one too many: it takes no keys)"));
   CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features=-1"), contains("is not a whole number"));
-  CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features"), contains("table?features"));  // a path
+  // Text without '=' is not an option, but part of a path.
+  CHECK_THROWS_WITH(muster::open_dataset("libsvm:" + table + "?features"), contains("table?features"));
   CHECK(muster::open_dataset("libsvm:" + folder.write("what?", "1 2:3\n")).size() == 1);
 
   const std::string raw = folder.write("raw,1", "\1abcd\2efgh");
-  CHECK_THROWS_AS(muster::open_source("raw:" + raw + "?shape=2x2"), muster::data_error);  // two that are not there
+  CHECK_THROWS_AS(muster::open_source("raw:" + raw + "?shape=2x2"), muster::data_error);  // two files that do not exist
   const std::string escaped = (folder / "raw") + "%2C1";
   const auto source = muster::open_source("raw:" + escaped + "," + escaped + "?shape=2x2&offset=1&label=uint8@0");
   CHECK(source.size() == 4);
@@ -212,7 +213,8 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
     const auto bytes = std::as_bytes(std::span(entries));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
-  // One and a half entries: where each is counted as one, 256 have more bytes than there is room for.
+  // A record with one and a half entries. If each record were counted as one entry, 256 records would exceed their
+  // memory.
   const auto cut = open("cut", std::vector(256, std::vector<std::byte>(12)));
   for (const bool keep : {false, true}) {
     CHECK_THROWS_AS(muster::load(cut, {.keep_bad_records = keep}), muster::data_error);
@@ -227,13 +229,13 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
         open("wrong" + std::to_string(k), {record_of({{0, 2}, {9, 2}}), record_of(wrong[k]), record_of({{4, 8}})});
     CHECK_THROWS_AS(muster::load(source), muster::data_error);
     CHECK_THROWS_WITH(muster::load(source), contains("record 1: has indices"));
-    const auto kept = muster::load(source, {.keep_bad_records = true});
-    REQUIRE(kept.bad().size() == 1);
-    CHECK(kept.bad().front().id == 1);
-    CHECK(kept.label(0) == 1);
-    CHECK(kept.label(1) == 0);
-    CHECK(kept.sparse(2).values.front() == 8);
-    for (const float value : kept.sparse(1).values) CHECK(value == 0);
+    const auto data = muster::load(source, {.keep_bad_records = true});
+    REQUIRE(data.bad().size() == 1);
+    CHECK(data.bad().front().id == 1);
+    CHECK(data.label(0) == 1);
+    CHECK(data.label(1) == 0);
+    CHECK(data.sparse(2).values.front() == 8);
+    for (const float value : data.sparse(1).values) CHECK(value == 0);
     const auto found = muster::statistics(source);
     CHECK(found.records == 2);
     CHECK(found.left_out == 1);
@@ -242,7 +244,7 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
     CHECK(found.columns[4].greatest == 8);
     CHECK(found.columns[7].greatest == 0);
   }
-  // More entries than there are features: as zeros they would have no indices.
+  // More entries than features. If they were stored as zeros, they would have no indices.
   const auto many = open("many", {record_of(std::vector<muster::sparse_entry>(11, {3, 5}))});
   CHECK_THROWS_AS(muster::load(many, {.keep_bad_records = true}), muster::data_error);
   CHECK_THROWS_AS(muster::statistics(many), muster::data_error);

@@ -28,7 +28,7 @@ TEST_CASE("of several failures the one of the lowest task comes out, though it c
   const auto body = [&](std::size_t task) {
     if (task == 0) {
       while (!second_failed) std::this_thread::yield();
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other failure is well noted
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // so that the other failure is recorded first
     } else if (task == 1) {
       second_failed = true;
     } else {

@@ -1,4 +1,4 @@
-// Pipelines of records: what is in batches, in which memory, and what is told when something is wrong.
+// Tests of record pipelines: the contents and memory of batches, and the errors that are reported.
 #include <muster/data/pipeline.hpp>
 
 #include <algorithm>
@@ -123,7 +123,7 @@ TEST_CASE("the memory of a batch is not used again while a step still writes the
   const auto copy_slowly = [&](std::span<const std::uint8_t> in, std::span<std::uint8_t> out) {
     std::ranges::copy(in, out.begin());
     std::unique_lock lock(mutex);
-    if (in[0] == first_of(35)) {  // of the batch that the caller wants next
+    if (in[0] == first_of(35)) {  // a record of the caller's next batch
       was_early = is_slow && !has_ended;
       changed.notify_all();
     }
@@ -136,14 +136,14 @@ TEST_CASE("the memory of a batch is not used again while a step still writes the
   };
   const auto step = muster::each<std::uint8_t, std::uint8_t>({16}, copy_slowly);
   auto loader = data | muster::batch(10) | muster::map(step) | muster::prefetch({.batches = 1, .threads = 1});
-  auto there = loader.cursor();
-  there.position = 30;
-  (void)loader.next({});  // the thread makes the batch of record 15
+  auto saved = loader.cursor();
+  saved.position = 30;
+  (void)loader.next({});  // the thread prepares the batch of record 15
   {
     std::unique_lock lock(mutex);
     changed.wait(lock, [&] { return is_slow; });
   }
-  loader.open(there);
+  loader.open(saved);
   const auto batch = loader.next({});
   CHECK_FALSE(was_early);
   for (std::size_t i = 0; i < 10; ++i) CHECK(std::ranges::equal(batch.record(i), data.view(30 + i)));
@@ -153,7 +153,7 @@ TEST_CASE("memory for batches ahead is bounded") {
   auto data = small(1000);
   auto loader = data | muster::batch(100) | muster::prefetch({.batches = 9, .threads = 0, .bytes = 2 * 1600});
   (void)loader.next({});
-  CHECK(data.reads() == 100);  // no thread: nothing is made before it is waited for
+  CHECK(data.reads() == 100);  // without a thread no batch is prepared in advance
   std::set<const std::byte*> buffers;
   while (auto batch = loader.next({})) {
     buffers.insert(batch.bytes.data());
@@ -177,7 +177,7 @@ TEST_CASE("an epoch that is not full is left out only on request") {
     CHECK(steps == 10);
     CHECK_THROWS_AS(loader.commit(), muster::configuration_error);
   }
-  CHECK(used.size() > 100);  // other ones in the other epoch
+  CHECK(used.size() > 100);  // the second epoch has other records
 }
 
 TEST_CASE("ranks without samples get a batch of none, with the count of all") {
@@ -235,22 +235,22 @@ TEST_CASE("bad records are left out up to the limit, and counted once") {
       }(),
       muster::data_error);
   CHECK_THROWS_AS(strict.next({}), muster::data_error);
-  // A map may find records bad, too.
+  // A map may also report bad records.
   auto picky = muster::each<std::uint8_t, float>({1}, [](std::span<const std::uint8_t> in, std::span<float> out) {
     if (in[0] % 16 == 0) throw muster::data_error({"test"}, "is too dark");
     out[0] = static_cast<float>(in[0]);
   });
   auto mapped = small(50) | muster::batch(8) | muster::map(picky) |
                 muster::on_bad_records({.policy = muster::bad_record_policy::skip});
-  std::uint64_t kept = 0, left_out = 0;
+  std::uint64_t used_samples = 0, left_out = 0;
   while (const auto batch = mapped.next({})) {
     for (const float value : batch.values<float>()) REQUIRE(static_cast<int>(value) % 16 != 0);
     REQUIRE(batch.values<float>().size() == batch.samples.size());
-    kept += batch.samples.size();
+    used_samples += batch.samples.size();
     left_out += batch.left_out;
     mapped.commit();
   }
-  CHECK(kept + left_out == 50);
+  CHECK(used_samples + left_out == 50);
   CHECK(left_out == mapped.bad_records().count());
   CHECK(left_out > 0);
 }
@@ -292,12 +292,12 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
     }
     int waits = 0;
     std::uint64_t bytes = 0;
-  } heard;
-  const muster::scoped_event_sink installed(heard);
+  } wait_events;
+  const muster::scoped_event_sink installed(wait_events);
   auto loader = small(50) | muster::batch(10) | muster::prefetch(2);
   while (loader.next({})) loader.commit();
-  CHECK(heard.waits == 5);
-  CHECK(heard.bytes == 50 * 16);
+  CHECK(wait_events.waits == 5);
+  CHECK(wait_events.bytes == 50 * 16);
 
   struct cache_sink final : muster::event_sink {
     void record(const muster::event& event) noexcept override {
@@ -305,18 +305,18 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
       if (event.what == muster::activity::cache_miss) misses += event.bytes;
     }
     std::uint64_t hits = 0, misses = 0;
-  } told;
-  const muster::scoped_event_sink also(told);
+  } cache_events;
+  const muster::scoped_event_sink also(cache_events);
   auto cached = small(50) | muster::batch(10) | muster::cache(muster::in_memory);
   for (; cached.epoch() < 3; cached.next_epoch()) {
     while (cached.next({})) cached.commit();
   }
-  CHECK(told.misses == 50 * 16);
-  CHECK(told.hits == 2 * 50 * 16);
-  cached.next_epoch(small(70));  // another cache, which is told of from its start
+  CHECK(cache_events.misses == 50 * 16);
+  CHECK(cache_events.hits == 2 * 50 * 16);
+  cached.next_epoch(small(70));  // a new cache, whose events are reported from its start
   while (cached.next({})) cached.commit();
-  CHECK(told.misses == 120 * 16);
-  CHECK(told.hits == 2 * 50 * 16);
+  CHECK(cache_events.misses == 120 * 16);
+  CHECK(cache_events.hits == 2 * 50 * 16);
 }
 
 TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {

@@ -1,4 +1,4 @@
-// Pipelines of the tests: small records, what is done to them, and what came out.
+// Pipelines for tests: small records, functions on records, and the expected results.
 #pragma once
 
 #include <algorithm>
@@ -37,7 +37,7 @@ inline std::uint64_t digest_of(const muster::minibatch& batch) {
   return all.add(batch.bytes).add(std::as_bytes(batch.labels)).value();
 }
 
-// Each record that the ranks of a world get for the batch at the cursor, by sample.
+// Returns the records that the ranks of a world receive for the batch at the cursor, by sample.
 template <class Loader>
 std::map<muster::sample_id, std::uint64_t> records_of_batch(Loader& loader, int world) {
   std::map<muster::sample_id, std::uint64_t> found;
@@ -66,7 +66,7 @@ inline const auto noise = muster::each<std::uint8_t, float>(
       }
     });
 
-// So wide that a batch is made in pieces.
+// Records that are wide enough to have batches prepared in pieces.
 inline const auto wide_noise = muster::each<std::uint8_t, float>(
     {4096}, [](std::span<const std::uint8_t> in, std::span<float> out, muster::random_stream& random) {
       for (std::size_t i = 0; i < out.size(); ++i) {

@@ -1,4 +1,4 @@
-// A real PostgreSQL, which a test starts and stops itself.
+// A PostgreSQL server that a test starts and stops.
 #pragma once
 
 #include <unistd.h>
@@ -10,8 +10,8 @@
 
 #include "files.hpp"
 
-/// A server of PostgreSQL that listens to a socket in a folder of its own, and goes away with this object. It does not
-/// run as root. Where it cannot be started a test says so.
+/// A PostgreSQL server that listens on a socket in a temporary folder, and is stopped with this object. It cannot run
+/// as root. A test reports if the server cannot be started.
 class postgres_server {
  public:
   postgres_server() {
@@ -39,7 +39,7 @@ class postgres_server {
   postgres_server& operator=(const postgres_server&) = delete;
 
   bool started() const { return started_; }
-  /// Runs a statement that is no query.
+  /// Runs a statement that returns no rows.
   bool command(const std::string& statement) const {
     return run("psql -q -h " + (folder_ / "data") + " -U muster postgres -c \"" + statement + "\"");
   }
@@ -57,7 +57,7 @@ class postgres_server {
     }
     return {};
   }
-  const std::string programs_ = server_programs();  // their folder; empty where they are not installed
+  const std::string programs_ = server_programs();  // folder of PostgreSQL's programs; empty if they are not installed
   std::string user_;
   temporary_folder folder_;
   bool started_ = false;

@@ -1,4 +1,4 @@
-// What must hold for every record_source, whatever it reads: the naive view of its records against all ways to read.
+// The checks that every record_source must pass: all ways to read are compared with the expected records.
 #pragma once
 
 #include <algorithm>
@@ -12,21 +12,21 @@
 #include <muster/data/record_source.hpp>
 #include "catch.hpp"
 
-/// One record as it should be.
+/// The expected contents of a record.
 struct expected_record {
   std::vector<std::byte> bytes;
   std::vector<float> labels;
   bool bad = false;
 };
 
-/// Bytes from any values.
+/// Returns the bytes of values.
 template <class T>
 std::vector<std::byte> bytes_of(std::span<const T> values) {
   const auto bytes = std::as_bytes(values);
   return {bytes.begin(), bytes.end()};
 }
 
-/// Reads batches of random ids in every way and compares.
+/// Reads batches of random ids in every way, and compares them with the expected records.
 inline void check_source(const muster::any_record_source& source, const std::vector<expected_record>& expected,
                          std::uint64_t seed) {
   CAPTURE(std::string(source.name()), seed);

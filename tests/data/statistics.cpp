@@ -17,7 +17,7 @@
 
 namespace {
 
-// Two passes in long double.
+// Computes the statistics in two passes in long double.
 void check_column(const muster::column_statistics& found, const std::vector<double>& values) {
   REQUIRE(found.count == values.size());
   if (values.empty()) return;
@@ -131,14 +131,14 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
   CHECK(first.columns[2].greatest > first.columns[0].greatest);
   muster::keep_statistics(path, first);
   CHECK(muster::open_source(name).known_statistics() == first);
-  CHECK(muster::record_files(path).size() == 500);  // other readers of the manifest see files as before
+  CHECK(muster::record_files(path).size() == 500);  // other readers of the manifest still see the same files
   write_images(path, 200, 2);
   auto grown = muster::open_source(name);
   CHECK(grown.known_statistics() == first);
   auto expected = first;
   write_images(folder / "more", 200, 2);
   expected.merge(muster::statistics(muster::open_source("records:" + (folder / "more"))));
-  {  // which is not noticed where it is not read
+  {  // damage that is not detected while the statistics are not read
     std::fstream file(muster::record_files(path).files()[0].path, std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(4096).put('\x7f');
   }
@@ -167,18 +167,18 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
 TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of images") {
   const muster::dataset table = random_table(600, 4, 9);
   auto loader = table | muster::batch(600);
-  auto made = std::move(loader) | muster::standardise_by_source{};
-  const auto batch = made.next({});
+  auto pipeline = std::move(loader) | muster::standardise_by_source{};
+  const auto batch = pipeline.next({});
   const auto values = batch.values<float>();
   for (std::size_t column = 0; column < 4; ++column) {
     muster::column_statistics found;
     for (std::size_t row = 0; row < 600; ++row) found.add(double{values[4 * row + column]});
-    CHECK(std::abs(found.mean) < 2e-3);  // floats of 1e4 have 1e-3
+    CHECK(std::abs(found.mean) < 2e-3);  // the resolution of a float at 1e4 is 1e-3
     CHECK(found.deviation() == Approx(1).epsilon(1e-3));
   }
   const auto constant = muster::parse_csv("7,1\n7,2\n", "t");
-  auto same = constant | muster::batch(2) | muster::map(muster::standardise(muster::statistics(constant)));
-  CHECK(same.next({}).values<float>()[0] == 0);
+  auto constant_pipeline = constant | muster::batch(2) | muster::map(muster::standardise(muster::statistics(constant)));
+  CHECK(constant_pipeline.next({}).values<float>()[0] == 0);
 
   const temporary_folder folder;
   write_images(folder / "set", 300, 3);
@@ -195,7 +195,7 @@ TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of
   }
   const auto by_first = muster::statistics(table);
   auto growing = table | muster::batch(600) | muster::map(muster::standardise(by_first));
-  growing.next_epoch(random_table(50, 4, 1));  // the numbers stay, of data that have grown
+  growing.next_epoch(random_table(50, 4, 1));  // the statistics do not change when the data grow
   const auto grown = growing.next({});
   REQUIRE(grown.samples.size() == 50);
   const double first = double{random_table(50, 4, 1).row(49)[3]};

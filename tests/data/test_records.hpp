@@ -1,4 +1,4 @@
-// A source of records in memory that tests can spoil and watch.
+// A source of records in memory, with bad records and with counters for tests.
 #pragma once
 
 #include <atomic>
@@ -12,8 +12,8 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/record_source.hpp>
 
-/// Records of 3 x 32 x 32 bytes (or another shape) that are functions of their id, with a label that is the id. Those
-/// in `bad` cannot be used. Counts what is read. Not mapped, or mapped when asked to.
+/// A source of records of 3 x 32 x 32 bytes (or another shape). The bytes are a function of the id, and the label is
+/// the id. Records in `bad` are bad. Counts reads. Records are mapped into memory if an option requests it.
 class test_records {
  public:
   struct options {
@@ -42,11 +42,11 @@ class test_records {
       if (rows.bytes.empty()) continue;
       ++state_->reads;
       const auto& bytes = state_->bytes[ids[k]];
-      std::byte* const to = rows.bytes.data() + k * bytes.size();
+      std::byte* const output = rows.bytes.data() + k * bytes.size();
       if (is_bad) {
-        std::memset(to, 0, bytes.size());
+        std::memset(output, 0, bytes.size());
       } else {
-        std::memcpy(to, bytes.data(), bytes.size());
+        std::memcpy(output, bytes.data(), bytes.size());
       }
     }
   }
@@ -61,7 +61,7 @@ class test_records {
 
  private:
   struct state {
-    explicit state(options asked) : chosen(std::move(asked)) {
+    explicit state(options requested) : chosen(std::move(requested)) {
       schema.fields = {{"image", muster::dtype::uint8, chosen.shape}};
       schema.labels = {"label"};
       bytes.resize(chosen.size);

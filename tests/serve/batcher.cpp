@@ -18,25 +18,26 @@ using serve::prediction_status;
 
 namespace {
 
-/// A request with its rows, and its answer to come.
-struct asked {
+/// A request with its rows and the reply's future.
+struct test_request {
   std::vector<std::vector<float>> numbers;
   std::vector<std::span<const std::byte>> rows;
   struct outcome {
     std::promise<serve::prediction> promise;
     std::atomic<int> answers{0};
   };
-  // The batcher's, too: it may be in set_value when the test is over.
-  std::shared_ptr<outcome> made = std::make_shared<outcome>();
-  std::future<serve::prediction> answer = made->promise.get_future();
+  // Shared with the batcher, which may still run set_value() when the test ends.
+  std::shared_ptr<outcome> result = std::make_shared<outcome>();
+  std::future<serve::prediction> answer = result->promise.get_future();
 
-  explicit asked(std::vector<std::vector<float>> of) : numbers(std::move(of)) {
+  explicit test_request(std::vector<std::vector<float>> row_numbers) : numbers(std::move(row_numbers)) {
     for (const auto& each : numbers) rows.push_back(bytes_of(each));
   }
-  [[nodiscard]] bool submit(serve::batcher& to, muster::clock::time_point deadline = muster::clock::time_point::max()) {
-    return to.submit({rows, deadline, [to = made](serve::prediction&& found) {
-                        if (++to->answers == 1) to->promise.set_value(std::move(found));
-                      }});
+  [[nodiscard]] bool submit(serve::batcher& batcher,
+                            muster::clock::time_point deadline = muster::clock::time_point::max()) {
+    return batcher.submit({rows, deadline, [outcome = result](serve::prediction&& reply) {
+                             if (++outcome->answers == 1) outcome->promise.set_value(std::move(reply));
+                           }});
   }
 };
 
@@ -52,98 +53,99 @@ TEST_CASE("each request gets the answer to its own rows, once, in batches that a
   const auto seed = std::random_device()();
   INFO("seed " << seed);
   for (const auto delay : {0ms, 1ms}) {
-    const auto by = std::make_shared<control>();
-    serve::batcher model(sums{.factor = 2, .by = by}, {.max_batch = 7, .max_delay = delay, .queue = 1000});
+    const auto gate = std::make_shared<prediction_gate>();
+    serve::batcher model(sums{.factor = 2, .gate = gate}, {.max_batch = 7, .max_delay = delay, .queue = 1000});
     std::vector<std::thread> threads;
     std::atomic<int> wrong{0};
     for (unsigned t = 0; t < 4; ++t) {
       threads.emplace_back([&, t] {
         std::mt19937 random(seed + t);
-        std::vector<std::unique_ptr<asked>> all;
+        std::vector<std::unique_ptr<test_request>> all;
         for (int k = 0; k < 100; ++k) {
-          all.push_back(std::make_unique<asked>(rows_of(1 + random() % 7, static_cast<float>(random() % 1000))));
+          all.push_back(std::make_unique<test_request>(rows_of(1 + random() % 7, static_cast<float>(random() % 1000))));
           if (!all.back()->submit(model)) ++wrong;
           if (random() % 4 == 0) (void)all.back()->answer.wait_for(50us);
         }
         for (const auto& each : all) {
-          const auto made = each->answer.get();
+          const auto reply = each->answer.get();
           std::vector<float> expected;
           for (const auto& row : each->numbers) expected.insert(expected.end(), {2 * (row[0] + 6), row[0]});
-          if (made.status != prediction_status::done || floats_of(made.values) != expected) ++wrong;
+          if (reply.status != prediction_status::done || floats_of(reply.values) != expected) ++wrong;
         }
-        for (const auto& each : all) wrong += each->made->answers != 1;
+        for (const auto& each : all) wrong += each->result->answers != 1;
       });
     }
     for (auto& each : threads) each.join();
     CHECK(wrong == 0);
-    CHECK(std::ranges::all_of(by->batches, [](std::size_t rows) { return rows >= 1 && rows <= 7; }));
+    CHECK(std::ranges::all_of(gate->batches, [](std::size_t rows) { return rows >= 1 && rows <= 7; }));
   }
 }
 
 TEST_CASE("no request waits while the model is idle, and those that came meanwhile are one batch") {
-  const auto by = std::make_shared<control>();
-  serve::batcher model(sums{.by = by}, {.max_batch = 8, .queue = 10});
-  by->hold();
-  asked first(rows_of(1, 0));
+  const auto gate = std::make_shared<prediction_gate>();
+  serve::batcher model(sums{.gate = gate}, {.max_batch = 8, .queue = 10});
+  gate->block();
+  test_request first(rows_of(1, 0));
   REQUIRE(first.submit(model));
-  by->await_held();  // alone, and at once
-  asked a(rows_of(2, 1)), b(rows_of(3, 2)), c(rows_of(3, 3)), d(rows_of(1, 4));
+  gate->await_blocked();  // the first request is predicted alone and at once
+  test_request a(rows_of(2, 1)), b(rows_of(3, 2)), c(rows_of(3, 3)), d(rows_of(1, 4));
   for (auto* each : {&a, &b, &c, &d}) REQUIRE(each->submit(model));
   CHECK(model.waiting() == 4);
-  by->release();
+  gate->release();
   for (auto* each : {&a, &b, &c, &d}) CHECK(each->answer.get().status == prediction_status::done);
-  CHECK(by->batches == std::vector<std::size_t>{1, 8, 1});
+  CHECK(gate->batches == std::vector<std::size_t>{1, 8, 1});
 }
 
 TEST_CASE("a full batch does not wait for the delay to pass") {
-  const auto by = std::make_shared<control>();
-  serve::batcher model(sums{.by = by}, {.max_batch = 4, .max_delay = muster::seconds(1e5), .queue = 10});
-  asked a(rows_of(1, 0)), b(rows_of(3, 1));
+  const auto gate = std::make_shared<prediction_gate>();
+  serve::batcher model(sums{.gate = gate}, {.max_batch = 4, .max_delay = muster::seconds(1e5), .queue = 10});
+  test_request a(rows_of(1, 0)), b(rows_of(3, 1));
   REQUIRE(a.submit(model));
-  CHECK(a.answer.wait_for(20ms) == std::future_status::timeout);  // may be too early to tell, and is never too late
+  // This check may pass by chance, but a failure is always an error.
+  CHECK(a.answer.wait_for(20ms) == std::future_status::timeout);
   REQUIRE(b.submit(model));
   CHECK(a.answer.get().status == prediction_status::done);
-  CHECK(by->batches == std::vector<std::size_t>{4});
+  CHECK(gate->batches == std::vector<std::size_t>{4});
 }
 
 TEST_CASE("a queue that is full takes no request, and a late one is not predicted") {
-  const auto by = std::make_shared<control>();
-  serve::batcher model(sums{.by = by}, {.max_batch = 4, .queue = 2});
-  by->hold();
-  asked first(rows_of(1, 0)), late(rows_of(1, 1)), good(rows_of(2, 2)), more(rows_of(1, 3));
+  const auto gate = std::make_shared<prediction_gate>();
+  serve::batcher model(sums{.gate = gate}, {.max_batch = 4, .queue = 2});
+  gate->block();
+  test_request first(rows_of(1, 0)), late(rows_of(1, 1)), good(rows_of(2, 2)), more(rows_of(1, 3));
   REQUIRE(first.submit(model));
-  by->await_held();
+  gate->await_blocked();
   CHECK(late.submit(model, muster::clock::now()));
   CHECK(good.submit(model));
   CHECK_FALSE(more.submit(model));
-  by->release();
+  gate->release();
   CHECK(late.answer.get().status == prediction_status::expired);
   CHECK(good.answer.get().status == prediction_status::done);
-  CHECK(more.made->answers == 0);
-  CHECK(by->batches == std::vector<std::size_t>{1, 2});
+  CHECK(more.result->answers == 0);
+  CHECK(gate->batches == std::vector<std::size_t>{1, 2});
 }
 
 TEST_CASE("a row that is refused concerns its request alone, an exception all of its batch") {
-  const auto by = std::make_shared<control>();
-  serve::batcher model(sums{.by = by}, {.max_batch = 8, .queue = 10});
-  const auto together = [&](std::vector<asked*> all) {
-    asked first(rows_of(1, 0));
-    by->hold();
+  const auto gate = std::make_shared<prediction_gate>();
+  serve::batcher model(sums{.gate = gate}, {.max_batch = 8, .queue = 10});
+  const auto together = [&](std::vector<test_request*> all) {
+    test_request first(rows_of(1, 0));
+    gate->block();
     REQUIRE(first.submit(model));
-    by->await_held();
+    gate->await_blocked();
     for (auto* each : all) REQUIRE(each->submit(model));
-    by->release();
+    gate->release();
     (void)first.answer.get();
   };
-  asked good(rows_of(2, 1)), bad({{5, 0, 0, 0}, {-1, 0, 0, 0}}), other(rows_of(1, 9));
-  together({&good, &bad, &other});
+  test_request good(rows_of(2, 1)), bad({{5, 0, 0, 0}, {-1, 0, 0, 0}}), third(rows_of(1, 9));
+  together({&good, &bad, &third});
   const auto refused = bad.answer.get();
   CHECK(refused.status == prediction_status::refused);
   CHECK(refused.row == 1);
   CHECK(refused.problem == "begins with -1");
   CHECK(floats_of(good.answer.get().values) == std::vector<float>{7, 1, 8, 2});
-  CHECK(floats_of(other.answer.get().values) == std::vector<float>{15, 9});
-  asked thrown({{-2, 0, 0, 0}}), beside(rows_of(1, 1)), next(rows_of(1, 1));
+  CHECK(floats_of(third.answer.get().values) == std::vector<float>{15, 9});
+  test_request thrown({{-2, 0, 0, 0}}), beside(rows_of(1, 1)), next(rows_of(1, 1));
   together({&thrown, &beside});
   CHECK(thrown.answer.get().status == prediction_status::failed);
   CHECK(beside.answer.get().problem == "a row begins with -2");
@@ -152,14 +154,14 @@ TEST_CASE("a row that is refused concerns its request alone, an exception all of
 }
 
 TEST_CASE("a batcher that ends answers what waits") {
-  const auto by = std::make_shared<control>();
-  auto model = std::make_unique<serve::batcher>(sums{.by = by}, serve::batch_options{.max_batch = 1, .queue = 10});
-  by->hold();
-  asked a(rows_of(1, 0)), b(rows_of(1, 1)), c(rows_of(1, 2));
+  const auto gate = std::make_shared<prediction_gate>();
+  auto model = std::make_unique<serve::batcher>(sums{.gate = gate}, serve::batch_options{.max_batch = 1, .queue = 10});
+  gate->block();
+  test_request a(rows_of(1, 0)), b(rows_of(1, 1)), c(rows_of(1, 2));
   for (auto* each : {&a, &b, &c}) REQUIRE(each->submit(*model));
-  by->await_held();
+  gate->await_blocked();
   std::thread ends([&] { model.reset(); });
-  by->release();
+  gate->release();
   ends.join();
   for (auto* each : {&a, &b, &c}) CHECK(each->answer.get().status == prediction_status::done);
   CHECK_THROWS_AS(serve::batcher(sums(), {.max_batch = 0}), muster::configuration_error);
@@ -167,18 +169,18 @@ TEST_CASE("a batcher that ends answers what waits") {
 
 namespace {
 
-/// As sums, of rows that are prepared: each in turn is noted, and the first waits.
+/// A model like `sums` that prepares rows. prepare() records each row's first number, and waits at the gate.
 struct prepared_sums : sums {
-  std::shared_ptr<control> prepares = std::make_shared<control>();
+  std::shared_ptr<prediction_gate> prepare_gate = std::make_shared<prediction_gate>();
   std::shared_ptr<std::vector<float>> order = std::make_shared<std::vector<float>>();
 
-  [[nodiscard]] std::size_t prepared_bytes() const { return what.input.row_bytes(); }
-  void prepare(std::span<const std::byte> row, std::span<std::byte> to) const {
-    prepares->enter(1);
+  [[nodiscard]] std::size_t prepared_bytes() const { return description.input.row_bytes(); }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> output) const {
+    prepare_gate->enter(1);
     const float first = floats_of(row)[0];
     order->push_back(first);
     if (first == -1) throw muster::data_error({"row"}, "begins with -1");
-    std::ranges::copy(row, to.begin());
+    std::ranges::copy(row, output.begin());
   }
   void predict_prepared(serve::prediction_batch& batch) const { predict(batch); }
 };
@@ -188,16 +190,16 @@ static_assert(serve::preparing_predictor<prepared_sums>);
 
 TEST_CASE("rows are prepared in turn, so that no request waits for all rows of another") {
   const prepared_sums model;
-  model.prepares->hold();
+  model.prepare_gate->block();
   serve::batcher requests(model, {.max_batch = 8, .queue = 3});
-  asked large(rows_of(3, 10)), small(rows_of(1, 20)), bad(rows_of(2, -1));
+  test_request large(rows_of(3, 10)), small(rows_of(1, 20)), bad(rows_of(2, -1));
   REQUIRE(large.submit(requests));
-  model.prepares->await_held();
+  model.prepare_gate->await_blocked();
   REQUIRE(small.submit(requests));
   REQUIRE(bad.submit(requests));
   CHECK(requests.waiting() == 3);
-  CHECK_FALSE(asked(rows_of(1, 0)).submit(requests));
-  model.prepares->release();
+  CHECK_FALSE(test_request(rows_of(1, 0)).submit(requests));
+  model.prepare_gate->release();
   CHECK(floats_of(small.answer.get().values) == std::vector<float>{26, 20});
   const auto refused = bad.answer.get();
   CHECK(refused.status == prediction_status::refused);

@@ -1,4 +1,4 @@
-// A model for tests of serving, which a test can stop and look into.
+// Models for tests of serving. A test can block their predictions and read the batches.
 #pragma once
 
 #include <condition_variable>
@@ -15,49 +15,49 @@ namespace served {
 
 namespace serve = muster::serve;
 
-/// What a test knows of its model, and has of it.
-struct control {
+/// A gate that records batches, and can block predictions.
+struct prediction_gate {
   std::mutex mutex;
   std::condition_variable changed;
-  bool is_held = false;              // predictions wait
-  std::size_t held = 0;              // so many do
-  std::vector<std::size_t> batches;  // rows of each that began
+  bool is_blocked = false;           // true: predictions wait
+  std::size_t waiting = 0;           // number of waiting predictions
+  std::vector<std::size_t> batches;  // number of rows in each started batch
 
-  void hold() {
+  void block() {
     const std::lock_guard lock(mutex);
-    is_held = true;
+    is_blocked = true;
   }
   void release() {
     const std::lock_guard lock(mutex);
-    is_held = false;
+    is_blocked = false;
     changed.notify_all();
   }
-  /// Until a prediction is held.
-  void await_held() {
+  /// Waits until a prediction waits in enter().
+  void await_blocked() {
     std::unique_lock lock(mutex);
-    changed.wait(lock, [&] { return held > 0; });
+    changed.wait(lock, [&] { return waiting > 0; });
   }
   void enter(std::size_t rows) {
     std::unique_lock lock(mutex);
     batches.push_back(rows);
-    ++held;
+    ++waiting;
     changed.notify_all();
-    changed.wait(lock, [&] { return !is_held; });
-    --held;
+    changed.wait(lock, [&] { return !is_blocked; });
+    --waiting;
   }
 };
 
-/// Of a row x of 2 x 2 numbers y = {factor * (their sum), the first}. It refuses a row that begins with -1, and throws
-/// at one that begins with -2.
+/// A model for rows x of 2 x 2 numbers. The output is y = {factor * (sum of x), first number}. Refuses a row that
+/// begins with -1, and throws if a row begins with -2.
 struct sums {
   float factor = 1;
-  std::shared_ptr<control> by{};
-  serve::model_info what{
+  std::shared_ptr<prediction_gate> gate{};
+  serve::model_info description{
       .platform = "test", .input = {.name = "x", .shape = {2, 2}}, .output = {.name = "y", .shape = {2}}};
 
-  [[nodiscard]] const serve::model_info& info() const { return what; }
+  [[nodiscard]] const serve::model_info& info() const { return description; }
   void predict(serve::prediction_batch& batch) const {
-    if (by) by->enter(batch.size());
+    if (gate) gate->enter(batch.size());
     for (std::size_t k = 0; k < batch.size(); ++k) {
       float x[4], y[2];
       std::memcpy(x, batch.row(k).data(), sizeof x);
@@ -71,13 +71,13 @@ struct sums {
 };
 static_assert(serve::predictor<sums>);
 
-/// How many bytes a row has; refuses none.
+/// A model whose output is the number of bytes in the row. Refuses no row.
 struct lengths {
-  serve::model_info what{.platform = "test",
-                         .input = {.name = "text", .is_bytes = true},
-                         .output = {.name = "length", .type = muster::dtype::int32}};
+  serve::model_info description{.platform = "test",
+                                .input = {.name = "text", .is_bytes = true},
+                                .output = {.name = "length", .type = muster::dtype::int32}};
 
-  [[nodiscard]] const serve::model_info& info() const { return what; }
+  [[nodiscard]] const serve::model_info& info() const { return description; }
   void predict(serve::prediction_batch& batch) const {
     for (std::size_t k = 0; k < batch.size(); ++k) {
       const auto length = static_cast<std::int32_t>(batch.row(k).size());
@@ -87,12 +87,12 @@ struct lengths {
 };
 static_assert(serve::predictor<lengths>);
 
-/// The bytes of numbers.
+/// Returns the bytes of numbers.
 inline std::span<const std::byte> bytes_of(const std::vector<float>& numbers) {
   return std::as_bytes(std::span(numbers));
 }
 
-/// The numbers in bytes.
+/// Returns the numbers that are stored in bytes.
 inline std::vector<float> floats_of(std::span<const std::byte> bytes) {
   std::vector<float> numbers(bytes.size() / sizeof(float));
   if (!numbers.empty()) std::memcpy(numbers.data(), bytes.data(), bytes.size());

@@ -27,12 +27,13 @@ TEST_CASE("the names of classes are in what describes a model and in its answers
       all.push_back(nlohmann::json::parse(muster::serve::write_infer("m", 1, request, model, bytes)));
     }
     all.push_back(nlohmann::json::parse(muster::serve::write_metadata("m", 1, model)));
-    for (auto& one : all) one = one["outputs"][0];
+    for (auto& output : all) output = output["outputs"][0];
     all.push_back(nlohmann::json::parse(muster::serve::write_predictions(model, bytes)));
     return all;
   };
-  for (const auto& one : answers())
-    CHECK_FALSE((one.contains("classes") || one.value("parameters", nlohmann::json::object()).contains("classes")));
+  for (const auto& output : answers())
+    CHECK_FALSE(
+        (output.contains("classes") || output.value("parameters", nlohmann::json::object()).contains("classes")));
   model.classes = {"cat", "a \"dog\""};
   const nlohmann::json names = {"cat", "a \"dog\""};
   const auto named = answers();
@@ -45,8 +46,8 @@ TEST_CASE("the names of classes are in what describes a model and in its answers
 
 TEST_CASE("bodies of any bytes are taken or refused, whichever way they are damaged") {
   const std::string v2 = R"({"id":"a","inputs":[{"name":"x","datatype":)";
-  const auto seed_of = [](char how, const std::string& json, char size = '\0') {
-    std::string text{how, size, '\0'};
+  const auto seed_of = [](char mode, const std::string& json, char size = '\0') {
+    std::string text{mode, size, '\0'};
     text += json;
     return text;
   };
@@ -67,12 +68,12 @@ TEST_CASE("bodies of any bytes are taken or refused, whichever way they are dama
   for (const auto& seed : seeds) {
     INFO(seed.substr(3));
     const std::size_t behind = seed[0] == 8 ? 16 : 0;
-    std::string whole = seed;
-    if (behind > 0) whole[1] = static_cast<char>(seed.size() - 3 - behind);
-    CHECK(fuzz::check_serve(whole));
+    std::string valid = seed;
+    if (behind > 0) valid[1] = static_cast<char>(seed.size() - 3 - behind);
+    CHECK(fuzz::check_serve(valid));
     std::mt19937 random(7);
     for (int k = 0; k < 2000; ++k) {
-      std::string damaged = whole;
+      std::string damaged = valid;
       for (auto changes = 1 + random() % 3; changes > 0; --changes) {
         const auto at = random() % damaged.size();
         const char letters[] = "[]{},:\"0-9e.\\a\xff";
@@ -89,7 +90,7 @@ TEST_CASE("bodies of any bytes are taken or refused, whichever way they are dama
           default:
             damaged.resize(at);
         }
-        if (damaged.empty()) damaged = whole;
+        if (damaged.empty()) damaged = valid;
       }
       CHECK_NOTHROW(fuzz::check_serve(damaged));
     }
@@ -99,7 +100,7 @@ TEST_CASE("bodies of any bytes are taken or refused, whichever way they are dama
 TEST_CASE("what lies behind JSON of which a bracket is open is not read as JSON") {
   const std::string json = R"({"inputs":[{})", body = json + std::string(200, ',');
   CHECK_THROWS_WITH(muster::serve::parse_infer(body, json.size(), fuzz::served_models()[0], 5),
-                    contains("body: is no JSON"));
+                    contains("body: is not JSON"));
 }
 
 TEST_CASE("an answer in JSON is refused of a type that has no form in it") {
@@ -107,18 +108,18 @@ TEST_CASE("an answer in JSON is refused of a type that has no form in it") {
   for (const auto type : {muster::dtype::float16, muster::dtype::bfloat16, muster::dtype::extended}) {
     const muster::serve::model_info model{"", {.name = "x"}, {.name = "y", .type = type}};
     const auto infer = [&](const std::string& body) { return muster::serve::parse_infer(body, body.size(), model, 5); };
-    CHECK_THROWS_WITH(infer(json + "}"), contains("has no form in JSON; ask for binary data"));
+    CHECK_THROWS_WITH(infer(json + "}"), contains("has no form in JSON; request binary data"));
     CHECK(infer(json + R"(,"parameters":{"binary_data_output":true}})").is_binary);
     CHECK_THROWS_WITH(muster::serve::parse_predict(R"({"instances":[1]})", model, 5),
-                      contains("has no form in JSON; use v2, and ask for binary data"));
+                      contains("has no form in JSON; use v2, and request binary data"));
   }
 }
 
 TEST_CASE("numbers and strings are written as they are read") {
   const auto text = [](auto value) {
-    std::string made;
-    muster::serve::append_number(made, value);
-    return made;
+    std::string json;
+    muster::serve::append_number(json, value);
+    return json;
   };
   CHECK(text(0.1f) == "0.1");
   CHECK(text(std::nextafter(1.0, 2.0)) == "1.0000000000000002");
@@ -126,22 +127,22 @@ TEST_CASE("numbers and strings are written as they are read") {
   CHECK(text(std::uint8_t{255}) == "255");
   CHECK(text(true) == "true");
   CHECK(text(NAN) == "null");
-  std::string made;
-  muster::serve::append_string(made, "a\"\\\n\x1f\xc3\xa4");
-  CHECK(made == "\"a\\\"\\\\\\u000a\\u001f\xc3\xa4\"");
+  std::string json;
+  muster::serve::append_string(json, "a\"\\\n\x1f\xc3\xa4");
+  CHECK(json == "\"a\\\"\\\\\\u000a\\u001f\xc3\xa4\"");
 }
 
 TEST_CASE("paths") {
-  CHECK(parse_route("/v2/models/a/infer").what == resource::infer);
+  CHECK(parse_route("/v2/models/a/infer").target == resource::infer);
   CHECK(parse_route("/v2/models/a.b-c/versions/12/infer").version == 12u);
   CHECK(parse_route("/v2/models/a.b-c/versions/12/infer").model == "a.b-c");
-  CHECK(parse_route("/v2/models/a/versions/12").what == resource::metadata);
-  CHECK(parse_route("/v2/models/a/versions/12/ready").what == resource::model_ready);
-  CHECK(parse_route("/v1/models/a:predict").what == resource::predict);
+  CHECK(parse_route("/v2/models/a/versions/12").target == resource::metadata);
+  CHECK(parse_route("/v2/models/a/versions/12/ready").target == resource::model_ready);
+  CHECK(parse_route("/v1/models/a:predict").target == resource::predict);
   for (const char* path : {"", "/", "/v2/models/a/", "/v2/models//infer", "/v2/models/a/versions/",
                            "/v2/models/a/versions/-1", "/v2/models/a/versions/1/", "/v2/models/a/infer/",
                            "/v1/models/a:explain", "/v1/models/:predict", "/v3/models/a", "/v1/models", "/metrics/"}) {
     INFO(path);
-    CHECK(parse_route(path).what == resource::unknown);
+    CHECK(parse_route(path).target == resource::unknown);
   }
 }

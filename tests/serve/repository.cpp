@@ -19,16 +19,16 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder of models, of which a version is a file with the factor.
+/// A folder of models. A version is a folder with a file that has the factor.
 struct models_folder {
   temporary_folder folder;
 
-  /// Makes a version beside the others, then renames it.
+  /// Makes a version under a temporary name, then renames it.
   void add(const std::string& model, int version, const std::string& text) const {
-    const fs::path made = folder / (model + "/" + std::to_string(version) + ".new");
-    fs::create_directories(made);
-    std::ofstream(made / "factor") << text;
-    fs::rename(made, folder / (model + "/" + std::to_string(version)));
+    const fs::path temporary = folder / (model + "/" + std::to_string(version) + ".new");
+    fs::create_directories(temporary);
+    std::ofstream(temporary / "factor") << text;
+    fs::rename(temporary, folder / (model + "/" + std::to_string(version)));
   }
   void remove(const std::string& model, int version) const {
     fs::remove_all(folder / (model + "/" + std::to_string(version)));
@@ -50,21 +50,22 @@ std::uint64_t version_of(const serve::repository& models, const std::string& nam
   return found ? found->version : 0;
 }
 
-/// What the served version makes of ones.
+/// Returns the served version's prediction for a row of ones, or -2 if the queue is full.
 float predict(serve::served_model& model) {
   const std::vector<float> ones(4, 1);
   const std::vector<std::span<const std::byte>> rows = {bytes_of(ones)};
   std::promise<float> answer;
-  const bool taken = model.requests.submit({rows, muster::clock::time_point::max(), [&](serve::prediction&& made) {
-                                              answer.set_value(made.values.empty() ? -1 : floats_of(made.values)[0]);
-                                            }});
-  return taken ? answer.get_future().get() : -2;
+  const bool accepted =
+      model.requests.submit({rows, muster::clock::time_point::max(), [&](serve::prediction&& reply) {
+                               answer.set_value(reply.values.empty() ? -1 : floats_of(reply.values)[0]);
+                             }});
+  return accepted ? answer.get_future().get() : -2;
 }
 
 }  // namespace
 
 TEST_CASE("the highest version that loads is served, others are left aside and reported once") {
-  const test::heard_log heard;
+  const test::heard_log log;
   const models_folder files;
   files.add("a", 1, "1");
   files.add("a", 9, "9");
@@ -75,48 +76,48 @@ TEST_CASE("the highest version that loads is served, others are left aside and r
   fs::create_directories(files.folder / "a/11.new");
   fs::create_directories(files.folder / "a/012");
   serve::repository models(files.path(), load, {}, never);
-  models.look();
+  models.scan();
   CHECK(models.is_ready());
   CHECK(version_of(models, "a") == 9);
   CHECK(version_of(models, "b") == 3);
   CHECK(models.all().size() == 2);
   CHECK(models.find("broken") == nullptr);
   CHECK(models.failed_loads() == 2);
-  models.look();
+  models.scan();
   CHECK(models.failed_loads() == 2);
-  CHECK(heard.text().find("a/10 is not served") != std::string::npos);
-  CHECK(heard.text().find("a/10 is not served") == heard.text().rfind("a/10 is not served"));
+  CHECK(log.text().find("a/10 is not served") != std::string::npos);
+  CHECK(log.text().find("a/10 is not served") == log.text().rfind("a/10 is not served"));
   CHECK(predict(*models.find("a")) == 36);
   SECTION("a damaged version that is put there anew is tried again") {
     files.remove("a", 10);
     files.add("a", 10, "10");
-    models.look();
+    models.scan();
     CHECK(version_of(models, "a") == 10);
   }
   SECTION("a version that is removed is not served any more") {
     files.remove("a", 9);
-    models.look();
+    models.scan();
     CHECK(version_of(models, "a") == 1);
     files.remove("a", 1);
-    models.look();
+    models.scan();
     CHECK(models.find("a") == nullptr);
     CHECK(models.is_ready());
     fs::remove_all(files.folder / "b");
-    models.look();
+    models.scan();
     CHECK_FALSE(models.is_ready());
   }
   SECTION("a folder of the same number that is another one is served") {
     const auto old = models.find("b");
     files.remove("b", 3);
     files.add("b", 3, "4");
-    models.look();
+    models.scan();
     CHECK(predict(*models.find("b")) == 16);
-    CHECK(predict(*old) == 12);  // it takes requests as long as it is held
+    CHECK(predict(*old) == 12);  // a version accepts requests as long as a caller holds it
   }
 }
 
 TEST_CASE("what is left out of a folder of models is said once") {
-  const test::heard_log heard;
+  const test::heard_log log;
   const models_folder files;
   files.add("a", 1, "1");
   for (const char* folder :
@@ -126,10 +127,10 @@ TEST_CASE("what is left out of a folder of models is said once") {
   for (const char* file : {"flat/model.muster", "a/2", "model.muster"}) std::ofstream(files.folder / file) << "1";
   fs::create_symlink("nowhere", files.folder / "a/3");
   serve::repository models(files.path(), load, {}, never);
-  models.look();
-  models.look();
+  models.scan();
+  models.scan();
   CHECK(models.all().size() == 1);
-  const std::string text = heard.text();
+  const std::string text = log.text();
   for (const char* each : {"/padded/00000001", "/named/v1", "/a/18446744073709551616", "/not a name",
                            "/flat/model.muster", "/a/2", "/a/3", "/model.muster"}) {
     INFO(each);
@@ -144,7 +145,7 @@ TEST_CASE("versions that appear under load are served without a failed request")
   const models_folder files;
   files.add("a", 1, "1");
   serve::repository models(files.path(), load, {.queue = 100}, never);
-  models.look();
+  models.scan();
   std::atomic<bool> ends{false};
   std::atomic<int> failed{0}, requests{0};
   std::vector<std::thread> clients;
@@ -161,9 +162,9 @@ TEST_CASE("versions that appear under load are served without a failed request")
   }
   for (int version = 2; version <= 30; ++version) {
     files.add("a", version, version % 5 == 0 ? "damaged" : std::to_string(version));
-    models.look();
-    const int seen = requests;
-    while (requests < seen + 20) std::this_thread::yield();
+    models.scan();
+    const int start_count = requests;
+    while (requests < start_count + 20) std::this_thread::yield();
   }
   ends = true;
   for (auto& each : clients) each.join();
@@ -173,7 +174,7 @@ TEST_CASE("versions that appear under load are served without a failed request")
 }
 
 TEST_CASE("a version is warmed up at a lower priority than it serves at") {
-  /// Adds the nice value at which it is called to a list.
+  /// Appends the nice value of the calling thread to a list.
   struct watched : sums {
     std::vector<int>* values = nullptr;
     void predict(serve::prediction_batch& batch) const {
@@ -190,7 +191,7 @@ TEST_CASE("a version is warmed up at a lower priority than it serves at") {
     return serve::any_predictor(std::move(model));
   };
   serve::repository models(files.path(), load_watched, {}, never);
-  models.look();
+  models.scan();
   CHECK(predict(*models.find("a")) == 4);
   REQUIRE(values.size() == 3);
   CHECK(values[0] > values[2]);
@@ -213,9 +214,9 @@ TEST_CASE("a version whose warm-up fails is left aside") {
     model.factor = folder.ends_with("2") ? 2 : 1;
     return serve::any_predictor(std::move(model));
   };
-  const test::heard_log heard;
+  const test::heard_log log;
   serve::repository models(files.path(), load_failing, {}, never);
-  models.look();
+  models.scan();
   CHECK(version_of(models, "a") == 1);
   CHECK(models.failed_loads() == 1);
 }

@@ -1,4 +1,4 @@
-// A server beside a test, and where it answers.
+// A server that runs in a thread of the test, and its paths.
 #pragma once
 
 #include <atomic>
@@ -15,14 +15,14 @@ namespace served {
 
 inline const std::string infer = "/v2/models/sums/infer", predict_path = "/v1/models/sums:predict";
 
-/// A server of the models "sums" and "lengths" with threads of its own.
+/// A server for the models "sums" and "lengths". It runs in a separate thread.
 class running_server {
  public:
   explicit running_server(serve::server_options options = {}, const serve::batch_options& batches = {.max_batch = 8}) {
     for (const char* model : {"sums", "lengths"}) add(model, 1);
     models.emplace(
         folder / "", [this](const std::string& path) { return load(path); }, batches, muster::seconds(1e6));
-    models->look();
+    models->scan();
     options.listen = "127.0.0.1:0";
     options.drain_on_sigterm = false;
     options.drain_delay = std::min(options.drain_delay, muster::seconds(0.05));
@@ -30,7 +30,7 @@ class running_server {
     thread_ = std::thread([this] { server->run(); });
   }
   ~running_server() {
-    by->release();
+    gate->release();
     server->drain();
     thread_.join();
   }
@@ -40,21 +40,21 @@ class running_server {
     std::filesystem::rename(folder / ("." + model), folder / (model + "/" + std::to_string(version)));
   }
   [[nodiscard]] std::uint16_t port() const { return server->port(); }
-  /// The answer to one request on a connection of its own.
+  /// Sends a request on a new connection, and returns the reply.
   [[nodiscard]] http_answer ask(const std::string& text) const {
     http_client client(port());
     return client.ask(text).value();
   }
 
   temporary_folder folder;
-  std::shared_ptr<control> by = std::make_shared<control>();
+  std::shared_ptr<prediction_gate> gate = std::make_shared<prediction_gate>();
   std::optional<serve::repository> models;
   std::optional<serve::server> server;
 
  private:
   serve::any_predictor load(const std::string& path) const {
     if (path.find("lengths") != std::string::npos) return lengths();
-    return sums{.factor = std::stof(path.substr(path.rfind('/') + 1)), .by = by};
+    return sums{.factor = std::stof(path.substr(path.rfind('/') + 1)), .gate = gate};
   }
   std::thread thread_;
 };

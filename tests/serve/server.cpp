@@ -56,14 +56,14 @@ TEST_CASE("both protocols, health, metadata and metrics") {
 TEST_CASE("binary tensors come and go bit by bit") {
   const running_server running;
   const std::vector<float> numbers = {0.1f, -0.0f, 1e-40f, 3e38f, 1, 2, 3, 4};
-  const auto made = running.ask(binary_request(
+  const auto reply = running.ask(binary_request(
       binary_json(2, 32, R"(,"outputs":[{"name":"y","parameters":{"binary_data":true}}])"), text_of(numbers)));
-  REQUIRE(made.status == 200);
-  const auto at = made.headers.find("Inference-Header-Content-Length: ");
+  REQUIRE(reply.status == 200);
+  const auto at = reply.headers.find("Inference-Header-Content-Length: ");
   REQUIRE(at != std::string::npos);
-  const auto json = std::stoul(made.headers.substr(at + 33));
-  CHECK(made.body.substr(0, json).find(R"("binary_data_size":16)") != std::string::npos);
-  CHECK(made.body.substr(json) == text_of({0.1f + -0.0f + 1e-40f + 3e38f, 0.1f, 10, 1}));
+  const auto json = std::stoul(reply.headers.substr(at + 33));
+  CHECK(reply.body.substr(0, json).find(R"("binary_data_size":16)") != std::string::npos);
+  CHECK(reply.body.substr(json) == text_of({0.1f + -0.0f + 1e-40f + 3e38f, 0.1f, 10, 1}));
   const auto as_json = running.ask(binary_request(binary_json(2, 32), text_of(numbers)));
   CHECK(as_json.body.find("[3e+38,0.1,10,1]") != std::string::npos);
   const auto by_parameter =
@@ -78,47 +78,48 @@ TEST_CASE("a connection takes one request after another, pipelined or a byte at 
   for (int k = 0; k < 20; ++k) {
     const std::string number = std::to_string(k);
     all += k % 3 == 0 ? get("/v2/models/sums/ready") : post(infer, v2("[1,2,2]", "[" + number + ",0,0,0]"));
-    if (k == 10) all += post(infer, "{");  // an error that is understood does not end the connection
+    if (k == 10) all += post(infer, "{");  // an error in a well-framed request does not end the connection
   }
   REQUIRE(client.send(all));
   for (int k = 0; k < 20; ++k) {
-    const auto made = client.receive().value();
-    CHECK(made.status == 200);
+    const auto reply = client.receive().value();
+    CHECK(reply.status == 200);
     const std::string number = std::to_string(k);
-    if (k % 3 != 0) CHECK(made.body.find("[" + number + "," + number + "]") != std::string::npos);
+    if (k % 3 != 0) CHECK(reply.body.find("[" + number + "," + number + "]") != std::string::npos);
     if (k == 10) CHECK(client.receive().value().status == 400);
   }
   const std::string request = "POST " + predict_path + " HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n14\r\n" +
                               R"({"instances":[[[1,1])" + "\r\nA\r\n,[1,1]]]} \r\n0\r\n\r\n";
   for (const char byte : request) REQUIRE(client.send({&byte, 1}));
   CHECK(client.receive().value().body == R"({"predictions":[[4,1]]})");
-  CHECK(client.ask("HEAD /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n") == std::nullopt);  // no body behind it
+  // The reply has no body.
+  CHECK(client.ask("HEAD /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n") == std::nullopt);
   http_client patient(running.port());
   REQUIRE(patient.send("POST " + predict_path + " HTTP/1.0\r\nExpect: 100-continue\r\nContent-Length: 31\r\n\r\n"));
   CHECK(patient.receive().value().status == 100);
-  const auto made = patient.ask(R"({"instances":[[[1,1],[1,1]]]}  )").value();
-  CHECK(made.status == 200);
-  CHECK(made.closes());
+  const auto reply = patient.ask(R"({"instances":[[[1,1],[1,1]]]}  )").value();
+  CHECK(reply.status == 200);
+  CHECK(reply.closes());
   CHECK(patient.is_closed());
 }
 
 TEST_CASE("what exceeds the queue is refused with a time to come back") {
   const running_server running({.threads = 2}, {.max_batch = 1, .queue = 2});
-  running.by->hold();
+  running.gate->block();
   const std::string request = post(infer, v2("[1,2,2]", "[1,2,3,4]"));
   http_client first(running.port());
   first.send(request);
-  running.by->await_held();
+  running.gate->await_blocked();
   http_client a(running.port()), b(running.port());
   a.send(request);
   b.send(request);
   while (running.models->find("sums")->requests.waiting() < 2) std::this_thread::yield();
-  const auto made = running.ask(request);
-  CHECK(made.status == 503);
-  CHECK_THAT(made.headers, contains("Retry-After: 1\r\n"));
-  CHECK_THAT(made.body, contains("model: its queue is full"));
+  const auto reply = running.ask(request);
+  CHECK(reply.status == 503);
+  CHECK_THAT(reply.headers, contains("Retry-After: 1\r\n"));
+  CHECK_THAT(reply.body, contains("model: its queue is full"));
   CHECK(running.ask(get("/v2/health/ready")).status == 200);
-  running.by->release();
+  running.gate->release();
   for (auto* each : {&first, &a, &b}) CHECK(each->receive().value().status == 200);
 }
 
@@ -126,7 +127,7 @@ TEST_CASE("beyond the limit the connection that has waited longest for a request
   const running_server running({.max_connections = 2});
   http_client a(running.port()), b(running.port());
   CHECK(a.ask(get("/v2")).value().status == 200);
-  REQUIRE(a.send("GET /v2 HTTP/1.1\r\n"));  // and no more
+  REQUIRE(a.send("GET /v2 HTTP/1.1\r\n"));  // an incomplete request
   CHECK(b.ask(get("/v2")).value().status == 200);
   http_client c(running.port());
   CHECK(c.ask(get("/v2")).value().status == 200);
@@ -136,13 +137,13 @@ TEST_CASE("beyond the limit the connection that has waited longest for a request
 
 TEST_CASE("connections beyond the limit wait to be accepted while all are busy") {
   const running_server running({.max_connections = 2});
-  running.by->hold();
+  running.gate->block();
   http_client a(running.port()), b(running.port());
   for (auto* each : {&a, &b}) REQUIRE(each->send(post(infer, v2("[1,2,2]", "[1,2,3,4]"))));
-  running.by->await_held();
+  running.gate->await_blocked();
   http_client c(running.port());
   REQUIRE(c.send(get("/v2")));
-  running.by->release();
+  running.gate->release();
   for (auto* each : {&a, &b, &c}) CHECK(each->receive().value().status == 200);
 }
 
@@ -151,11 +152,12 @@ TEST_CASE("the bodies of all requests are bounded") {
   const std::string head = "POST " + infer + " HTTP/1.1\r\nContent-Length: 90000\r\n\r\n";
   std::optional<http_client> first(std::in_place, running.port());
   REQUIRE(first->send(head + std::string(80'000, ' ')));
-  for (int turn = 0; turn < 20; ++turn) CHECK(running.ask(get("/v2")).status == 200);  // what the first sent is read
-  const auto made = running.ask(head + std::string(90'000, ' '));
-  CHECK(made.status == 503);
-  CHECK_THAT(made.headers, contains("Retry-After: 1\r\n"));
-  CHECK_THAT(made.body, contains("body: there are as many of other requests as may be"));
+  for (int turn = 0; turn < 20; ++turn)
+    CHECK(running.ask(get("/v2")).status == 200);  // until the bytes of the first client are read
+  const auto reply = running.ask(head + std::string(90'000, ' '));
+  CHECK(reply.status == 503);
+  CHECK_THAT(reply.headers, contains("Retry-After: 1\r\n"));
+  CHECK_THAT(reply.body, contains("body: the bodies of other requests have reached the limit"));
   CHECK(running.ask(post(infer, v2("[1,2,2]", "[1,2,3,4]"))).status == 200);
   REQUIRE(first->send(std::string(10'000, ' ')));
   CHECK(first->receive().value().status == 400);

@@ -1,4 +1,4 @@
-// Models that are swapped, and servers that end, while clients ask as fast as they can.
+// Tests that replace models and end servers while clients send requests as fast as possible.
 #include <atomic>
 #include <optional>
 #include <string>
@@ -12,7 +12,7 @@ using namespace served;
 
 namespace {
 
-/// Clients that ask as fast as they can until the server is away.
+/// Clients that send requests as fast as possible until the server ends.
 struct clients {
   std::atomic<int> requests{0}, failed{0};
   std::atomic<bool> ends{false};
@@ -23,8 +23,8 @@ struct clients {
   }
   ~clients() { join(); }
   void await(int more) const {
-    const int seen = requests;
-    while (requests < seen + more) std::this_thread::yield();
+    const int start_count = requests;
+    while (requests < start_count + more) std::this_thread::yield();
   }
   void join() {
     ends = true;
@@ -42,18 +42,18 @@ struct clients {
       try {
         if (!client) client.emplace(port);
       } catch (const std::runtime_error&) {
-        return;  // nothing listens there any more
+        return;  // no process listens any more
       }
-      const auto made = client->ask(request);
+      const auto reply = client->ask(request);
       ++requests;
-      if (!made || made->status != 200) {
+      if (!reply || reply->status != 200) {
         ++failed;
         return;
       }
-      const auto at = made->body.find("\"model_version\":\"") + 17;
-      const int version = std::stoi(made->body.substr(at));
-      if (made->body.find("[" + std::to_string(version * t) + "," + number + "]") == std::string::npos) ++failed;
-      if (made->closes()) client.reset();
+      const auto at = reply->body.find("\"model_version\":\"") + 17;
+      const int version = std::stoi(reply->body.substr(at));
+      if (reply->body.find("[" + std::to_string(version * t) + "," + number + "]") == std::string::npos) ++failed;
+      if (reply->closes()) client.reset();
     }
   }
 };
@@ -65,7 +65,7 @@ TEST_CASE("a model is swapped under load without a failed request") {
   clients load(running.port(), 4);
   for (int version = 2; version <= 12; ++version) {
     running.add("sums", version);
-    running.models->look();
+    running.models->scan();
     load.await(20);
   }
   load.join();
@@ -92,18 +92,18 @@ TEST_CASE("a server drains under load without a failed request, and run returns"
 
 TEST_CASE("a server that drains is not ready, and closes after each answer") {
   running_server running({.drain_delay = muster::seconds(0.05)});
-  running.by->hold();
-  http_client slow(running.port()), other(running.port());
+  running.gate->block();
+  http_client slow(running.port()), second(running.port());
   slow.send(post(infer, v2("[1,2,2]", "[1,2,3,4]")));
-  CHECK(other.ask(get("/v2")).value().status == 200);
-  running.by->await_held();
+  CHECK(second.ask(get("/v2")).value().status == 200);
+  running.gate->await_blocked();
   running.server->drain();
-  const auto made = other.ask(get("/v2/health/ready"));
-  if (made) {  // else the delay had passed
-    CHECK(made->status == 503);
-    CHECK(made->closes());
+  const auto reply = second.ask(get("/v2/health/ready"));
+  if (reply) {  // otherwise the delay had passed
+    CHECK(reply->status == 503);
+    CHECK(reply->closes());
   }
-  running.by->release();
+  running.gate->release();
   const auto answered = slow.receive().value();
   CHECK(answered.status == 200);
   CHECK(answered.closes());

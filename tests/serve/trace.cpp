@@ -8,7 +8,7 @@ namespace {
 
 const std::string trace = "4bf92f3577b34da6a3ce929d0e0e4736", span = "00f067aa0ba902b7", zeros(32, '0');
 
-/// What is read of one header, as "TRACE SPAN"; empty for nothing.
+/// Returns the trace of a header as "TRACE SPAN", or an empty text if there is no trace.
 std::string read(const std::string& name, const std::string& value, const std::string& span_header = "",
                  const std::string& sampled = "") {
   boost::beast::http::fields headers;

@@ -1,4 +1,4 @@
-// Dynamic batching: requests that wait while a model predicts are predicted together.
+// Dynamic batching: requests that arrive while a model predicts are predicted together.
 #pragma once
 
 #include <condition_variable>
@@ -19,55 +19,58 @@ namespace muster { inline namespace v0 { namespace serve {
 
 class model_statistics;
 
-/// How requests become batches.
+/// Limits of batches and of the queue.
 struct batch_options {
-  std::size_t max_batch = 32;  ///< rows of a batch, and of a request
-  seconds max_delay{0};        ///< how long the first request of a batch may wait for others while the model is idle
-  std::size_t queue = 256;     ///< requests that may wait
+  std::size_t max_batch = 32;  ///< largest number of rows in a batch, and in a request
+  /// Longest time that the first request of a batch waits for further requests while the model is idle.
+  seconds max_delay{0};
+  std::size_t queue = 256;  ///< largest number of waiting requests
 };
 
-/// How a request ended.
+/// The result of a request. An expired request was not started before its deadline.
 enum class prediction_status { done, refused, expired, failed };
 
-/// What a request gets.
+/// The reply to a request.
 struct prediction {
   prediction_status status = prediction_status::done;
-  std::span<const std::byte> values{};  ///< the rows of the output; empty unless done
-  std::shared_ptr<const void> owner{};  ///< of the memory of `values`
-  std::size_t row = 0;                  ///< of the request: the first that was refused
-  std::string problem{};                ///< why, if it was refused or failed
-  clock::time_point begun{};            ///< its batch; never, if it was not
-  clock::time_point ended{};            ///< likewise
+  std::span<const std::byte> values{};  ///< rows of the output; empty unless the status is `done`
+  std::shared_ptr<const void> owner{};  ///< owner of the memory of `values`
+  std::size_t row = 0;                  ///< first refused row of the request
+  std::string problem{};                ///< reason, if the request was refused or failed
+  clock::time_point started{};  ///< start of the request's batch; time zero of the clock if the request was not started
+  clock::time_point ended{};    ///< end of the request's batch; time zero of the clock if the batch did not complete
 };
 
 /// A request to predict some rows.
 struct prediction_request {
-  std::span<const std::span<const std::byte>> rows;  ///< 1 to max_batch; they and their bytes are read until `done`
-  clock::time_point deadline;                        ///< it is not begun later than this
-  /// Called once, by the thread that predicts; must not throw, and not destroy the batcher.
+  /// 1 to max_batch rows. The spans and their bytes must remain valid until `done` is called.
+  std::span<const std::span<const std::byte>> rows;
+  clock::time_point deadline;  ///< the request expires if its prediction has not started at this time
+  /// Called once with the reply, by a thread of the batcher. Must not throw, and must not destroy the batcher.
   std::function<void(prediction&&)> done;
 };
 
-/// A queue of requests, and a thread that predicts them in the order of their arrival. A batch is of whole requests: as
-/// many of those that wait as have max_batch rows together. Without a max_delay no request waits while the model is
-/// idle. Where the model prepares rows, another thread does so, a row of each request in turn: a request whose rows
-/// take long does not stop the model, nor other requests.
+/// A queue of requests, and a thread that predicts them in the order of arrival. A batch has whole requests: the oldest
+/// waiting requests whose rows fit into max_batch. With max_delay 0 no request waits while the model is idle.
+///
+/// If the model prepares rows, a second thread prepares a row for each request in turn, and then adds the request to
+/// the queue. A request with expensive rows delays neither the model nor other requests.
 class batcher {
  public:
-  /// Throws configuration_error for options of which one is 0.
+  /// Starts the threads. Throws configuration_error if max_batch or queue is 0.
   batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics = nullptr);
   batcher(const batcher&) = delete;
   batcher& operator=(const batcher&) = delete;
-  /// Answers what waits.
+  /// Replies to all waiting requests first.
   ~batcher();
 
-  /// False, and nothing else happens, if `queue` requests wait. Thread safe.
+  /// Adds a request to the queue. Returns false, and does not take the request, if `queue` requests wait. Thread safe.
   [[nodiscard]] bool submit(prediction_request&& request);
 
-  /// Of the model, and as it was given them.
+  /// Returns the model's description, and the options of the constructor.
   [[nodiscard]] const model_info& info() const noexcept { return model_.info(); }
   [[nodiscard]] const batch_options& options() const noexcept { return options_; }
-  /// How many requests wait. Thread safe.
+  /// Returns the number of waiting requests. Thread safe.
   [[nodiscard]] std::size_t waiting() const;
 
  private:
@@ -78,9 +81,9 @@ class batcher {
   struct unprepared_request;
   void run();
   void prepare_all();
-  bool is_prepared(unprepared_request& one);
+  bool prepare_next_row(unprepared_request& pending);
   void enqueue(waiting_request&& ready);
-  void take();
+  void take_batch();
   void predict();
 
   any_predictor model_;
@@ -88,13 +91,14 @@ class batcher {
   std::shared_ptr<model_statistics> statistics_;
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  // Guarded by mutex_.
   std::deque<waiting_request> queue_;
-  std::size_t rows_waiting_ = 0;
+  std::size_t rows_waiting_ = 0;  // number of rows in queue_
   std::deque<std::unique_ptr<unprepared_request>> unprepared_;
-  std::size_t unprepared_count_ = 0;  // with the one whose row is prepared now
-  bool ending_ = false, has_prepared_ = false;
-  // Of the thread that predicts.
-  std::vector<prediction_request> taken_, expired_;
+  std::size_t unprepared_count_ = 0;  // includes the request whose row is being prepared
+  bool stopping_ = false, has_prepared_ = false;
+  // Used by the predicting thread alone.
+  std::vector<prediction_request> batch_, expired_;
   std::vector<std::span<const std::byte>> rows_;
   std::thread thread_, preparing_;
 };

@@ -1,4 +1,4 @@
-// What a model offers to be served: its tensors, and a prediction of a batch.
+// The interface of a served model: its tensors, and the prediction of a batch.
 #pragma once
 
 #include <concepts>
@@ -14,46 +14,47 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// What a row of a request or of an answer is.
+/// The name, type and shape of a row in a request or reply.
 struct tensor_info {
   std::string name;
   dtype type = dtype::float32;
-  std::vector<std::size_t> shape{};  ///< of a row, row-major; empty for one number
-  bool is_bytes = false;             ///< a row is any number of bytes, such as a JPEG; type and shape say nothing
+  std::vector<std::size_t> shape{};  ///< shape of a row, row-major; empty for a single number
+  bool is_bytes = false;  ///< true if a row is any number of bytes, such as a JPEG; `type` and `shape` are unused then
 
-  /// Numbers of a row.
+  /// Returns the number of elements in a row.
   [[nodiscard]] std::size_t elements() const noexcept {
-    std::size_t all = 1;
-    for (const std::size_t extent : shape) all *= extent;
-    return all;
+    std::size_t count = 1;
+    for (const std::size_t extent : shape) count *= extent;
+    return count;
   }
-  /// Bytes of a row; 0: any number of them.
+  /// Returns the number of bytes in a row, or 0 if it is not fixed.
   [[nodiscard]] std::size_t row_bytes() const noexcept { return is_bytes ? 0 : elements() * size_of(type); }
 };
 
-/// What a model takes and gives.
+/// The description of a model's input and output.
 struct model_info {
-  std::string platform;  ///< what made the model: "muster"
+  std::string platform;  ///< software that made the model: "muster"
   tensor_info input;
-  tensor_info output;                  ///< not of bytes
-  std::vector<std::string> classes{};  ///< a name for each number of the output; empty: there are no names
+  tensor_info output;                  ///< output tensor; its rows have a fixed size
+  std::vector<std::string> classes{};  ///< a name for each number in the output; empty: no names
 };
 
-/// Rows of several requests, to be predicted together.
+/// The rows of several requests, which are predicted together.
 class prediction_batch {
  public:
-  /// `output` has a row of the output for each of `rows`, one behind another.
+  /// Describes a batch. `output` has space for one output row for each row of `rows`, one after another.
   prediction_batch(std::span<const std::span<const std::byte>> rows, std::span<std::byte> output)
       : rows_(rows), output_(output) {}
 
   [[nodiscard]] std::size_t size() const noexcept { return rows_.size(); }
-  /// As it came: not aligned, and of exactly row_bytes() bytes where these are fixed.
+  /// Returns the bytes of input row k as received. The bytes are not aligned. Their number is row_bytes() if that is
+  /// fixed.
   [[nodiscard]] std::span<const std::byte> row(std::size_t k) const noexcept { return rows_[k]; }
-  /// All rows of the output; aligned to a cache line.
+  /// Returns all output rows, aligned to a cache line.
   [[nodiscard]] std::span<std::byte> output() const noexcept { return output_; }
 
-  /// Row k cannot be predicted: its request is answered with `why`, and the other requests are not concerned.
-  void refuse(std::size_t k, std::string why) { refused_.emplace_back(k, std::move(why)); }
+  /// Reports that row k cannot be predicted. The row's request fails with `reason`; other requests are not affected.
+  void refuse(std::size_t k, std::string reason) { refused_.emplace_back(k, std::move(reason)); }
   [[nodiscard]] const std::vector<std::pair<std::size_t, std::string>>& refused() const noexcept { return refused_; }
 
  private:
@@ -62,53 +63,56 @@ class prediction_batch {
   std::vector<std::pair<std::size_t, std::string>> refused_;
 };
 
-/// A model that is served. Used by one thread at a time.
+/// A served model. A single thread at a time uses it.
 ///
-/// - info(): the same for all of its life.
-/// - predict(batch): fills batch.output(), or refuses rows. What it throws fails all requests of the batch.
+/// - info(): returns the model's description, which never changes.
+/// - predict(batch): fills batch.output(), or refuses rows. An exception fails all requests of the batch.
 template <class P>
-concept predictor = std::movable<P> && requires(P& model, const P& same, prediction_batch& batch) {
-  { same.info() } -> std::convertible_to<const model_info&>;
+concept predictor = std::movable<P> && requires(P& model, const P& const_model, prediction_batch& batch) {
+  { const_model.info() } -> std::convertible_to<const model_info&>;
   model.predict(batch);
 };
 
-/// A predictor that prepares each row alone, such as a JPEG that is decoded, in a thread beside the one that predicts.
+/// A predictor that prepares each row separately, for example by decoding a JPEG. A second thread prepares rows while
+/// the first thread predicts.
 ///
-/// - prepared_bytes(): of a prepared row; 0: it prepares none.
-/// - prepare(row, to): what it throws as data_error refuses the row.
-/// - predict_prepared(batch): as predict(), of rows that were prepared.
+/// - prepared_bytes(): returns the number of bytes in a prepared row, or 0 if the model does not prepare rows.
+/// - prepare(row, output): prepares a row. A data_error refuses the row.
+/// - predict_prepared(batch): predicts like predict(), but from prepared rows.
 template <class P>
 concept preparing_predictor = predictor<P> &&
-    requires(P& model, std::span<const std::byte> row, std::span<std::byte> to, prediction_batch& batch) {
+    requires(P& model, std::span<const std::byte> row, std::span<std::byte> output, prediction_batch& batch) {
   { model.prepared_bytes() } -> std::convertible_to<std::size_t>;
-  model.prepare(row, to);
+  model.prepare(row, output);
   model.predict_prepared(batch);
 };
 
-/// Any predictor, chosen at run time: one indirect call a batch.
+/// A type-erased predictor. It costs one indirect call for each batch.
 class any_predictor {
  public:
-  /// Owns the model.
+  /// Takes ownership of the model.
   template <class P>
   requires(!std::same_as<P, any_predictor> && predictor<P>) any_predictor(P model)  // NOLINT: meant to convert
       : info_(model.info()) {
-    const auto held = std::make_shared<P>(std::move(model));
-    predict_ = [held](prediction_batch& batch) { held->predict(batch); };
+    const auto shared_model = std::make_shared<P>(std::move(model));
+    predict_ = [shared_model](prediction_batch& batch) { shared_model->predict(batch); };
     if constexpr (preparing_predictor<P>) {
-      prepared_bytes_ = held->prepared_bytes();
-      prepare_ = [held](std::span<const std::byte> row, std::span<std::byte> to) { held->prepare(row, to); };
-      predict_prepared_ = [held](prediction_batch& batch) { held->predict_prepared(batch); };
+      prepared_bytes_ = shared_model->prepared_bytes();
+      prepare_ = [shared_model](std::span<const std::byte> row, std::span<std::byte> output) {
+        shared_model->prepare(row, output);
+      };
+      predict_prepared_ = [shared_model](prediction_batch& batch) { shared_model->predict_prepared(batch); };
     }
   }
   any_predictor(any_predictor&&) noexcept = default;
   any_predictor& operator=(any_predictor&&) noexcept = default;
 
-  /// As predictor has them.
+  /// The functions of predictor.
   [[nodiscard]] const model_info& info() const noexcept { return info_; }
   void predict(prediction_batch& batch) { predict_(batch); }
-  /// As preparing_predictor has them; 0 bytes where the model is none.
+  /// The functions of preparing_predictor. prepared_bytes() is 0 if the model is not a preparing_predictor.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept { return prepared_bytes_; }
-  void prepare(std::span<const std::byte> row, std::span<std::byte> to) { prepare_(row, to); }
+  void prepare(std::span<const std::byte> row, std::span<std::byte> output) { prepare_(row, output); }
   void predict_prepared(prediction_batch& batch) { predict_prepared_(batch); }
 
  private:

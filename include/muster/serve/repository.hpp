@@ -1,4 +1,4 @@
-// Models in a folder, each in versions: the newest that loads is served.
+// A folder of models with numbered versions. The highest version that loads is served.
 #pragma once
 
 #include <condition_variable>
@@ -18,65 +18,70 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// A version of a model that takes requests. Holding it keeps it there.
+/// A version of a model that accepts requests. The version remains usable while a caller holds the pointer to it.
 struct served_model {
   std::string name;
   std::uint64_t version;
-  std::shared_ptr<model_statistics> statistics;  ///< of all versions
+  std::shared_ptr<model_statistics> statistics;  ///< statistics for all versions of the model
   batcher requests;
 };
 
-/// FOLDER/MODEL/VERSION/: a version is a whole number, and appears by a rename of its folder. A thread of the
-/// repository looks for versions, loads the highest, lets it predict once and once in a full batch, and only then puts
-/// it in the place of the one before, which answers what it has taken. A version that does not load is reported once
-/// and left aside until its folder is another one: the highest that loads is served. A version that is removed is not
-/// served any more. Names have letters, digits and ".", "_", "-" alone. What else
-/// is there is reported once; names that begin with ".", and folders of a model with a "." in their name, are not.
+/// A folder with the layout FOLDER/MODEL/VERSION/. A version is a whole number. A new version must be added atomically,
+/// by renaming its folder.
+///
+/// A thread of the repository scans the folder periodically. It loads a model's highest version and warms it up with a
+/// prediction for a single row and for a full batch. Then the new version replaces the previous version, which
+/// completes its pending requests. A version that fails to load is reported once, and is skipped until its folder is
+/// replaced; the next lower version that loads is served meanwhile. A removed version is no longer served.
+///
+/// A model's name has only letters, digits and ".", "_", "-". Other entries of the folders are reported once and
+/// ignored. Entries that begin with ".", and folders of a model with a "." in their name, are ignored without a report.
 class repository {
  public:
-  /// Makes a predictor of the folder of a version; what it throws says that the version is damaged.
+  /// A function that loads a version from its folder. An exception marks the version as damaged.
   using load_function = std::function<any_predictor(const std::string& folder)>;
 
-  /// Looks every `period`, from now on. Throws configuration_error if there is no such folder.
+  /// Starts to scan the folder once every `period`. Throws configuration_error if the folder does not exist.
   repository(std::string folder, load_function load, const batch_options& options = {}, seconds period = seconds(1));
   repository(const repository&) = delete;
   repository& operator=(const repository&) = delete;
   ~repository();
 
-  /// The version that is served; null if there is none. Thread safe, as all functions are.
+  /// Returns the served version of a model, or null if the model is not served. All functions are thread safe.
   [[nodiscard]] std::shared_ptr<served_model> find(std::string_view name) const;
-  /// Of all models, by name.
+  /// Returns every model's served version, in the order of names.
   [[nodiscard]] std::vector<std::shared_ptr<served_model>> all() const;
-  /// Whether it has looked once, and a model is served.
+  /// Returns true after the first scan, if a model is served.
   [[nodiscard]] bool is_ready() const;
-  /// How many versions did not load.
+  /// Returns the number of versions that failed to load.
   [[nodiscard]] std::uint64_t failed_loads() const;
-  /// Looks now, and returns when what is there is served.
-  void look();
+  /// Scans the folder now. Returns when the versions that were found are served.
+  void scan();
 
  private:
-  struct identity;  // of a folder
-  struct entry;     // of a model
+  struct identity;  // identity of a version's folder
+  struct entry;     // state of a model
   void run();
-  void look_at(const std::string& name);
-  void leave_out(const std::string& path, const std::string& why);
+  void scan_model(const std::string& name);
+  void ignore_entry(const std::string& path, const std::string& reason);
   void replace(const std::string& name, std::shared_ptr<served_model> next);
-  void end_retired();
+  void destroy_retired();
 
   std::string folder_;
   load_function load_;
   batch_options options_;
   seconds period_;
-  std::mutex looking_;                                     // held by a look
-  std::map<std::string, std::unique_ptr<entry>> entries_;  // of looks
-  std::vector<std::shared_ptr<served_model>> retired_;     // of looks
-  std::set<std::string> left_out_;                         // of looks: what was said
+  std::mutex scanning_;                                    // held during a scan
+  std::map<std::string, std::unique_ptr<entry>> entries_;  // each model's state; guarded by scanning_
+  std::vector<std::shared_ptr<served_model>> retired_;     // replaced versions; guarded by scanning_
+  std::set<std::string> ignored_entries_;                  // entries that were reported; guarded by scanning_
   mutable std::mutex mutex_;
   std::condition_variable changed_;
+  // Guarded by mutex_.
   std::map<std::string, std::shared_ptr<served_model>, std::less<>> served_;
   std::uint64_t failed_loads_ = 0;
-  bool has_looked_ = false;
-  bool ending_ = false;
+  bool has_scanned_ = false;
+  bool stopping_ = false;
   std::thread thread_;
 };
 

@@ -11,44 +11,49 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// Where a server listens, and what it puts up with.
+/// The address and limits of a server.
 struct server_options {
   std::string listen = "127.0.0.1:8000";  ///< HOST:PORT or [IPv6]:PORT; port 0: any
-  int threads = 1;                        ///< that serve connections; models have threads of their own
-  seconds header_timeout{10};   ///< from the first byte of a request, or from the connection, to the end of its headers
-  seconds request_timeout{30};  ///< from the first byte of a request to its answer, and for the client to read that
-  seconds idle_timeout{75};     ///< between requests of a connection
+  int threads = 1;                        ///< number of threads for connections; models have separate threads
+  /// Time limit from the first byte of a request, or from the connection, to the end of the headers.
+  seconds header_timeout{10};
+  /// Time limit from the first byte of a request to its reply, and for the client to read the reply.
+  seconds request_timeout{30};
+  seconds idle_timeout{75};  ///< time limit between requests of a connection
   std::size_t max_header = std::size_t{16} << 10;
   std::size_t max_body = std::size_t{64} << 20;
-  std::size_t max_bodies = std::size_t{1} << 30;  ///< bytes of all bodies at a time; a request beyond gets 503
-  std::size_t max_connections = 1024;             ///< the one that waits longest for a request goes; further ones wait
-  seconds drain_delay{1};                         ///< how long a server that drains goes on to take new requests
-  std::string spans{};  ///< file for the spans of requests with headers of a trace, each a line for Zipkin; empty: none
-  bool drain_on_sigterm = true;  ///< SIGTERM and SIGINT call drain() while run() runs
+  /// Limit for the total size of the bodies of pending requests, in bytes. Further requests get status 503.
+  std::size_t max_bodies = std::size_t{1} << 30;
+  /// At the limit, a new connection replaces the connection that waits longest for a request. If all connections are
+  /// busy, the new connection waits.
+  std::size_t max_connections = 1024;
+  seconds drain_delay{1};        ///< time for which a draining server still accepts new requests
+  std::string spans{};           ///< file for the spans of traced requests, one line for Zipkin each; empty: no spans
+  bool drain_on_sigterm = true;  ///< true: SIGTERM and SIGINT call drain() while run() runs
 };
 
-/// Serves the models of a repository, which must outlive it.
+/// A server for the models of a repository. The repository must outlive the server.
 ///
-/// GET /v2/health/live, /v2/health/ready, /v2, /v2/models/NAME[/versions/N], .../ready; POST .../infer, with binary
-/// tensors if the request has them; GET /v1/models/NAME; POST /v1/models/NAME:predict; GET /metrics. Requests of a
-/// connection are answered in their order. Each error is {"error": "..."} and names the field that it is about.
+/// Paths: GET /v2/health/live, /v2/health/ready, /v2, /v2/models/NAME[/versions/N], .../ready; POST .../infer, with
+/// binary tensors if the request has them; GET /v1/models/NAME; POST /v1/models/NAME:predict; GET /metrics. The
+/// requests of a connection are answered in order. Each error is {"error": "..."} and names the faulty field.
 ///
-/// Under a supervisor that passes a listening socket (LISTEN_FDS and LISTEN_PID, as systemd does) it takes that one.
+/// If a supervisor such as systemd passes a listening socket (LISTEN_FDS and LISTEN_PID), the server uses that socket.
 class server {
  public:
-  /// Listens. Throws configuration_error for an address that cannot be listened at.
+  /// Starts to listen. Throws configuration_error if the server cannot listen on the address.
   server(repository& models, server_options options);
   server(const server&) = delete;
   server& operator=(const server&) = delete;
   ~server();
 
-  /// Where it listens.
+  /// Returns the port on which the server listens.
   [[nodiscard]] std::uint16_t port() const noexcept;
-  /// Serves until it has drained.
+  /// Serves requests, and returns when draining is complete.
   void run();
-  /// Has run() end without a failed request: ready says no, every answer closes its connection, and drain_delay later
-  /// idle connections are closed and no new ones are taken. A socket of a supervisor is left to others at once. Thread
-  /// safe.
+  /// Makes run() return without failing a request. From now on the readiness check fails, and each reply closes its
+  /// connection. After drain_delay the server closes idle connections and accepts no new connections. On a supervisor's
+  /// socket the server stops accepting immediately, because other processes accept there. Thread safe.
   void drain();
 
  private:

@@ -20,24 +20,25 @@ constexpr std::size_t memory_bytes = std::size_t{192} << 20;
 
 long milliseconds_of(seconds timeout) { return static_cast<long>(std::clamp(1000 * timeout.count(), 1.0, 1e9)); }
 
-// Other users know its name, and may write beside it. One that can write into it chooses what is read. A folder that
-// cannot be made keeps nothing, like any other.
-void make_own(const std::string& folder) {
+// Creates the default cache folder for this user alone. Other users know the folder's name and may write to its parent.
+// A user who can write into the folder could choose the data that is read, so a folder of another user is refused. A
+// folder that cannot be created caches nothing, like any other unusable folder.
+void create_private_folder(const std::string& folder) {
   struct stat found {};
   if (::mkdir(folder.c_str(), S_IRWXU) == 0 || ::lstat(folder.c_str(), &found) != 0) return;
   const bool is_own = S_ISDIR(found.st_mode) && found.st_uid == ::geteuid();
   if (is_own && (found.st_mode & (S_IWGRP | S_IWOTH)) == 0) return;
   throw configuration_error("the folder '" + folder + "' cannot be the cache (" +
-                            (is_own ? "others may write into it" : "it belongs to another user, or is none") +
-                            "); remove it, or name another one by cache=FOLDER");
+                            (is_own ? "others may write into it" : "it belongs to another user, or is not a folder") +
+                            "); remove it, or name another folder by cache=FOLDER");
 }
 
 cache_options cache_of(const http_options& options) {
-  cache_options made{.folder = options.cache, .disk = options.disk};
-  if (!made.folder.empty()) return made;
-  made.folder = temporary_folder() + "/muster-cache-" + std::to_string(::getuid());
-  make_own(made.folder);
-  return made;
+  cache_options cache{.folder = options.cache, .disk = options.disk};
+  if (!cache.folder.empty()) return cache;
+  cache.folder = temporary_folder() + "/muster-cache-" + std::to_string(::getuid());
+  create_private_folder(cache.folder);
+  return cache;
 }
 
 }  // namespace
@@ -58,204 +59,206 @@ http_folder::http_folder(const std::string& address, const http_options& options
 http_folder::~http_folder() {
   {
     const std::lock_guard lock(mutex_);
-    ends_ = true;
+    stopping_ = true;
   }
   ::curl_multi_wakeup(multi_);
   thread_.join();
-  for (const transfer& left : transfers_) ::curl_multi_remove_handle(multi_, left.request.get());
+  for (const transfer& unfinished : transfers_) ::curl_multi_remove_handle(multi_, unfinished.request.get());
   transfers_.clear();
   ::curl_multi_cleanup(multi_);
 }
 
 std::string http_folder::text(const std::string& name) {
   std::string text;
-  (void)ask(name, &text);
+  (void)send_request(name, &text);
   return text;
 }
 
-curl_request http_folder::ask(const std::string& name, std::string* text) {
+curl_request http_folder::send_request(const std::string& name, std::string* text) {
   const auto start = clock::now();
   for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     if (text != nullptr) text->clear();
-    const auto take = [](char* data, std::size_t one, std::size_t count, void* to) noexcept -> std::size_t {
+    const auto append = [](char* data, std::size_t size, std::size_t count, void* output) noexcept -> std::size_t {
       try {
-        static_cast<std::string*>(to)->append(data, one * count);
-        return one * count;
-      } catch (const std::exception&) {  // no memory: as if the connection had broken
+        static_cast<std::string*>(output)->append(data, size * count);
+        return size * count;
+      } catch (const std::exception&) {  // out of memory: treated like a broken connection
         return 0;
       }
     };
-    curl_request request = server_.ask(name, take, text);
+    curl_request request = server_.make_request(name, append, text);
     if (text == nullptr) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
     ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
     request_failure failure = http_server::failure_of(request.get(), ::curl_easy_perform(request.get()));
-    if (failure.why.empty()) return request;
-    const auto left = timeout_ - seconds(seconds_since(start));
-    if (failure.again && left.count() <= 0) failure = tried_for(std::move(failure), timeout_);
-    if (!failure.again) throw data_error({server_.address_of(name)}, problem_of(failure));
-    std::this_thread::sleep_for(std::min<seconds>(pause, left));
+    if (failure.reason.empty()) return request;
+    const auto remaining = timeout_ - seconds(seconds_since(start));
+    if (failure.retryable && remaining.count() <= 0) failure = after_retries(std::move(failure), timeout_);
+    if (!failure.retryable) throw data_error({server_.address_of(name)}, error_text_of(failure));
+    std::this_thread::sleep_for(std::min<seconds>(pause, remaining));
   }
 }
 
 std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::uint64_t content) {
   const std::lock_guard lock(mutex_);
-  const std::size_t number = know(name, size, content);
-  const std::string& why = files_[number].not_kept;
-  if (!why.empty() && !std::exchange(told_of_cache_, true)) {
+  const std::size_t number = register_file(name, size, content);
+  const std::string& why = files_[number].uncached_reason;
+  if (!why.empty() && !std::exchange(warned_of_cache_, true)) {
     muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
-                                        " (" + why + "); the rest is fetched whenever it is wanted");
+                                        " (" + why + "); the rest is fetched each time it is read");
   }
   return number;
 }
 
 far_file http_folder::find(const std::string& name) {
   const auto refuse = [&](const std::string& problem) { throw data_error({server_.address_of(name)}, problem); };
-  const curl_request answer = ask(name, nullptr);
-  const std::string version = version_of(answer.get());
+  const curl_request reply = send_request(name, nullptr);
+  const std::string version = version_of(reply.get());
   curl_off_t length = -1;
-  ::curl_easy_getinfo(answer.get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  ::curl_easy_getinfo(reply.get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
   if (length < 0 || version.empty()) {
-    refuse(std::string("cannot be kept (the server says no ") + (length < 0 ? "length" : "ETag or Last-Modified") +
-           " of it); use another server, or copy the file to a disk");
+    refuse(std::string("cannot be kept (the server sends no ") + (length < 0 ? "length" : "ETag or Last-Modified") +
+           " for it); use another server, or copy the file to a disk");
   }
   if (length == 0) refuse("is empty (it has no bytes); check how it was made");
   const auto size = static_cast<std::uint64_t>(length);
   const std::lock_guard lock(mutex_);
-  // Last-Modified counts seconds, and a weak ETag is for what means the same: bytes may change beneath either.
-  const bool is_exact = answer_has_strong_etag(answer.get());
+  // Last-Modified has a resolution of seconds, and a weak ETag only identifies equivalent contents. The bytes of a file
+  // may change without a change of either, so a random number makes the digest unique.
+  const bool is_exact = has_strong_etag(reply.get());
   std::random_device random;
   const std::uint64_t content = digest()
                                     .add(server_.url_of(name))
                                     .add(version)
                                     .add(is_exact ? 0 : std::uint64_t{random()} << 32U | random())
                                     .value();
-  const std::size_t number = know(name, size, content, !is_exact);
+  const std::size_t number = register_file(name, size, content, !is_exact);
   file& found = files_[number];
   if (found.version.empty()) found.version = version;
-  if (!found.not_kept.empty()) {
+  if (!found.uncached_reason.empty()) {
     refuse("of " + std::to_string(size) + " bytes cannot be kept in the cache '" + cache_.folder + "' (" +
-           found.not_kept + "); give it more room, or another folder");
+           found.uncached_reason + "); give it more room, or another folder");
   }
   return {number, size, is_exact ? std::optional(content) : std::nullopt};
 }
 
-std::size_t http_folder::know(const std::string& name, std::uint64_t size, std::uint64_t content, bool only_here) {
+std::size_t http_folder::register_file(const std::string& name, std::uint64_t size, std::uint64_t content,
+                                       bool process_only) {
   if (size == 0 || size > most_file_bytes) {
     throw data_error({server_.address_of(name)},
-                     "cannot be a file of " + std::to_string(size) + " bytes (those of a server have 1 to " +
-                         std::to_string(most_file_bytes) + "); check what wrote the manifest");
+                     "cannot be a file of " + std::to_string(size) + " bytes (a file on a server has 1 to " +
+                         std::to_string(most_file_bytes) + "); check the program that wrote the manifest");
   }
   const std::uint64_t key = digest().add(content).add(size).add(name).value();
-  const auto known = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });
-  if (known != files_.end()) return static_cast<std::size_t>(known - files_.begin());
+  const auto known_file = std::ranges::find_if(files_, [&](const file& each) { return each.blocks.key == key; });
+  if (known_file != files_.end()) return static_cast<std::size_t>(known_file - files_.begin());
   const std::uint64_t count = (size + block_bytes - 1) / block_bytes;
   file& added = files_.emplace_back(
       name, size,
       cached_records{.name = server_.address_of(name), .key = key, .size = count, .record_bytes = block_bytes});
   open_store(added);
-  if (only_here && added.store) added.store->remove_name();
+  if (process_only && added.store) added.store->remove_name();
   return files_.size() - 1;
 }
 
-void http_folder::open_store(file& of) {
-  std::string& why = of.not_kept;
+void http_folder::open_store(file& owner) {
+  std::string& why = owner.uncached_reason;
   try {
-    of.store.emplace(of.blocks, cache_, cache_.disk - kept_bytes_);
-    kept_bytes_ += of.store->file_bytes();
-    if (of.store->kept() < of.blocks.size) why = "its limit is reached";
-    if (!of.store->writable()) why = "it may not be written";
+    owner.store.emplace(owner.blocks, cache_, cache_.disk - disk_bytes_);
+    disk_bytes_ += owner.store->file_bytes();
+    if (owner.store->kept() < owner.blocks.size) why = "its limit is reached";
+    if (!owner.store->writable()) why = "it is not writable";
   } catch (const std::exception& error) {
     why = error.what();
   }
-  if (of.store && !of.store->writable()) of.store.reset();
+  if (owner.store && !owner.store->writable()) owner.store.reset();
 }
 
 void http_folder::expect(std::span<const far_part> parts) {
   {
     const std::lock_guard lock(mutex_);
     for (const far_part& part : parts) {
-      file& of = files_[part.file];
+      file& owner = files_[part.file];
       for (std::uint64_t block = part.begin / block_bytes; block * block_bytes < part.begin + part.size; ++block)
-        want(of, block, false);
+        queue_block(owner, block, false);
     }
   }
   ::curl_multi_wakeup(multi_);
 }
 
 const std::byte* http_folder::view(const far_part& part, bytes& held) {
-  file& of = [&]() -> file& {
+  file& owner = [&]() -> file& {
     const std::lock_guard lock(mutex_);
     return files_[part.file];
   }();
   const std::uint64_t first = part.begin / block_bytes;
   const std::uint64_t last = (part.begin + std::max<std::uint64_t>(part.size, 1) - 1) / block_bytes;
-  if (of.keeps(last)) {
-    for (std::uint64_t block = first; block <= last; ++block) (void)await(of, block);
-    return of.store->view(first, {}).data() + part.begin % block_bytes;
+  if (owner.is_on_disk(last)) {
+    for (std::uint64_t block = first; block <= last; ++block) (void)wait_for_block(owner, block);
+    return owner.store->view(first, {}).data() + part.begin % block_bytes;
   }
-  auto put_together = std::make_shared<std::vector<std::byte>>();
-  put_together->reserve(std::max<std::uint64_t>(part.size, 1));  // never null
+  auto assembled = std::make_shared<std::vector<std::byte>>();
+  assembled->reserve(std::max<std::uint64_t>(part.size, 1));  // never a null pointer, even for 0 bytes
   for (std::uint64_t block = first; block <= last; ++block) {
-    const bytes alone = await(of, block);
-    const std::span<const std::byte> all = alone ? std::span(*alone) : of.store->view(block, {});
+    const bytes in_memory = wait_for_block(owner, block);
+    const std::span<const std::byte> whole_block = in_memory ? std::span(*in_memory) : owner.store->view(block, {});
     const std::uint64_t at = block * block_bytes;
     const std::uint64_t begin = std::max(part.begin, at) - at;
-    const auto wanted = all.subspan(begin, std::min(part.begin + part.size - at, block_bytes) - begin);
-    put_together->insert(put_together->end(), wanted.begin(), wanted.end());
+    const auto part_of_block = whole_block.subspan(begin, std::min(part.begin + part.size - at, block_bytes) - begin);
+    assembled->insert(assembled->end(), part_of_block.begin(), part_of_block.end());
   }
-  held = std::move(put_together);
+  held = std::move(assembled);
   return held->data();
 }
 
-// Waits for a block; null if it is kept on the disk.
-http_folder::bytes http_folder::await(file& of, std::uint64_t block) {
-  const bool kept = of.keeps(block);
-  auto& state = of.states[block];
-  if (kept && state.load(std::memory_order_acquire) == progress::here) return nullptr;
-  const auto key = std::pair<const file*, std::uint64_t>(&of, block);
+// Waits until a block is ready. Returns the block, or null if it is on the disk.
+http_folder::bytes http_folder::wait_for_block(file& owner, std::uint64_t block) {
+  const bool on_disk = owner.is_on_disk(block);
+  auto& state = owner.states[block];
+  if (on_disk && state.load(std::memory_order_acquire) == progress::ready) return nullptr;
+  const auto key = std::pair<const file*, std::uint64_t>(&owner, block);
   std::unique_lock lock(mutex_);
-  given_up_.erase(key);
-  for (bool asked = false;;) {
-    if (kept && state == progress::here) return nullptr;
-    if (bytes found = kept ? nullptr : memory_.find(number_of(of, block))) return found;
-    if (const auto found = given_up_.find(key); found != given_up_.end()) {
+  failures_.erase(key);
+  for (bool queued = false;;) {
+    if (on_disk && state == progress::ready) return nullptr;
+    if (bytes found = on_disk ? nullptr : memory_.find(cache_key_of(owner, block))) return found;
+    if (const auto found = failures_.find(key); found != failures_.end()) {
       const std::string why = found->second;
-      given_up_.erase(found);
-      throw data_error({server_.address_of(of.name), 0, 0, block * block_bytes}, why);
+      failures_.erase(found);
+      throw data_error({server_.address_of(owner.name), 0, 0, block * block_bytes}, why);
     }
-    if (state == progress::here) state = progress::absent;  // it was, in memory
-    if (state == progress::absent || !std::exchange(asked, true)) {
-      want(of, block, true);
+    if (state == progress::ready) state = progress::absent;  // the block was evicted from memory
+    if (state == progress::absent || !std::exchange(queued, true)) {
+      queue_block(owner, block, true);
       ::curl_multi_wakeup(multi_);
     }
-    told_.wait(lock);
+    state_changed_.wait(lock);
   }
 }
 
-void http_folder::want(file& of, std::uint64_t block, bool at_once) {
-  auto& state = of.states[block];
-  if (state == progress::on_its_way || state == progress::here || (state == progress::wanted && !at_once)) return;
-  const place here{&of, block, clock::now()};
-  at_once ? wanted_.push_front(here) : wanted_.push_back(here);
-  state = progress::wanted;
+void http_folder::queue_block(file& owner, std::uint64_t block, bool at_front) {
+  auto& state = owner.states[block];
+  if (state == progress::in_flight || state == progress::ready || (state == progress::queued && !at_front)) return;
+  const queued_block entry{&owner, block, clock::now()};
+  at_front ? queue_.push_front(entry) : queue_.push_back(entry);
+  state = progress::queued;
 }
 
-void http_folder::tell(file& of, std::uint64_t block, progress state) {
-  of.states[block].store(state, std::memory_order_release);
-  told_.notify_all();
+void http_folder::set_state(file& owner, std::uint64_t block, progress state) {
+  owner.states[block].store(state, std::memory_order_release);
+  state_changed_.notify_all();
 }
 
-std::uint64_t http_folder::number_of(const file& of, std::uint64_t block) const noexcept {
-  return mix(of.blocks.key + block);
+std::uint64_t http_folder::cache_key_of(const file& owner, std::uint64_t block) const noexcept {
+  return mix(owner.blocks.key + block);
 }
 
-bool http_folder::lock_block(const file& of, std::uint64_t block, bool locked) const noexcept {
-  if (!locks_) return true;  // no process can tell another anything
+bool http_folder::lock_block(const file& owner, std::uint64_t block, bool locked) const noexcept {
+  if (!locks_) return true;  // without the file `locks`, processes fetch independently
   constexpr std::uint64_t largest_offset = ~std::uint64_t{0} >> 2U;
   struct flock range {};
   range.l_type = locked ? F_WRLCK : F_UNLCK;
   range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(number_of(of, block) & largest_offset);
+  range.l_start = static_cast<off_t>(cache_key_of(owner, block) & largest_offset);
   range.l_len = 1;
   return ::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0;
 }

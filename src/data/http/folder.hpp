@@ -1,4 +1,4 @@
-// A folder of files on a server, with what came of them on the host's disk; private to muster::http.
+// A folder of files on a server, with a cache on the host's disk. Private to muster::http.
 #pragma once
 
 #include <algorithm>
@@ -24,12 +24,21 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Files are fetched in blocks, which a record_store keeps as its records: blocks of a file lie one behind another
-/// there. One thread has all requests, up to eight at once, and up to eight neighbouring blocks in each. What a reader
-/// waits for comes before what is expected.
+/// A remote folder over HTTP. Files are fetched in blocks. A record_store caches the blocks as its records, so that the
+/// blocks of a file are contiguous on the disk. Blocks that do not fit on the disk are cached in memory.
 ///
-/// The ranks of a host fetch each block once: the process that fetches one locks a byte of a file in the folder, which
-/// the kernel takes back from the dead. The others wait until it lies in the cache.
+/// A block has one of four states: `absent`, `queued` (waits for a request), `in_flight` (a request is running) and
+/// `ready` (in the cache). A reader moves a block from `absent` to `queued`, and the transfer thread from `queued` to
+/// `in_flight` and `ready`. A failed block returns to `queued` if the error is temporary; otherwise it returns to
+/// `absent`, and the reader that waits for it throws the error. A change of state requires mutex_; readers may load a
+/// state without mutex_.
+///
+/// The transfer thread owns all requests: up to eight at the same time, each for up to eight neighbouring blocks. A
+/// block for which a reader waits is at the front of the queue; expected blocks are at the end.
+///
+/// The processes of a host fetch each block once. A process that fetches a block locks a byte of the file `locks` in
+/// the cache folder; the kernel releases the lock of a dead process. The other processes wait until the block is in the
+/// cache.
 class http_folder final : public far_folder {
  public:
   http_folder(const std::string& address, const http_options& options);
@@ -43,82 +52,84 @@ class http_folder final : public far_folder {
 
  private:
   static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
-  static constexpr std::chrono::milliseconds first_pause{100};  // before a request is made again
+  static constexpr std::chrono::milliseconds first_pause{100};  // pause before the first retry of a request
   static constexpr std::chrono::milliseconds longest_pause{5000};
 
-  enum class progress : std::uint8_t { absent, wanted, on_its_way, here };
+  enum class progress : std::uint8_t { absent, queued, in_flight, ready };
   struct file {
-    file(std::string of_name, std::uint64_t bytes, cached_records of_cache)
-        : name(std::move(of_name)), size(bytes), blocks(std::move(of_cache)), states(blocks.size) {}
+    file(std::string file_name, std::uint64_t bytes, cached_records cached_blocks)
+        : name(std::move(file_name)), size(bytes), blocks(std::move(cached_blocks)), states(blocks.size) {}
 
     std::string name;
     std::uint64_t size;
     cached_records blocks;
-    std::string version{};  // that answers must have, if any
+    std::string version{};  // version that replies must have; empty: any version
     std::optional<record_store> store;
-    std::string not_kept{};                     // why not all of it is
-    std::vector<std::atomic<progress>> states;  // changed with the mutex held
+    std::string uncached_reason{};              // reason why the disk does not cache the whole file; empty: it does
+    std::vector<std::atomic<progress>> states;  // written with mutex_ held; read without
 
-    [[nodiscard]] bool keeps(std::uint64_t block) const noexcept { return store && block < store->kept(); }
+    [[nodiscard]] bool is_on_disk(std::uint64_t block) const noexcept { return store && block < store->kept(); }
     [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const noexcept {
       return std::min(size, (block + 1) * block_bytes);
     }
   };
-  struct place {  // of a block
-    file* of;
+  struct queued_block {
+    file* owner;
     std::uint64_t block;
-    clock::time_point since;  // it is wanted
+    clock::time_point queued_at;  // time at which the block was queued
   };
   struct transfer {
     http_folder* folder;
-    file* of;
-    std::uint64_t block, end;  // the one that comes, and the one behind the last
+    file* owner;
+    std::uint64_t block, end;  // the block that is being received, and the end of the requested range
     curl_request request{};
-    std::vector<std::byte> came{};  // of the block
-    request_failure failure{};      // that libcurl does not see
-    bool checked = false;           // that the answer is what was asked for, when it began
+    std::vector<std::byte> received{};  // bytes of the block that were received so far
+    request_failure failure{};          // failure that libcurl does not detect
+    bool checked = false;               // true once the reply's header was checked against the request
   };
   using transfers = std::list<transfer>;
 
-  // Of the thread that has the requests.
+  // Functions of the transfer thread.
   void run();
-  void begin_transfers();
-  [[nodiscard]] bool begins(const place& wanted);
-  void begin(transfer made);
-  void end(transfers::iterator ended, CURLcode code);
-  static std::size_t receive(char* data, std::size_t one, std::size_t count, void* to) noexcept;
-  [[nodiscard]] bool is_expected_answer(transfer& of) const;
-  void keep(transfer& of);
-  [[nodiscard]] bool lock_block(const file& of, std::uint64_t block, bool locked) const noexcept;
-  [[nodiscard]] std::uint64_t number_of(const file& of, std::uint64_t block) const noexcept;
+  void start_transfers();
+  [[nodiscard]] bool must_fetch(const queued_block& entry);
+  void start(transfer new_transfer);
+  void finish(transfers::iterator current, CURLcode code);
+  static std::size_t receive(char* data, std::size_t size, std::size_t count, void* user_data) noexcept;
+  [[nodiscard]] bool is_expected_reply(transfer& current) const;
+  void store_block(transfer& current);
+  [[nodiscard]] bool lock_block(const file& owner, std::uint64_t block, bool locked) const noexcept;
+  [[nodiscard]] std::uint64_t cache_key_of(const file& owner, std::uint64_t block) const noexcept;
 
-  // The answer, with its text or (null) none; asks again until there is one.
-  [[nodiscard]] curl_request ask(const std::string& name, std::string* text);
-  // With the mutex. `only_here`: no other process, now or later, is to find it.
-  [[nodiscard]] std::size_t know(const std::string& name, std::uint64_t size, std::uint64_t content,
-                                 bool only_here = false);
-  void open_store(file& of);
-  [[nodiscard]] bytes await(file& of, std::uint64_t block);
-  void want(file& of, std::uint64_t block, bool at_once);
-  void tell(file& of, std::uint64_t block, progress state);
+  // Sends a request for a file and returns the completed request. Fetches the contents into `text`, or only the header
+  // if `text` is null. Retries temporary failures until the timeout.
+  [[nodiscard]] curl_request send_request(const std::string& name, std::string* text);
+  // Registers a file and returns its number. The caller holds mutex_. With `process_only` no other process can find the
+  // cached file, now or later.
+  [[nodiscard]] std::size_t register_file(const std::string& name, std::uint64_t size, std::uint64_t content,
+                                          bool process_only = false);
+  void open_store(file& owner);
+  [[nodiscard]] bytes wait_for_block(file& owner, std::uint64_t block);
+  void queue_block(file& owner, std::uint64_t block, bool at_front);
+  void set_state(file& owner, std::uint64_t block, progress state);
 
   const http_server server_;
   const cache_options cache_;
   const seconds timeout_;
   descriptor locks_;
-  lru_cache<std::vector<std::byte>> memory_;  // of blocks that are not kept
-  std::mutex mutex_;                          // of all below
-  std::condition_variable told_;
+  lru_cache<std::vector<std::byte>> memory_;  // blocks that are not on the disk
+  std::mutex mutex_;                          // guards the fields from files_ to stopping_
+  std::condition_variable state_changed_;
   std::deque<file> files_;
-  std::uint64_t kept_bytes_ = 0;  // of the files, on the disk
-  bool told_of_cache_ = false;    // that it does not keep all
-  std::deque<place> wanted_;      // those that are no longer are left out later
-  std::map<std::pair<const file*, std::uint64_t>, std::string> given_up_;
+  std::uint64_t disk_bytes_ = 0;    // size of the cached files on the disk
+  bool warned_of_cache_ = false;    // set once a warning about an incomplete cache was logged
+  std::deque<queued_block> queue_;  // may have blocks that are no longer queued, which the transfer thread skips
+  std::map<std::pair<const file*, std::uint64_t>, std::string> failures_;
   transfers transfers_;
   clock::time_point pause_until_{};
   std::chrono::milliseconds pause_{};
   std::optional<clock::time_point> failing_since_;
-  bool ends_ = false;
+  bool stopping_ = false;
   CURLM* multi_;
   std::thread thread_;
 };

@@ -11,29 +11,29 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-std::string first_of(const char* name, const char* other, const char* otherwise = "") {
+std::string first_of(const char* name, const char* second_name, const char* fallback = "") {
   const auto found = environment(name);
-  return found ? *found : environment(other).value_or(otherwise);
+  return found ? *found : environment(second_name).value_or(fallback);
 }
 
 std::string escaped(std::string_view text) {
   constexpr std::string_view plain =
       "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~/";  // RFC 3986, and the slash
   constexpr std::string_view digits = "0123456789ABCDEF";
-  std::string made;
+  std::string result;
   for (const char c : text) {
     if (plain.find(c) != std::string_view::npos) {
-      made += c;
+      result += c;
       continue;
     }
-    made += '%';
-    made += digits[static_cast<unsigned char>(c) >> 4U];
-    made += digits[static_cast<unsigned char>(c) & 15U];
+    result += '%';
+    result += digits[static_cast<unsigned char>(c) >> 4U];
+    result += digits[static_cast<unsigned char>(c) & 15U];
   }
-  return made;
+  return result;
 }
 
-// What will not pass by asking again.
+// Returns true for an error that a retry cannot resolve.
 bool is_final(CURLcode code) noexcept {
   return std::ranges::count(std::array{CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE, CURLE_SSL_ISSUER_ERROR,
                                        CURLE_SSL_CERTPROBLEM, CURLE_UNSUPPORTED_PROTOCOL, CURLE_URL_MALFORMAT,
@@ -43,38 +43,42 @@ bool is_final(CURLcode code) noexcept {
 
 }  // namespace
 
-std::string problem_of(const request_failure& why) { return "cannot be fetched (" + why.why + "); " + why.suggestion; }
+std::string error_text_of(const request_failure& failure) {
+  return "cannot be fetched (" + failure.reason + "); " + failure.suggestion;
+}
 
-request_failure tried_for(request_failure last, seconds timeout) {
-  last.again = false;
-  last.why += ", tried again for " + std::to_string(static_cast<int>(timeout.count())) + " s";
+request_failure after_retries(request_failure last, seconds timeout) {
+  last.retryable = false;
+  last.reason += ", tried again for " + std::to_string(static_cast<int>(timeout.count())) + " s";
   return last;
 }
 
-std::string version_of(CURL* answer) {
+std::string version_of(CURL* reply) {
   curl_header* header = nullptr;
   for (const char* const name : {"ETag", "Last-Modified"})
-    if (::curl_easy_header(answer, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) return header->value;
+    if (::curl_easy_header(reply, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) return header->value;
   return {};
 }
 
-bool answer_has_strong_etag(CURL* answer) {
+bool has_strong_etag(CURL* reply) {
   curl_header* header = nullptr;
-  return ::curl_easy_header(answer, "ETag", 0, CURLH_HEADER, -1, &header) == CURLHE_OK &&
+  return ::curl_easy_header(reply, "ETag", 0, CURLH_HEADER, -1, &header) == CURLHE_OK &&
          !std::string_view(header->value).starts_with("W/");
 }
 
 http_server::http_server(std::string address, seconds timeout) : address_(std::move(address)), timeout_(timeout) {
-  static const CURLcode begun = ::curl_global_init(CURL_GLOBAL_DEFAULT);  // once a process, and never ended
-  if (begun != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");
+  // Initialises libcurl once for each process, without cleanup.
+  static const CURLcode initialised = ::curl_global_init(CURL_GLOBAL_DEFAULT);
+  if (initialised != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");
   while (address_.ends_with('/')) address_.pop_back();
   address_ += '/';
   const auto host_at = address_.find("//") + 2;
   const std::string_view host = std::string_view(address_).substr(host_at, address_.find('/', host_at) - host_at);
   if (host.empty() || host.find('@') != std::string_view::npos) {  // the text may hold a password
-    throw configuration_error("an address of " + address_.substr(0, host_at) + " cannot be used (it has " +
-                              (host.empty() ? "no server" : "a name or password in it") +
-                              "); write such as https://server/folder, and names and passwords into ~/.netrc");
+    throw configuration_error(
+        "an address of " + address_.substr(0, host_at) + " cannot be used (it has " +
+        (host.empty() ? "no server" : "a name or password in it") +
+        "); write an address such as https://server/folder, and put names and passwords into ~/.netrc");
   }
   certificates_ = first_of("CURL_CA_BUNDLE", "SSL_CERT_FILE");
   url_ = address_;
@@ -87,7 +91,7 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
   const std::string bucket = bucket_and_folder.substr(0, slash);
   std::string endpoint = first_of("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL");
   while (endpoint.ends_with('/')) endpoint.pop_back();
-  // A bucket with a dot has no certificate as a server of Amazon's.
+  // The certificates of Amazon's servers do not match bucket names with a dot, so such a bucket is part of the path.
   const bool own_server = endpoint.empty() && bucket.find('.') == std::string::npos;
   if (endpoint.empty()) endpoint = "https://" + (own_server ? bucket + "." : "") + "s3." + region + ".amazonaws.com";
   url_ = endpoint + escaped(own_server ? bucket_and_folder.substr(slash) : "/" + bucket_and_folder);
@@ -95,7 +99,7 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
   password_ = environment("AWS_SECRET_ACCESS_KEY").value_or("");
   if (user_.empty()) return;  // a public bucket
   signature_ = "aws:amz:" + region + ":s3";
-  // The digest of no bytes, which is what requests send: Debian's libcurl signs without it.
+  // The digest of an empty body, since requests have no body. Debian's libcurl does not add this header itself.
   constexpr const char* digest_of_nothing =
       "x-amz-content-sha256: e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855";
   headers_.reset(::curl_slist_append(nullptr, digest_of_nothing));
@@ -103,10 +107,10 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
     ::curl_slist_append(headers_.get(), ("x-amz-security-token: " + *token).c_str());
 }
 
-curl_request http_server::ask(const std::string& name, curl_write_callback take, void* to) const {
-  curl_request made(::curl_easy_init());
-  if (made == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
-  CURL* const easy = made.get();
+curl_request http_server::make_request(const std::string& name, curl_write_callback on_bytes, void* user_data) const {
+  curl_request request(::curl_easy_init());
+  if (request == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
+  CURL* const easy = request.get();
   constexpr double most_silence = 10;  // seconds
   const double silence = std::clamp(timeout_.count(), 1.0, most_silence);
   ::curl_easy_setopt(easy, CURLOPT_URL, (url_ + escaped(name)).c_str());
@@ -119,36 +123,38 @@ curl_request http_server::ask(const std::string& name, curl_write_callback take,
   ::curl_easy_setopt(easy, CURLOPT_LOW_SPEED_LIMIT, 1L);
   ::curl_easy_setopt(easy, CURLOPT_LOW_SPEED_TIME, static_cast<long>(silence));
   ::curl_easy_setopt(easy, CURLOPT_BUFFERSIZE, 256L << 10);
-  ::curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, take);
-  ::curl_easy_setopt(easy, CURLOPT_WRITEDATA, to);
+  ::curl_easy_setopt(easy, CURLOPT_WRITEFUNCTION, on_bytes);
+  ::curl_easy_setopt(easy, CURLOPT_WRITEDATA, user_data);
   if (!certificates_.empty()) ::curl_easy_setopt(easy, CURLOPT_CAINFO, certificates_.c_str());
   if (signature_.empty()) {
     ::curl_easy_setopt(easy, CURLOPT_NETRC, static_cast<long>(CURL_NETRC_OPTIONAL));
-    return made;
+    return request;
   }
   ::curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, signature_.c_str());
   ::curl_easy_setopt(easy, CURLOPT_USERNAME, user_.c_str());
   ::curl_easy_setopt(easy, CURLOPT_PASSWORD, password_.c_str());
   ::curl_easy_setopt(easy, CURLOPT_HTTPHEADER, headers_.get());
-  return made;
+  return request;
 }
 
 request_failure http_server::failure_of(CURL* request, CURLcode code) {
-  constexpr long not_signed_in = 401, forbidden = 403, absent = 404, too_slow = 408, too_short = 416, too_many = 429,
-                 servers_own = 500;
+  constexpr long unauthorised = 401, forbidden = 403, not_found = 404, request_timeout = 408, not_satisfiable = 416,
+                 too_many_requests = 429, server_error = 500;
   long status = 0;
   ::curl_easy_getinfo(request, CURLINFO_RESPONSE_CODE, &status);
-  const std::string answer = "the server answers " + std::to_string(status);
-  if (status >= servers_own || status == too_slow || status == too_many)
-    return {true, answer, "go on from the last checkpoint when it works again"};
-  if (status == not_signed_in || status == forbidden)
-    return {false, answer + ": it may not be read", "check the key or password, and what it permits"};
-  if (status == absent) return {false, answer + ": it is not there", "check the address, or copy the file there"};
-  if (status == too_short) return {false, answer + ": it is shorter than it was", "copy the file there again"};
-  if (status >= 300) return {false, answer, "check the address"};
+  const std::string reply = "the server answers " + std::to_string(status);
+  if (status >= server_error || status == request_timeout || status == too_many_requests)
+    return {true, reply, "go on from the last checkpoint when it works again"};
+  if (status == unauthorised || status == forbidden)
+    return {false, reply + ": reading is not permitted", "check the key or password, and what it permits"};
+  if (status == not_found)
+    return {false, reply + ": the file does not exist", "check the address, or copy the file there"};
+  if (status == not_satisfiable)
+    return {false, reply + ": the file is shorter than before", "copy the file there again"};
+  if (status >= 300) return {false, reply, "check the address"};
   if (code == CURLE_OK) return {};
   const std::string why = ::curl_easy_strerror(code);
-  if (is_final(code)) return {false, why, "check the address, and that the server's certificate is one to trust"};
+  if (is_final(code)) return {false, why, "check the address, and that the server's certificate is trusted"};
   return {true, why, "go on from the last checkpoint when the server is back"};
 }
 

@@ -22,20 +22,21 @@ using detail::array_header;
   throw data_error({path, 0, 0, offset}, text);
 }
 
-// Refuses a file unless as many bytes follow the header as it promises, and some.
+// Throws unless exactly the number of bytes that the header declares follows the header, and at least one byte.
 void check_array(const array_header& header, std::span<const std::byte> bytes, const std::string& path) {
   const auto promised = detail::checked_product(size_of(header.type), header.shape);
-  const std::uint64_t there = bytes.size() - header.bytes;
-  if (!promised || *promised != there) {
+  const std::uint64_t available = bytes.size() - header.bytes;
+  if (!promised || *promised != available) {
     refuse_at(path, header.bytes,
-              "has " + std::to_string(there) + " bytes of numbers where its header promises " +
+              "has " + std::to_string(available) + " bytes of numbers where its header promises " +
                   (promised ? std::to_string(*promised) : "more than there can be") + "; copy or download it again");
   }
   if (*promised == 0) refuse_at(path, header.bytes, "has no records; check how it was made");
 }
 
-// Record i is slice i of the array along its first extent; `open` opens an array. `labels` is the path of an array of
-// shape (n), or of shape (n, k) with k labels each, or empty for none.
+// Opens an array as records with the function `open`. Record i is slice i of the array along its first extent. `labels`
+// is the path of an array of shape (n), or of shape (n, k) with k labels for each record. It is empty if the records
+// have no labels.
 fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
                          const http_options& http, array_file (*open)(const std::string& path, const http_options&)) {
   const auto [file, header] = open(path, http);
@@ -46,19 +47,20 @@ fixed_records open_array(const std::string& scheme, const std::string& path, con
   const std::vector<record_stretch> records = {{file, header.bytes, schema.record_bytes(), count}};
   std::vector<label_column> columns;
   if (!labels.empty()) {
-    const auto [label_file, of_labels] = open(labels, http);
-    if (of_labels.shape.size() > 2 || of_labels.shape.front() != count) {
-      throw data_error({labels}, "has " + std::to_string(of_labels.shape.front()) + " labels where " + path + " has " +
-                                     std::to_string(count) + " records (it has " +
-                                     std::to_string(of_labels.shape.size()) +
+    const auto [label_file, label_header] = open(labels, http);
+    if (label_header.shape.size() > 2 || label_header.shape.front() != count) {
+      throw data_error({labels}, "has " + std::to_string(label_header.shape.front()) + " labels where " + path +
+                                     " has " + std::to_string(count) + " records (it has " +
+                                     std::to_string(label_header.shape.size()) +
                                      " extents, and labels have the shape (n) or (n, k)); name files that belong "
                                      "together");
     }
-    const std::uint64_t each = of_labels.shape.size() == 2 ? of_labels.shape[1] : 1;
-    const std::uint64_t size = size_of(of_labels.type);
-    for (std::uint64_t k = 0; k < each; ++k) {
-      columns.push_back({of_labels.type, {{label_file, of_labels.bytes + k * size, each * size, count}}});
-      schema.labels.push_back(each == 1 ? "label" : "label" + std::to_string(k));
+    const std::uint64_t labels_per_record = label_header.shape.size() == 2 ? label_header.shape[1] : 1;
+    const std::uint64_t size = size_of(label_header.type);
+    for (std::uint64_t k = 0; k < labels_per_record; ++k) {
+      columns.push_back(
+          {label_header.type, {{label_file, label_header.bytes + k * size, labels_per_record * size, count}}});
+      schema.labels.push_back(labels_per_record == 1 ? "label" : "label" + std::to_string(k));
     }
   }
   return fixed_records(scheme + ":" + path + (labels.empty() ? "" : "," + labels), std::move(schema), records,
@@ -67,7 +69,7 @@ fixed_records open_array(const std::string& scheme, const std::string& path, con
 
 dtype idx_type(unsigned code) {
   constexpr dtype types[] = {dtype::uint8, dtype::int8,    dtype::none,   dtype::int16,
-                             dtype::int32, dtype::float32, dtype::float64};  // of 8 to 14
+                             dtype::int32, dtype::float32, dtype::float64};  // for the codes 8 to 14
   return code >= 8 && code < 8 + std::size(types) ? types[code - 8] : dtype::none;
 }
 
@@ -77,20 +79,19 @@ detail::array_file open_idx_file(const std::string& path, const http_options& ht
   const std::size_t size = size_of(header.type);
   if (size != 1 && std::endian::native != std::endian::big) {
     const std::string_view text = file->text();
-    std::vector<char> turned(text.begin(), text.end());
-    for (auto at = turned.begin() + static_cast<std::ptrdiff_t>(header.bytes); at != turned.end();) {
+    std::vector<char> swapped(text.begin(), text.end());
+    for (auto at = swapped.begin() + static_cast<std::ptrdiff_t>(header.bytes); at != swapped.end();) {
       const auto next = at + static_cast<std::ptrdiff_t>(size);
       std::reverse(at, next);
       at = next;
     }
-    file = std::make_shared<const mapped_file>(std::move(turned), file.get());
+    file = std::make_shared<const mapped_file>(std::move(swapped), file.get());
   }
   return {std::move(file), std::move(header)};
 }
 
-// The header is the text of a Python dictionary with three keys, such as
+// Converts the header, which is the text of a Python dictionary with three keys, to JSON. An example of a header:
 //   {'descr': '<f4', 'fortran_order': False, 'shape': (60000, 28, 28), }
-// which this writes as JSON does.
 std::string as_json(std::string_view text) {
   std::string json;
   for (std::size_t at = 0; at < text.size(); ++at) {
@@ -102,15 +103,15 @@ std::string as_json(std::string_view text) {
       const bool last = next != std::string_view::npos && (text[next] == ')' || text[next] == '}');
       if (!last) json += ',';
     } else {
-      constexpr std::string_view python = "'()", same = "\"[]";
+      constexpr std::string_view python = "'()", json_marks = "\"[]";
       const auto found = python.find(text[at]);
-      json += found != std::string_view::npos ? same[found] : text[at];
+      json += found != std::string_view::npos ? json_marks[found] : text[at];
     }
   }
   return json;
 }
 
-// What is wrong with a header, and what to do about it.
+// The problem of a header, and a suggestion for the user.
 struct refusal {
   std::string problem;
   std::string suggestion = "save the array again";
@@ -122,17 +123,17 @@ dtype npy_type(const nlohmann::json& descr) {
                   "save each of its fields as an array"};
   }
   const std::string word = descr.is_string() ? descr.get<std::string>() : "";
-  constexpr std::pair<std::string_view, dtype> known[] = {
+  constexpr std::pair<std::string_view, dtype> known_types[] = {
       {"b1", dtype::boolean}, {"i1", dtype::int8},    {"u1", dtype::uint8},   {"i2", dtype::int16},
       {"u2", dtype::uint16},  {"i4", dtype::int32},   {"u4", dtype::uint32},  {"i8", dtype::int64},
       {"u8", dtype::uint64},  {"f2", dtype::float16}, {"f4", dtype::float32}, {"f8", dtype::float64}};
-  for (const auto& [name, type] : known) {
+  for (const auto& [name, type] : known_types) {
     if (word.size() != 3 || word.substr(1) != name) continue;
     constexpr char native = std::endian::native == std::endian::little ? '<' : '>';
     if (word[0] == native || word[0] == '=' || size_of(type) == 1) return type;
     throw refusal{"has numbers of the other byte order", "save array.astype(array.dtype.newbyteorder('='))"};
   }
-  throw refusal{"has elements that are no plain numbers (Python objects, strings, dates, complex numbers)",
+  throw refusal{"has elements that are not plain numbers (Python objects, strings, dates, complex numbers)",
                 "save an array of integers or floats"};
 }
 
@@ -143,7 +144,7 @@ detail::array_header parse_header(std::string_view text) {
     return true;
   };
   const auto json = nlohmann::json::parse(as_json(text), count, false);
-  if (!json.is_object()) throw refusal{"has a header that is no dictionary of Python"};
+  if (!json.is_object()) throw refusal{"has a header that is not a Python dictionary"};
   if (!json.contains("descr") || !json.contains("fortran_order") || !json.contains("shape")) {
     throw refusal{"has a header that lacks one of descr, fortran_order and shape"};
   }
@@ -155,11 +156,12 @@ detail::array_header parse_header(std::string_view text) {
   const auto& shape = json["shape"];
   if (!shape.is_array() ||
       !std::all_of(shape.begin(), shape.end(), [](const auto& n) { return n.is_number_unsigned(); })) {
-    throw refusal{"has a header whose shape is no list of whole numbers"};
+    throw refusal{"has a header whose shape is not a list of whole numbers"};
   }
   header.shape = shape.get<std::vector<std::uint64_t>>();
   if (json["fortran_order"].get<bool>() && header.shape.size() > 1) {
-    throw refusal{"is in Fortran order (records would not lie together)", "save numpy.ascontiguousarray(array)"};
+    throw refusal{"is in Fortran order (the bytes of a record would not be contiguous)",
+                  "save numpy.ascontiguousarray(array)"};
   }
   if (header.shape.empty()) {
     throw refusal{"is a single number (an array of records has at least one extent)", "reshape it"};
@@ -187,7 +189,7 @@ detail::array_header detail::read_idx_header(std::span<const std::byte> bytes, c
   if (header.type == dtype::none) {
     refuse_at(path, 2,
               "has numbers of an unknown type (code " + std::to_string(byte(2)) +
-                  ", and IDX knows 8, 9 and 11 to 14); check the file");
+                  ", and IDX has the codes 8, 9 and 11 to 14); check the file");
   }
   const unsigned extents = byte(3);
   if (extents == 0) refuse_at(path, 3, "has no extents (a file of records has at least one); check the file");
@@ -207,7 +209,8 @@ fixed_records open_idx(const std::string& path, const std::string& labels, const
 detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, const std::string& path) {
   const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
   constexpr std::string_view magic = "\x93NUMPY";
-  if (!text.starts_with(magic)) refuse_at(path, 0, "is not an NPY file (it does not begin as one); check the path");
+  if (!text.starts_with(magic))
+    refuse_at(path, 0, "is not an NPY file (it does not begin with the signature of NPY); check the path");
   const unsigned version = text.size() > magic.size() ? static_cast<unsigned char>(text[magic.size()]) : 0;
   const std::size_t length_bytes = version == 1 ? 2 : 4;
   const std::size_t begin = magic.size() + 2 + length_bytes;
@@ -222,8 +225,8 @@ detail::array_header detail::read_npy_header(std::span<const std::byte> bytes, c
   array_header header;
   try {
     header = parse_header(text.substr(begin, length));
-  } catch (const refusal& why) {
-    refuse_at(path, begin, why.problem + "; " + why.suggestion);
+  } catch (const refusal& refused) {
+    refuse_at(path, begin, refused.problem + "; " + refused.suggestion);
   }
   header.bytes = begin + length;
   check_array(header, bytes, path);

@@ -1,4 +1,4 @@
-// Files that are one array of numbers behind a header: what IDX and NPY have in common. Private to their reader.
+// Files with a header and one array of numbers: the common part of IDX and NPY. Private to the reader of both formats.
 #pragma once
 
 #include <cstddef>
@@ -12,21 +12,23 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// What the header says.
+/// The contents of a file's header.
 struct array_header {
   dtype type = dtype::uint8;
   std::vector<std::uint64_t> shape;  ///< row-major; the first extent is the number of records
-  std::uint64_t bytes = 0;           ///< of the header: where the numbers begin
+  std::uint64_t bytes = 0;           ///< size of the header, which is the offset of the numbers
 };
 
-/// Reads the header of an IDX file from its bytes and checks that all it promises is there. `path` is for
-/// errors. Throws data_error with the byte at which something is wrong. Its numbers are big-endian.
+/// Reads the header of an IDX file from the file's bytes and checks that the file has all bytes that the header
+/// declares. `path` is for errors. Throws data_error with the offset of the faulty byte. The numbers of IDX are
+/// big-endian.
 [[nodiscard]] array_header read_idx_header(std::span<const std::byte> bytes, const std::string& path);
-/// The same of an NPY file (of version 1, 2 or 3); refuses also arrays that this reader does not take: of Python
-/// objects, strings, complex numbers or records, of the other byte order, in Fortran order, or without extents.
+/// Reads the header of an NPY file (version 1, 2 or 3) like read_idx_header(). Also refuses arrays that this reader
+/// does not support: arrays with Python objects, strings, complex numbers or records as elements, arrays in the other
+/// byte order or in Fortran order, and arrays without extents.
 [[nodiscard]] array_header read_npy_header(std::span<const std::byte> bytes, const std::string& path);
 
-/// A file and what its header says of it; the numbers are of this machine's byte order.
+/// A file and its header. The numbers are in this machine's byte order.
 struct array_file {
   std::shared_ptr<const mapped_file> file;
   array_header header;

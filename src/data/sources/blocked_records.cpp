@@ -11,34 +11,35 @@ blocked_records::blocked_records(block_index index, std::size_t cache_bytes) {
 }
 
 std::uint64_t blocked_records::block_records() const noexcept {
-  constexpr std::uint64_t bytes = std::uint64_t{3} << 20;  // of which 16 are mixed: less than caches hold
-  const std::uint64_t beside = sizeof(float) + (state_->record_bytes == 0 ? sizeof(std::uint64_t) : 0);
-  return std::max<std::uint64_t>(bytes / (state_->mean_bytes + beside), 1);
+  // block_window order mixes 16 such blocks, which fit into the cache.
+  constexpr std::uint64_t bytes = std::uint64_t{3} << 20;
+  const std::uint64_t label_bytes = sizeof(float) + (state_->record_bytes == 0 ? sizeof(std::uint64_t) : 0);
+  return std::max<std::uint64_t>(bytes / (state_->mean_bytes + label_bytes), 1);
 }
 
-// The record that was looked for, and its block, in which the next one may be.
+// The record that was found last, and its block. The next record is often in the same block.
 struct blocked_records::found_record {
-  std::shared_ptr<const record_block> in;
+  std::shared_ptr<const record_block> block;
   std::size_t number = 0;
   std::size_t at = 0;
-  std::size_t begin = 0;  // bytes
+  std::size_t begin = 0;  // byte offset in the block
   std::size_t end = 0;
 };
 
 void blocked_records::find(sample_id id, found_record& found) const {
   const auto& firsts = state_->firsts;
   const auto number = static_cast<std::size_t>(std::ranges::upper_bound(firsts, id) - firsts.begin()) - 1;
-  if (!found.in || number != found.number) {
+  if (!found.block || number != found.number) {
     found.number = number;
-    found.in = state_->cache.get(number, [&] {
-      auto made = std::make_shared<record_block>();
+    found.block = state_->cache.get(number, [&] {
+      auto block = std::make_shared<record_block>();
       const std::uint64_t records = firsts[number + 1] - firsts[number];
-      made->labels.resize(records);
-      made->width = state_->record_bytes / sizeof(float);
-      made->bytes.resize(records * state_->record_bytes);
-      if (state_->record_bytes == 0) made->ends.resize(records);
-      state_->make(number, *made);
-      return made;
+      block->labels.resize(records);
+      block->width = state_->record_bytes / sizeof(float);
+      block->bytes.resize(records * state_->record_bytes);
+      if (state_->record_bytes == 0) block->ends.resize(records);
+      state_->make(number, *block);
+      return block;
     });
   }
   found.at = id - firsts[number];
@@ -46,8 +47,8 @@ void blocked_records::find(sample_id id, found_record& found) const {
     found.begin = found.at * state_->record_bytes;
     found.end = found.begin + state_->record_bytes;
   } else {
-    found.begin = (found.at == 0 ? 0 : found.in->ends[found.at - 1]) * sizeof(sparse_entry);
-    found.end = found.in->ends[found.at] * sizeof(sparse_entry);
+    found.begin = (found.at == 0 ? 0 : found.block->ends[found.at - 1]) * sizeof(sparse_entry);
+    found.end = found.block->ends[found.at] * sizeof(sparse_entry);
   }
 }
 
@@ -63,17 +64,17 @@ void blocked_records::sizes(std::span<const sample_id> ids, std::span<std::uint6
 void blocked_records::read(std::span<const sample_id> ids, const record_rows& rows,
                            std::vector<bad_record>* bad) const {
   found_record found;
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   for (std::size_t k = 0; k < ids.size(); ++k) {
     find(ids[k], found);
-    const auto known = std::ranges::lower_bound(found.in->bad, ids[k], {}, &bad_record::id);
-    if (known != found.in->bad.end() && known->id == ids[k]) {
-      if (bad == nullptr || !state_->keep_bad) throw data_error(known->where, known->problem);
-      bad->push_back(*known);
+    const auto bad_position = std::ranges::lower_bound(found.block->bad, ids[k], {}, &bad_record::id);
+    if (bad_position != found.block->bad.end() && bad_position->id == ids[k]) {
+      if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->where, bad_position->problem);
+      bad->push_back(*bad_position);
     }
-    if (!rows.labels.empty()) rows.labels[k] = found.in->labels[found.at];
+    if (!rows.labels.empty()) rows.labels[k] = found.block->labels[found.at];
     if (rows.bytes.empty()) continue;
-    to = std::copy(found.in->bytes.data() + found.begin, found.in->bytes.data() + found.end, to);
+    output = std::copy(found.block->bytes.data() + found.begin, found.block->bytes.data() + found.end, output);
   }
 }
 

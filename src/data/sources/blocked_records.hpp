@@ -1,5 +1,5 @@
-// Records that are made in blocks when they are read, and of which the blocks that were made last are kept: what large
-// text and tables of a database have in common; private to muster's own sources.
+// Records that are made in blocks, on demand. The blocks that were used last stay in a cache. Large text and tables of
+// a database share this code. Private to muster's own sources.
 #pragma once
 
 #include <algorithm>
@@ -18,20 +18,21 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Where rows that are parsed go: each pointer is to what is of the first of them.
+/// The destination of parsed rows. Each pointer is to the data of the first row.
 struct row_places {
   float* labels = nullptr;
-  std::size_t width = 0;                   ///< features of a row
-  float* values = nullptr;                 ///< of dense rows, or of the entries of sparse ones
-  std::size_t step = 0;                    ///< floats from a dense row to the next, words from an entry to the next
-  std::uint32_t* indices = nullptr;        ///< of entries; null: rows are dense
-  std::uint64_t entries = 0;               ///< room for so many
-  std::uint64_t* ends = nullptr;           ///< of each sparse row, in entries
-  std::uint64_t entries_before = 0;        ///< which they count too
-  std::vector<bad_record>* bad = nullptr;  ///< null: a bad row is an error
+  std::size_t width = 0;             ///< features of a row
+  float* values = nullptr;           ///< values of dense rows, or of the entries of sparse rows
+  std::size_t step = 0;              ///< floats from a dense row to the next, words from a sparse entry to the next
+  std::uint32_t* indices = nullptr;  ///< indices of the entries; null: rows are dense
+  std::uint64_t entries = 0;         ///< number of entries that fit
+  std::uint64_t* ends = nullptr;     ///< each sparse row's end, in entries
+  std::uint64_t entries_before = 0;  ///< number of entries in front of the first row, which `ends` includes
+  std::vector<bad_record>* bad = nullptr;  ///< list of bad rows; null: a bad row is an error
 
   [[nodiscard]] std::span<float> row(std::size_t at) const noexcept { return {values + at * step, width}; }
-  /// What becomes of row `at`, of this id, for which `error` is being handled: zeros.
+  /// Handles the bad row at position `at` with this id while `error` is being handled: adds the row to `bad` and sets
+  /// its values to zero. Rethrows `error` if `bad` is null.
   void refuse(std::size_t at, sample_id id, const data_error& error) const {
     if (bad == nullptr) throw;
     labels[at] = 0;
@@ -44,11 +45,11 @@ struct row_places {
 struct record_block {
   std::vector<float> labels;
   std::vector<std::byte> bytes;
-  std::size_t width = 0;            ///< floats of a record; 0: they are sparse
-  std::vector<std::uint64_t> ends;  ///< of each sparse record, in entries
-  std::vector<bad_record> bad;      ///< by id; theirs are zeros
+  std::size_t width = 0;            ///< number of floats in a record; 0: records are sparse
+  std::vector<std::uint64_t> ends;  ///< each sparse record's end, in entries
+  std::vector<bad_record> bad;      ///< bad records in order of ids; their labels and values are zeros
 
-  /// The places of all of them, of so many entries if they are sparse.
+  /// Returns the destination for this block's records. Sparse records have `entries` entries.
   [[nodiscard]] row_places rows(std::uint64_t entries = 0) {
     if (width == 0) bytes.resize(std::max<std::uint64_t>(entries, 1) * sizeof(sparse_entry));
     auto* const floats = reinterpret_cast<float*>(bytes.data());
@@ -61,38 +62,39 @@ struct record_block {
             .ends = ends.data(),
             .bad = &bad};
   }
-  /// Bytes of memory.
+  /// Returns the number of bytes of memory.
   [[nodiscard]] std::size_t size() const noexcept {
     return sizeof *this + bytes.size() + labels.size() * sizeof(float) + ends.size() * sizeof(std::uint64_t) +
            bad.size() * sizeof(bad_record);
   }
 };
 
-/// What blocked_records is made of.
+/// The description from which blocked_records is constructed.
 struct block_index : source_facts {
-  std::vector<std::uint64_t> firsts;          ///< the first record of each block, and how many there are
-  std::uint64_t mean_bytes = 1;               ///< of a record
-  bool keep_bad = false;                      ///< otherwise a bad record is an error, whatever the reader asks for
-  std::shared_ptr<const mapped_file> file{};  ///< that the blocks are of; null: a query
-  /// Makes the records of a block, of rows of floats, or sparse, with one label; called by several threads at once, not
-  /// of the same block.
-  std::function<void(std::size_t number, record_block& to)> make;
+  std::vector<std::uint64_t> firsts;  ///< number of each block's first record, followed by the number of records
+  std::uint64_t mean_bytes = 1;       ///< mean size of a record
+  bool keep_bad = false;              ///< false: a bad record is an error, even if the reader keeps bad records
+  std::shared_ptr<const mapped_file> file{};  ///< file that has the blocks; null: the rows are from a query
+  /// Makes the records of a block: rows of floats, or sparse rows, with one label each. Several threads call this
+  /// function at the same time, but never for the same block.
+  std::function<void(std::size_t number, record_block& block)> make;
 };
 
-/// Rows of so many floats, with a label.
+/// Returns the schema of rows with `features` floats and a label.
 [[nodiscard]] inline record_schema dense_schema(std::uint64_t features) {
   return {record_form::fixed, {{"features", dtype::float32, {features}}}, 0, {"label"}};
 }
 
-/// A record_source of such blocks.
+/// A record_source whose records are made in blocks.
 class blocked_records : public source_with_facts {
  public:
-  /// Keeps up to so many bytes of blocks.
+  /// Makes a source whose cache holds at most `cache_bytes` bytes of blocks.
   blocked_records(block_index index, std::size_t cache_bytes);
 
-  /// Records that are better read together: in block_window order, a block has so many.
+  /// Returns the number of neighbouring records that are read efficiently together: the size of a block in block_window
+  /// order.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
-  /// As any_record_source has them.
+  /// Returns the file's state as defined by any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const {
     return state_->file ? state_->file->host_state() : std::nullopt;
   }
@@ -104,12 +106,12 @@ class blocked_records : public source_with_facts {
 
  private:
   struct state : block_index {
-    state(block_index of, std::size_t cache_bytes) : block_index(std::move(of)), cache(cache_bytes) {}
-    std::uint64_t record_bytes = schema.record_bytes();  // 0: sparse
+    state(block_index index, std::size_t cache_bytes) : block_index(std::move(index)), cache(cache_bytes) {}
+    std::uint64_t record_bytes = schema.record_bytes();  // size of a record; 0: sparse
     mutable lru_cache<record_block> cache;
   };
   struct found_record;
-  /// The block that a record is in, and its place there.
+  /// Finds the block of a record, and the record's position in the block.
   void find(sample_id id, found_record& found) const;
 
   std::shared_ptr<const state> state_;

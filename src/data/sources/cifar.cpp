@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::uint64_t image_bytes = 3 * 32 * 32;
 
-// The files of one split: those of the folder, or of the folder in it that the archive unpacks to, or `path` itself.
+// Returns the files of a split. The files are in the folder `path`, or in the subfolder to which the archive unpacks.
+// A `path` that is no folder is itself the only file.
 std::vector<std::string> files_of(const std::string& path, const std::string& archive_folder,
                                   const std::vector<std::string>& names) {
   namespace fs = std::filesystem;
@@ -26,7 +27,7 @@ std::vector<std::string> files_of(const std::string& path, const std::string& ar
   return files;
 }
 
-// Records of a byte for each label, which is below so many classes, and an image.
+// Opens records with one byte for each label and an image. Label k must be less than classes[k].
 fixed_records open_images(std::string name, const std::vector<std::string>& paths, const std::vector<unsigned>& classes,
                           std::vector<raw_layout::label> labels) {
   const std::uint64_t stride = classes.size() + image_bytes;
@@ -34,12 +35,12 @@ fixed_records open_images(std::string name, const std::vector<std::string>& path
     const record_stretch records = detail::stretch_of_file(path, 0, stride);
     const auto bytes = records.file->bytes();
     for (std::uint64_t at = 0; at < bytes.size(); at += stride) {
-      for (std::size_t which = 0; which < classes.size(); ++which) {
-        const auto label = static_cast<unsigned>(bytes[at + which]);
-        if (label < classes[which]) continue;
-        throw data_error({path, 0, 0, at + which},
+      for (std::size_t column = 0; column < classes.size(); ++column) {
+        const auto label = static_cast<unsigned>(bytes[at + column]);
+        if (label < classes[column]) continue;
+        throw data_error({path, 0, 0, at + column},
                          "label " + std::to_string(label) + " of record " + std::to_string(at / stride) +
-                             " is not below " + std::to_string(classes[which]) +
+                             " is not below " + std::to_string(classes[column]) +
                              " (is this the binary version of CIFAR?); copy or download it again");
       }
     }

@@ -19,15 +19,15 @@
 #include "table_columns.hpp"
 #include "text.hpp"
 
-// A quote at the beginning of a field opens it, and newlines before its closing quote end no row. Other quotes are
-// text.
+// A quote at the beginning of a field opens a quoted field. Newlines before the closing quote do not end the row. Other
+// quotes are text.
 
 namespace muster { inline namespace v0 {
 namespace {
 
 constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
 
-// A row without its line end, and the number of its first line.
+// A row without its line end, and the number of the row's first line.
 struct csv_row {
   const char* begin;
   const char* end;
@@ -36,10 +36,10 @@ struct csv_row {
 
 bool has_quotes(std::string_view text) { return text.find('"') != std::string_view::npos; }
 
-// Bytes between the quotes of a field, at most: the closing quote is searched so far.
+// Largest number of bytes between the quotes of a field. The search for a closing quote ends after so many bytes.
 constexpr std::ptrdiff_t most_quoted = std::ptrdiff_t{1} << 20;
 
-// Returns the closing quote of a field with content from `p` on; null if there is none.
+// Returns the closing quote of a field whose content begins at `p`, or null if the field has no closing quote.
 const char* closing_quote(const char* p, const char* end) {
   for (end = std::min(end, end - p > most_quoted ? p + most_quoted : end);; p += 2) {
     p = static_cast<const char*>(std::memchr(p, '"', static_cast<std::size_t>(end - p)));
@@ -49,11 +49,11 @@ const char* closing_quote(const char* p, const char* end) {
 }
 
 bool is_missing(std::string_view word) {
-  constexpr std::string_view known[] = {"", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "?"};
-  return std::find(std::begin(known), std::end(known), word) != std::end(known);
+  constexpr std::string_view missing_words[] = {"", "NA", "N/A", "nan", "NaN", "NULL", "null", "None", "?"};
+  return std::find(std::begin(missing_words), std::end(missing_words), word) != std::end(missing_words);
 }
 
-// Returns whether a word is a number of any size, also infinite.
+// Returns true if a word is a number of any size. Infinity counts as a number.
 bool is_number(std::string_view word) {
   if (word.starts_with('+')) word.remove_prefix(1);
   float value = 0;
@@ -65,24 +65,24 @@ bool is_number(std::string_view word) {
 struct csv_marks {
   char delimiter = ',';
   char newline = '\n';
-  std::span<const std::size_t> places = {};  // as in table_columns; empty: not known yet
+  std::span<const std::size_t> places = {};  // as in table_columns; empty: unknown until the first row is read
 
   bool is_blank(char c) const { return c == ' ' || (c == '\t' && c != delimiter); }
   const char* skip_blanks(const char* p, const char* end) const {
     while (p != end && is_blank(*p)) ++p;
     return p;
   }
-  // Skips blanks behind the content of a field, up to the delimiter, which may be a blank itself.
+  // Skips blanks after the content of a field, up to the delimiter. The delimiter itself may be a blank.
   const char* behind(const char* p, const char* end) const {
     return p != end && *p == delimiter ? p : skip_blanks(p, end);
   }
-  static const char* find(char mark, const char* from, const char* end) {
-    const auto* found = static_cast<const char*>(std::memchr(from, mark, static_cast<std::size_t>(end - from)));
+  static const char* find(char mark, const char* begin, const char* end) {
+    const auto* found = static_cast<const char*>(std::memchr(begin, mark, static_cast<std::size_t>(end - begin)));
     return found != nullptr ? found : end;
   }
 };
 
-// Takes rows off a text, blank ones too.
+// Reads the rows of a text one after another. Blank rows are included.
 class row_reader {
  public:
   row_reader(std::string_view text, std::uint64_t lines_before, bool quotes, const csv_marks& marks)
@@ -97,19 +97,19 @@ class row_reader {
     while (marks_.delimiter == ' ' && row.end != row.begin && marks_.is_blank(row.end[-1])) --row.end;
     return true;
   }
-  // Lines so far, and the beginning of the next row.
+  // Number of lines read so far, and the beginning of the next row.
   std::uint64_t lines() const { return line_ - 1; }
   const char* at() const { return at_; }
 
  private:
-  // Returns the end of a row. A row of several lines has as many fields as other rows, each of its quotes is closed at
-  // the end of a field, and its second line is no row by itself. Otherwise the row is its first line alone: a wrong
-  // quote makes one line bad, and no other.
+  // Returns the end of a row. A row has several lines only if it has as many fields as other rows, each quote is closed
+  // at the end of a field, and the second line alone is not a row. Otherwise the row is the first line alone, so that a
+  // wrong quote makes a single line bad.
   const char* end_of_row(const char* const begin) const {
     const char* const first = marks_.find(marks_.newline, begin, end_);
     if (!quotes_ || marks_.find('"', begin, first) == first) return first;
     const char* p = begin;
-    std::size_t before = 0;  // columns that end in the first line
+    std::size_t before = 0;  // number of columns that end in the first line
     for (std::size_t fields = 1;; ++fields, ++p) {
       if (p <= first) before = fields - 1;
       p = marks_.skip_blanks(p, end_);
@@ -130,11 +130,11 @@ class row_reader {
     }
   }
 
-  // Returns whether a line is a row by itself, quotes taken as text: each column of numbers has a number, and one of
-  // these is among the first `before` columns.
+  // Returns true if a line alone is a row when quotes are read as text: each column of numbers has a number, and at
+  // least one such column is among the first `before` columns.
   bool is_row(const char* p, std::size_t before) const {
     const char* const line = marks_.find(marks_.newline, p, end_);
-    bool told = false;
+    bool has_number = false;
     for (std::size_t column = 0;; ++column, ++p) {
       if (column == marks_.places.size()) return false;
       const char* const end = marks_.find(marks_.delimiter, p, line);
@@ -143,10 +143,10 @@ class row_reader {
         std::string_view word(p, static_cast<std::size_t>(end - p));
         while (!word.empty() && (marks_.is_blank(word.back()) || word.back() == '\r')) word.remove_suffix(1);
         if (!is_number(word) && !is_missing(word)) return false;
-        told = told || column < before;
+        has_number = has_number || column < before;
       }
       p = end;
-      if (p == line) return told && column + 1 == marks_.places.size();
+      if (p == line) return has_number && column + 1 == marks_.places.size();
     }
   }
 
@@ -157,7 +157,7 @@ class row_reader {
   bool quotes_;
 };
 
-// One field: what is between its delimiters, or between its quotes.
+// A field: the text between two delimiters, or between two quotes.
 struct csv_field {
   std::string_view content;
   const char* end;  // the delimiter, or the end of the row
@@ -179,9 +179,9 @@ class csv_format final : public detail::text_format {
                                 "' (it is part of numbers or quotes); choose a comma, a semicolon, a tab or the like");
     }
     read_beginning(text, csv);
-    digest of_places;
-    for (const std::size_t place : columns_.places) of_places.add(std::uint64_t{place});
-    way = of_places.add(static_cast<std::uint64_t>(missing_)).value();
+    digest place_digest;
+    for (const std::size_t place : columns_.places) place_digest.add(std::uint64_t{place});
+    read_mode = place_digest.add(static_cast<std::uint64_t>(missing_)).value();
   }
 
   std::size_t first_piece(std::string_view rest, std::size_t bytes, bool quotes) const override {
@@ -192,7 +192,7 @@ class csv_format final : public detail::text_format {
     return size;
   }
 
-  detail::text_survey look_over(std::string_view piece) const override {
+  detail::text_survey survey(std::string_view piece) const override {
     detail::text_survey found{.quotes = has_quotes(piece)};
     row_reader rows(piece, 0, found.quotes, marks_);
     for (csv_row row{}; rows.next(row);) found.rows += is_blank(row) ? 0 : 1;
@@ -205,15 +205,15 @@ class csv_format final : public detail::text_format {
     return {std::max(columns_.features, least_), true};
   }
 
-  void parse(std::string_view piece, const detail::text_survey& before, const detail::row_places& to) const override {
-    row_reader rows(piece, before.lines, before.quotes, marks_);
+  void parse(std::string_view piece, const detail::text_survey& before, const detail::row_places& rows) const override {
+    row_reader reader(piece, before.lines, before.quotes, marks_);
     std::size_t at = 0;
-    for (csv_row row{}; rows.next(row);) {
+    for (csv_row row{}; reader.next(row);) {
       if (is_blank(row)) continue;
       try {
-        parse_row(row, to.row(at), to.labels[at]);
+        parse_row(row, rows.row(at), rows.labels[at]);
       } catch (const data_error& error) {
-        to.refuse(at, before.rows + at, error);
+        rows.refuse(at, before.rows + at, error);
       }
       ++at;
     }
@@ -227,10 +227,10 @@ class csv_format final : public detail::text_format {
     const char* const newline =
         std::find(std::make_reverse_iterator(at), std::make_reverse_iterator(row.begin), marks_.newline).base();
     const auto lines = static_cast<std::uint64_t>(std::count(row.begin, newline, marks_.newline));
-    const char* const bare = std::adjacent_find(
+    const char* const lone_return = std::adjacent_find(
         row.begin, row.end, [](char c, char next) { return c == '\r' && next != '\r' && next != '\n'; });
     throw data_error({file, row.line + lines, static_cast<std::uint64_t>(at - newline) + 1},
-                     bare == row.end
+                     lone_return == row.end
                          ? text
                          : "there is a carriage return within the row (the file has line ends of two kinds); "
                            "give it one kind");
@@ -243,8 +243,7 @@ class csv_format final : public detail::text_format {
       const char* const open = p++;
       while (true) {
         p = std::find(p, row.end, '"');
-        if (p == row.end)
-          fail(row, open, "a quote is not closed (no field of the table ends with one behind it); close it");
+        if (p == row.end) fail(row, open, "a quote is not closed (no field ends with a quote after it); close it");
         if (p + 1 == row.end || p[1] != '"') break;
         p += 2;
       }
@@ -252,7 +251,7 @@ class csv_format final : public detail::text_format {
       field.end = marks_.behind(p + 1, row.end);
       if (field.end != row.end && *field.end != marks_.delimiter) {
         fail(row, field.end,
-             "there is text behind a closing quote (a quoted field ends there); write \"\" for a quote within quotes");
+             "there is text after a closing quote (a quoted field ends there); write \"\" for a quote within quotes");
       }
       return field;
     }
@@ -263,7 +262,7 @@ class csv_format final : public detail::text_format {
     return field;
   }
 
-  // A number that is not simply there: quoted, missing or wrong.
+  // Returns the value of a field that is not a plain number: a quoted, missing or wrong number.
   float read_unusual(const csv_row& row, std::string_view word, std::size_t column) const {
     float value = 0;
     const auto [end, code] = detail::parse_float(word.data(), word.data() + word.size(), value);
@@ -274,7 +273,8 @@ class csv_format final : public detail::text_format {
       if (missing_ == missing_values::zero) return 0;
       if (missing_ == missing_values::nan) return std::numeric_limits<float>::quiet_NaN();
       fail(row, word.data(),
-           "a value is missing" + where + " (there is nothing, or a word for it); choose missing=zero or missing=nan");
+           "a value is missing" + where +
+               " (the field is empty, or has a word such as NA); choose missing=zero or missing=nan");
     }
     if (code == std::errc::result_out_of_range) {
       fail(row, word.data(),
@@ -282,7 +282,7 @@ class csv_format final : public detail::text_format {
     }
     fail(row, word.data(),
          detail::quoted(word) + where + " is not a number; correct it, " +
-             (row.begin == taken_for_sample_ ? "say header=1 if the first row has names, " : "") +
+             (row.begin == taken_for_sample_ ? "set header=1 if the first row has names, " : "") +
              "or leave the column out with ignore");
   }
 
@@ -333,27 +333,27 @@ class csv_format final : public detail::text_format {
     }
   }
 
-  // The first row that is not blank, its fields, and the number of lines up to its end.
+  // The first row that is not blank, its fields, and the number of lines up to the row's end.
   struct first_row : csv_row {
     std::vector<std::string> fields = {};
-    std::vector<const char*> places = {};  // of the fields
+    std::vector<const char*> places = {};  // each field's begin
     std::uint64_t lines = 0;
   };
 
   first_row read_first_row(std::string_view rest) const {
     first_row row{};
-    // Large text is read up to the end of the row, and as far as a closing quote is searched.
-    for (std::size_t looked_at = 2 * std::size_t{most_quoted};; looked_at *= 2) {
-      const std::string_view part = rest.substr(0, looked_at);
+    // A large text is read up to the end of the row and as far as the search for a closing quote reaches.
+    for (std::size_t search_bytes = 2 * std::size_t{most_quoted};; search_bytes *= 2) {
+      const std::string_view part = rest.substr(0, search_bytes);
       row_reader rows(part, 0, has_quotes(part), marks_);
-      bool there = true;
+      bool found = true;
       do {
-        there = rows.next(row);
-      } while (there && is_blank(row));
+        found = rows.next(row);
+      } while (found && is_blank(row));
       row.lines = rows.lines();
-      const bool whole = part.size() == rest.size();
-      if (there && (whole || row.end + most_quoted < part.data() + part.size())) break;
-      if (whole) throw data_error({file}, "has no rows (blank lines are all there is); check how it was made");
+      const bool complete = part.size() == rest.size();
+      if (found && (complete || row.end + most_quoted < part.data() + part.size())) break;
+      if (complete) throw data_error({file}, "has no rows (all lines are blank); check how it was made");
     }
     for (const char* p = row.begin;; ++p) {
       const csv_field field = take_field(row, p);
@@ -367,15 +367,15 @@ class csv_format final : public detail::text_format {
     }
   }
 
-  // Returns whether the first row has names. Ignored columns do not count, and a single word among numbers is an error
-  // of the first row, as it is in any other row.
+  // Returns true if the first row has names. Ignored columns do not count. A single word among numbers is an error in
+  // the first row, as in any other row.
   bool has_names(const first_row& row, const csv_options& csv) {
     if (csv.header != csv_header::automatic) return csv.header == csv_header::present;
     const auto is_name = [](const std::string& word) { return !word.empty() && !parse_number<std::size_t>(word); };
-    const auto asks = [&](const std::string& name) {
+    const auto is_requested = [&](const std::string& name) {
       return is_name(name) && std::ranges::find(row.fields, name) != row.fields.end();
     };
-    if (asks(csv.label) || std::ranges::any_of(csv.ignore, asks)) return true;
+    if (is_requested(csv.label) || std::ranges::any_of(csv.ignore, is_requested)) return true;
     std::size_t numbers = 0, words = 0;
     for (std::size_t k = 0; k < row.fields.size(); ++k) {
       const std::string& field = row.fields[k];
@@ -388,19 +388,19 @@ class csv_format final : public detail::text_format {
     const bool counted = is_counted(row.fields);
     if (counted && !row.fields.front().empty()) {
       throw configuration_error("the first row of " + file +
-                                " is 0, 1, 2 and so on (names as pandas writes them, or a "
-                                "sample: that cannot be told); say header=1 or header=0");
+                                " is 0, 1, 2 and so on (either names as pandas writes them, or a "
+                                "sample); set header=1 or header=0");
     }
     const bool names = counted || (words != 0 && words >= numbers && (words > 1 || numbers == 0));
-    notes.push_back("the first row of " + file + " is taken for " +
-                    (names ? "names (" + listed(row.fields) + "); say header=0 if it is a sample"
-                           : "a sample (" + listed(row.fields) + "); say header=1 if it has names"));
+    notes.push_back("the first row of " + file + " is read as " +
+                    (names ? "names (" + listed(row.fields) + "); set header=0 if it is a sample"
+                           : "a sample (" + listed(row.fields) + "); set header=1 if it has names"));
     log(log_level::warning, notes.back());
     if (!names) taken_for_sample_ = row.begin;
     return names;
   }
 
-  // Returns whether fields are 0, 1, 2 and so on, perhaps behind an empty field: pandas writes such names.
+  // Returns true if the fields are 0, 1, 2 and so on, possibly after an empty field: pandas writes such names.
   static bool is_counted(const std::vector<std::string>& fields) {
     const std::size_t unnamed = fields.front().empty() ? 1 : 0;
     if (fields.size() < (unnamed != 0 ? 2 : 3)) return false;
@@ -412,16 +412,16 @@ class csv_format final : public detail::text_format {
 
   static std::string listed(const std::vector<std::string>& fields) {
     constexpr std::size_t most = 5;
-    const auto shown = std::span(fields).first(std::min(most, fields.size()));
-    return detail::joined(shown, ", ", [](const std::string& field) { return detail::quoted(field); }) +
+    const auto first_fields = std::span(fields).first(std::min(most, fields.size()));
+    return detail::joined(first_fields, ", ", [](const std::string& field) { return detail::quoted(field); }) +
            (fields.size() > most ? ", ..." : "");
   }
 
-  // Reads the first row: it has names of columns, or is a sample.
+  // Reads the first row, which has the names of columns or is a sample.
   void read_beginning(std::string_view text, const csv_options& csv) {
     if (text.starts_with(byte_order_mark)) begin = byte_order_mark.size();
     if (text.starts_with("\xff\xfe") || text.starts_with("\xfe\xff"))
-      throw data_error({file}, "is UTF-16 (its first bytes say so, and tables are read as UTF-8); save it as UTF-8");
+      throw data_error({file}, "is UTF-16 (by its first bytes, but tables are read as UTF-8); save it as UTF-8");
     const std::string_view rest = text.substr(begin);
     const auto end_of_line = std::min(rest.find_first_not_of('\r', rest.find_first_of("\r\n")), rest.size());
     if (end_of_line != 0 && rest[end_of_line - 1] == '\r' && rest.find('\n', end_of_line) == std::string_view::npos)
@@ -448,15 +448,15 @@ class csv_format final : public detail::text_format {
       if (row.fields[k].empty() || names.insert(row.fields[k]).second) continue;
       fail(row, row.places[k],
            "two columns have the name " + detail::quoted(row.fields[k]) +
-               " (a column is found by its name); rename one of them");
+               " (a column is found by its name); rename one column");
     }
   }
 
   detail::table_columns columns_;
   csv_marks marks_;
   missing_values missing_;
-  std::size_t least_;                       // features
-  const char* taken_for_sample_ = nullptr;  // the first row, if it is a guess that it has no names
+  std::size_t least_;                       // smallest number of features
+  const char* taken_for_sample_ = nullptr;  // begin of the first row, if the row was guessed to be a sample
   detail::float_parser parse_float_ = detail::fastest_float_parser();
 };
 

@@ -17,10 +17,10 @@ namespace {
 
 #if defined(__x86_64__)
 
-// parse_float() for most numbers by 16 characters at once: where the number ends is the first bit of a mask of those
-// that belong to none. So where the next one begins does not depend on a branch: signs and lengths come at random. Then
-// the digits move to the right end, over the point, and are weighed by pairs (Langdale and Lemire 2019,
-// https://doi.org/10.1007/s00778-019-00578-5).
+// Does the work of parse_float() for most numbers on 16 characters at once. A mask has a bit for each character that is
+// not part of a number. The first bit of the mask is the end of the number, so the begin of the next number does not
+// depend on a branch (signs and lengths are random). Then the digits are shifted to the right end, over the point, and
+// combined in pairs (Langdale and Lemire 2019, https://doi.org/10.1007/s00778-019-00578-5).
 [[gnu::target("avx2,bmi")]] std::from_chars_result parse_float_wide(const char* first, const char* last,
                                                                     float& value) noexcept {
   constexpr int lanes = 16;
@@ -29,27 +29,29 @@ namespace {
   const __m128i weights = _mm_sub_epi8(text, _mm_set1_epi8('0'));
   const __m128i digits = _mm_cmpeq_epi8(_mm_min_epu8(weights, _mm_set1_epi8(9)), weights);
   const __m128i points = _mm_cmpeq_epi8(text, _mm_set1_epi8('.'));
-  const unsigned others = static_cast<unsigned>(_mm_movemask_epi8(_mm_or_si128(digits, points))) ^ 0xffffU;
-  const unsigned sign = others & 1U;
-  const auto end = static_cast<int>(_tzcnt_u32(others & ~1U));  // 32: not here
-  const unsigned point_bits = static_cast<unsigned>(_mm_movemask_epi8(points)) & _blsmsk_u32(others & ~1U);
+  const unsigned non_number = static_cast<unsigned>(_mm_movemask_epi8(_mm_or_si128(digits, points))) ^ 0xffffU;
+  const unsigned sign = non_number & 1U;
+  const auto end = static_cast<int>(_tzcnt_u32(non_number & ~1U));  // 32: the end is not within the 16 characters
+  const unsigned point_bits = static_cast<unsigned>(_mm_movemask_epi8(points)) & _blsmsk_u32(non_number & ~1U);
   const auto pointed = static_cast<int>(point_bits != 0);
   const auto point = static_cast<int>(_tzcnt_u32(point_bits | 1U << lanes));
   const bool negative = *first == '-';
-  // None of these branches is taken but for numbers that are rare.
+  // This branch is taken only for rare numbers.
   if (sign != static_cast<unsigned>(negative) + static_cast<unsigned>(*first == '+') || end > lanes ||
       end <= static_cast<int>(sign) + pointed || _blsr_u32(point_bits) != 0 || (first[end] | 0x20) == 'e') {
     return detail::parse_float(first, last, value);
   }
-  __m128i from = _mm_add_epi8(_mm_setr_epi8(-16, -15, -14, -13, -12, -11, -10, -9, -8, -7, -6, -5, -4, -3, -2, -1),
-                              _mm_set1_epi8(static_cast<char>(end)));
-  const __m128i behind_point = _mm_cmpgt_epi8(from, _mm_set1_epi8(static_cast<char>(point)));
-  from = _mm_sub_epi8(from, _mm_andnot_si128(behind_point, _mm_set1_epi8(static_cast<char>(pointed))));
-  const __m128i ones = _mm_shuffle_epi8(_mm_and_si128(weights, digits), from);  // zeros from negative places
+  __m128i source_index =
+      _mm_add_epi8(_mm_setr_epi8(-16, -15, -14, -13, -12, -11, -10, -9, -8, -7, -6, -5, -4, -3, -2, -1),
+                   _mm_set1_epi8(static_cast<char>(end)));
+  const __m128i behind_point = _mm_cmpgt_epi8(source_index, _mm_set1_epi8(static_cast<char>(point)));
+  source_index = _mm_sub_epi8(source_index, _mm_andnot_si128(behind_point, _mm_set1_epi8(static_cast<char>(pointed))));
+  // A negative source index yields zero.
+  const __m128i ones = _mm_shuffle_epi8(_mm_and_si128(weights, digits), source_index);
   const __m128i pairs = _mm_maddubs_epi16(ones, _mm_set1_epi16(0x010a));
   const __m128i fours = _mm_madd_epi16(pairs, _mm_set1_epi32(0x00010064));
   const __m128i eights = _mm_madd_epi16(_mm_packus_epi32(fours, fours), _mm_set1_epi32(0x00012710));
-  const __m128d halves = _mm_mul_pd(_mm_cvtepi32_pd(eights), _mm_setr_pd(1e8, 1));  // exact: of at most 15 digits
+  const __m128d halves = _mm_mul_pd(_mm_cvtepi32_pd(eights), _mm_setr_pd(1e8, 1));  // exact: at most 15 digits
   const double mantissa = _mm_cvtsd_f64(_mm_add_sd(halves, _mm_unpackhi_pd(halves, halves)));
   return detail::float_of(mantissa, pointed != 0 ? point + 1 - end : 0, negative,
                           {first + sign, static_cast<std::size_t>(last - first) - sign}, first + end, value);
@@ -57,7 +59,7 @@ namespace {
 
 #endif
 
-// A decimal number as digits without zeros at both ends, and the power of ten of the first digit.
+// A decimal number as digits without zeros at both ends, and the first digit's power of ten.
 struct decimal_digits {
   std::string digits = {};
   std::int64_t power = 0;
@@ -84,7 +86,7 @@ struct decimal_digits {
 }  // namespace
 
 bool detail::is_label(std::string_view written, float value) {
-  constexpr std::ptrdiff_t few_digits = 7;  // a float32 has every whole number of so many digits
+  constexpr std::ptrdiff_t few_digits = 7;  // a float32 represents every whole number with so many digits
   if (value != std::trunc(value)) return true;
   const char* const end = written.data() + written.size();
   const char* const first = written.data() + (written.starts_with('-') || written.starts_with('+') ? 1 : 0);
@@ -94,17 +96,18 @@ bool detail::is_label(std::string_view written, float value) {
     if (p == end) return true;
   }
   char exact[64];
-  const auto wrote = std::to_chars(std::begin(exact), std::end(exact), std::abs(value), std::chars_format::fixed, 0);
-  return decimal_digits(written) == decimal_digits({exact, static_cast<std::size_t>(wrote.ptr - exact)});
+  const auto written_end =
+      std::to_chars(std::begin(exact), std::end(exact), std::abs(value), std::chars_format::fixed, 0);
+  return decimal_digits(written) == decimal_digits({exact, static_cast<std::size_t>(written_end.ptr - exact)});
 }
 
 std::from_chars_result detail::parse_float_exactly(const char* first, const char* last, bool negative,
                                                    float& value) noexcept {
   float magnitude = 0;
   std::from_chars_result result = std::from_chars(first, last, magnitude);
-  if (result.ec == std::errc::result_out_of_range) {  // too large, or too small, which from_chars does not tell
-    static const locale_t plain = ::newlocale(LC_ALL_MASK, "C", nullptr);
-    magnitude = ::strtof_l(std::string(first, result.ptr).c_str(), nullptr, plain);
+  if (result.ec == std::errc::result_out_of_range) {  // from_chars has one code for too large and too small
+    static const locale_t c_locale = ::newlocale(LC_ALL_MASK, "C", nullptr);
+    magnitude = ::strtof_l(std::string(first, result.ptr).c_str(), nullptr, c_locale);
     if (magnitude < 1) result.ec = std::errc();
   }
   if (result.ec == std::errc()) value = negative ? -magnitude : magnitude;

@@ -30,7 +30,7 @@ float read_as(const std::byte* at) noexcept {
   return static_cast<float>(element_at<T>(at));
 }
 
-// Functions that convert elements of a type to labels, and to text.
+// The functions that convert elements of a type to labels and to text.
 struct label_reader {
   detail::to_float convert = nullptr;
   std::string (*text)(const std::byte*) = nullptr;
@@ -38,35 +38,35 @@ struct label_reader {
 };
 
 label_reader label_reader_of(dtype type) {
-  label_reader found;
+  label_reader reader;
   detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
                       std::uint64_t, float16, bfloat16, float, double, long double>(
       type == dtype::boolean ? dtype::uint8 : type, [&](auto kind) {
         using number = decltype(kind);
         constexpr bool small = sizeof(number) < sizeof(float);
-        using read = std::conditional_t<small && !std::integral<number>, float, number>;
-        found.convert = [](const std::byte* at) noexcept {
-          return detail::label_of(static_cast<read>(element_at<number>(at)));
+        using wide_type = std::conditional_t<small && !std::integral<number>, float, number>;
+        reader.convert = [](const std::byte* at) noexcept {
+          return detail::label_of(static_cast<wide_type>(element_at<number>(at)));
         };
-        found.text = [](const std::byte* at) {
-          const auto element = static_cast<read>(element_at<number>(at));
+        reader.text = [](const std::byte* at) {
+          const auto element = static_cast<wide_type>(element_at<number>(at));
           if constexpr (std::integral<number>)
             return std::to_string(element);
           else
             return detail::printed("%.17Lg", static_cast<long double>(element));
         };
-        found.may_fail = !small || !std::integral<number>;
+        reader.may_fail = !small || !std::integral<number>;
       });
-  return found;
+  return reader;
 }
 
-void add_schema(digest& to, const record_schema& schema) {
-  to.add(std::uint64_t{schema.fields.size()});
+void add_schema(digest& hash, const record_schema& schema) {
+  hash.add(std::uint64_t{schema.fields.size()});
   for (const record_field& field : schema.fields) {
-    to.add(field.name).add(static_cast<std::uint64_t>(field.type)).add(std::uint64_t{field.shape.size()});
-    for (const std::uint64_t extent : field.shape) to.add(extent);
+    hash.add(field.name).add(static_cast<std::uint64_t>(field.type)).add(std::uint64_t{field.shape.size()});
+    for (const std::uint64_t extent : field.shape) hash.add(extent);
   }
-  for (const std::string& label : schema.labels) to.add(label);
+  for (const std::string& label : schema.labels) hash.add(label);
 }
 
 }  // namespace
@@ -97,7 +97,7 @@ detail::record_places::record_places(std::span<const record_stretch> stretches, 
                                      const std::string& path) {
   for (const record_stretch& stretch : stretches) {
     const auto bytes = stretch.file->bytes();
-    // The last item ends at offset + (count - 1) * stride + item_bytes, none of which may wrap.
+    // The last item ends at offset + (count - 1) * stride + item_bytes. No part of this sum may wrap.
     const bool fits =
         stretch.count == 0 ||
         (stretch.offset <= bytes.size() && item_bytes <= bytes.size() - stretch.offset &&
@@ -120,50 +120,50 @@ const detail::record_places::part* detail::record_places::find(sample_id id) con
 fixed_records::fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
                              std::vector<label_column> labels, int threads) {
   if (schema.form != record_form::fixed || labels.size() != schema.labels.size()) {
-    throw configuration_error("the schema of '" + name + "' is not one of records of one size with " +
+    throw configuration_error("the schema of '" + name + "' does not describe records of one size with " +
                               std::to_string(labels.size()) + " labels (it is " + to_string(schema) +
-                              "); say what the file has");
+                              "); declare the fields and labels that the file has");
   }
-  auto made = std::make_shared<state>();
-  made->record_bytes = schema.record_bytes();
-  made->records = detail::record_places(records, made->record_bytes, name);
-  if (made->records.size() == 0) throw data_error({name}, "has no records; check how it was made");
+  auto new_state = std::make_shared<state>();
+  new_state->record_bytes = schema.record_bytes();
+  new_state->records = detail::record_places(records, new_state->record_bytes, name);
+  if (new_state->records.size() == 0) throw data_error({name}, "has no records; check how it was made");
   for (const label_column& column : labels) {
     const label_reader reader = label_reader_of(column.type);
     label_places places{{column.stretches, size_of(column.type), name}, reader.convert, reader.text};
-    made->labels_may_fail = made->labels_may_fail || reader.may_fail;
+    new_state->labels_may_fail = new_state->labels_may_fail || reader.may_fail;
     if (places.convert == nullptr) {
-      throw configuration_error("the labels of '" + name + "' have no type; say which numbers they are");
+      throw configuration_error("the labels of '" + name + "' have no type; declare the type of their numbers");
     }
-    if (places.places.size() != made->records.size()) {
-      throw data_error({name}, "has " + std::to_string(made->records.size()) + " records but " +
+    if (places.places.size() != new_state->records.size()) {
+      throw data_error({name}, "has " + std::to_string(new_state->records.size()) + " records but " +
                                    std::to_string(places.places.size()) +
                                    " labels; check that the files belong together");
     }
-    made->labels.push_back(std::move(places));
+    new_state->labels.push_back(std::move(places));
   }
 
   muster::digest all;
-  all.add(made->records.size());
+  all.add(new_state->records.size());
   add_schema(all, schema);
   const auto keep = [&](const std::vector<record_stretch>& stretches, std::uint64_t item_bytes) {
     for (const record_stretch& stretch : stretches) {
       all.add(stretch.offset).add(stretch.stride).add(stretch.count).add(item_bytes);
-      if (std::find(made->files.begin(), made->files.end(), stretch.file) != made->files.end()) continue;
+      if (std::find(new_state->files.begin(), new_state->files.end(), stretch.file) != new_state->files.end()) continue;
       detail::add_sampled_content(all, stretch.file->bytes(), threads);
-      made->files.push_back(stretch.file);
+      new_state->files.push_back(stretch.file);
     }
   };
-  keep(records, made->record_bytes);
+  keep(records, new_state->record_bytes);
   for (const label_column& column : labels) {
     all.add(static_cast<std::uint64_t>(column.type));
     keep(column.stretches, size_of(column.type));
   }
-  made->digest = all.value();
-  made->size = made->records.size();
-  made->name = std::move(name);
-  made->schema = std::move(schema);
-  state_ = std::move(made);
+  new_state->digest = all.value();
+  new_state->size = new_state->records.size();
+  new_state->name = std::move(name);
+  new_state->schema = std::move(schema);
+  state_ = std::move(new_state);
   facts_ = state_.get();
 }
 
@@ -179,30 +179,30 @@ void fixed_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_
 }
 
 void fixed_records::check_labels(sample_id id) const {
-  for (std::size_t which = 0; which < state_->labels.size(); ++which) {
-    if (std::isfinite(label(id, which))) continue;
-    const auto& column = state_->labels[which];
-    const std::byte* const at = column.places[id];
+  for (std::size_t column = 0; column < state_->labels.size(); ++column) {
+    if (std::isfinite(label(id, column))) continue;
+    const auto& places = state_->labels[column];
+    const std::byte* const at = places.places[id];
     data_location where{state_->name};
     for (const auto& file : state_->files) {
       const auto bytes = file->bytes();
       if (std::less<>()(at, bytes.data()) || !std::less<>()(at, bytes.data() + bytes.size())) continue;
       where = {file->path(), 0, 0, static_cast<std::uint64_t>(at - bytes.data())};
     }
-    throw data_error(where, detail::no_label(column.text(at), " of record " + std::to_string(id)));
+    throw data_error(where, detail::no_label(places.text(at), " of record " + std::to_string(id)));
   }
 }
 
 void fixed_records::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
   const std::size_t size = rows.bytes.empty() ? 0 : state_->record_bytes;
   const std::size_t count = rows.labels.empty() ? 0 : state_->labels.size();
-  std::byte* to = rows.bytes.data();
-  for (std::size_t k = 0; k < ids.size() && size != 0; ++k, to += size) {
+  std::byte* output = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size() && size != 0; ++k, output += size) {
     if (k + 1 < ids.size() && ids[k + 1] != ids[k] + 1) detail::fetch_ahead(record(ids[k + 1]));
-    muster::detail::copy_bytes(to, state_->records[ids[k]], size);
+    muster::detail::copy_bytes(output, state_->records[ids[k]], size);
   }
-  for (std::size_t which = 0; which < count; ++which) {
-    for (std::size_t k = 0; k < ids.size(); ++k) rows.labels[k * count + which] = label(ids[k], which);
+  for (std::size_t column = 0; column < count; ++column) {
+    for (std::size_t k = 0; k < ids.size(); ++k) rows.labels[k * count + column] = label(ids[k], column);
   }
   for (std::size_t k = 0; k < ids.size() && state_->labels_may_fail; ++k) {
     try {

@@ -20,28 +20,29 @@ namespace {
 namespace fs = std::filesystem;
 
 bool is_image(const fs::path& path) {
-  std::string ending = path.extension().string();
-  std::ranges::transform(ending, ending.begin(), [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return ending == ".jpeg" || ending == ".jpg";
+  std::string extension = path.extension().string();
+  std::ranges::transform(extension, extension.begin(),
+                         [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+  return extension == ".jpeg" || extension == ".jpg";
 }
 
 bool is_hidden(const std::string& name) { return name.starts_with('.'); }
 
-// Orders whole numbers by value, before other names, and other names by their bytes.
-bool comes_before(const std::string& a, const std::string& b) {
+// Returns true if `a` is before `b` in the order of classes: whole numbers by value, then other names by their bytes.
+bool is_before(const std::string& a, const std::string& b) {
   const auto digits = [](const std::string& name) {
     const auto first = std::min(name.find_first_not_of('0'), name.size());
     const bool is_number = std::ranges::all_of(name, [](unsigned char c) { return std::isdigit(c) != 0; });
     return is_number ? std::optional(std::string_view(name).substr(first)) : std::nullopt;
   };
-  const auto of_a = digits(a), of_b = digits(b);
-  if (of_a.has_value() != of_b.has_value()) return of_a.has_value();
-  if (of_a && of_a->size() != of_b->size()) return of_a->size() < of_b->size();
-  return of_a && *of_a != *of_b ? *of_a < *of_b : a < b;
+  const auto digits_a = digits(a), digits_b = digits(b);
+  if (digits_a.has_value() != digits_b.has_value()) return digits_a.has_value();
+  if (digits_a && digits_a->size() != digits_b->size()) return digits_a->size() < digits_b->size();
+  return digits_a && *digits_a != *digits_b ? *digits_a < *digits_b : a < b;
 }
 
-// Entries of a folder that are no samples, for a note.
-struct left_out {
+// The entries of a folder that are not samples, for a note.
+struct ignored_entries {
   std::uint64_t count = 0;
   std::vector<std::string> first = {};
 
@@ -59,7 +60,7 @@ struct left_out {
 
 struct image_folder::state : detail::source_facts {
   struct image {
-    std::string file;  // in the folder of its class
+    std::string file;  // file name within the folder of the class
     std::uint64_t bytes;
     std::uint32_t label;
   };
@@ -67,14 +68,14 @@ struct image_folder::state : detail::source_facts {
   std::vector<image> images;
   std::optional<std::uint64_t> opened;
 
-  [[nodiscard]] std::string path_of(const image& of) const {
-    return folder + "/" + classes()[of.label] + "/" + of.file;
+  [[nodiscard]] std::string path_of(const image& file) const {
+    return folder + "/" + classes()[file.label] + "/" + file.file;
   }
   [[nodiscard]] const std::vector<std::string>& classes() const { return schema.classes; }
 
   // Finds the classes and their images. Throws filesystem_error.
-  void look() {
-    left_out folders, files;
+  void find_images() {
+    ignored_entries folders, files;
     std::vector<std::string> names;
     for (const auto& entry : fs::directory_iterator(folder)) {
       const std::string name = entry.path().filename().string();
@@ -85,7 +86,7 @@ struct image_folder::state : detail::source_facts {
       else
         names.push_back(name);
     }
-    std::ranges::sort(names, comes_before);
+    std::ranges::sort(names, is_before);
     for (const std::string& name : names) {
       const auto label = static_cast<std::uint32_t>(schema.classes.size());
       const auto first = static_cast<std::ptrdiff_t>(images.size());
@@ -103,7 +104,7 @@ struct image_folder::state : detail::source_facts {
     notes.push_back("images:" + folder + ": left out " +
                     (folders.count != 0 ? folders.text("folders that are hidden or have no JPEG files") : "") +
                     (folders.count != 0 && files.count != 0 ? " and " : "") +
-                    (files.count != 0 ? files.text("entries that are no JPEG files of a class") : ""));
+                    (files.count != 0 ? files.text("entries that are not JPEG files of a class") : ""));
     log(log_level::warning, notes.back());
   }
 };
@@ -115,29 +116,31 @@ std::optional<std::uint64_t> image_folder::host_state_now() const {
 }
 
 image_folder::image_folder(const std::string& folder) {
-  auto made = std::make_shared<state>();
-  made->name = "images:" + folder;
-  made->folder = folder;
-  made->schema = {record_form::bytes, {}, 0, {"label"}};
+  auto new_state = std::make_shared<state>();
+  new_state->name = "images:" + folder;
+  new_state->folder = folder;
+  new_state->schema = {record_form::bytes, {}, 0, {"label"}};
   try {
-    made->look();
+    new_state->find_images();
   } catch (const fs::filesystem_error& error) {
     throw data_error({folder}, "cannot be read (" + error.code().message() + "); check the path");
   }
-  if (made->images.empty())
+  if (new_state->images.empty())
     throw data_error({folder},
-                     "has no images (they are looked for as CLASS/NAME.JPEG); give the folder of the classes");
+                     "has no images (images have paths such as CLASS/NAME.JPEG); name the folder that has the folders "
+                     "of the classes");
   muster::digest all;
-  for (const auto& image : made->images) all.add(made->classes()[image.label]).add(image.file).add(image.bytes);
-  made->opened = detail::states_of(made->images, [&](const state::image& each) {
-    struct stat found {};
-    if (::stat(made->path_of(each).c_str(), &found) != 0) return std::optional<std::uint64_t>();
-    detail::wait_for_next_tick(found.st_ctim);
-    return std::optional(detail::state_of(found));
+  for (const auto& image : new_state->images)
+    all.add(new_state->classes()[image.label]).add(image.file).add(image.bytes);
+  new_state->opened = detail::states_of(new_state->images, [&](const state::image& each) {
+    struct stat status {};
+    if (::stat(new_state->path_of(each).c_str(), &status) != 0) return std::optional<std::uint64_t>();
+    detail::wait_for_next_tick(status.st_ctim);
+    return std::optional(detail::state_of(status));
   });
-  made->size = made->images.size();
-  made->digest = all.value();
-  state_ = std::move(made);
+  new_state->size = new_state->images.size();
+  new_state->digest = all.value();
+  state_ = std::move(new_state);
   facts_ = state_.get();
 }
 
@@ -146,23 +149,23 @@ void image_folder::sizes(std::span<const sample_id> ids, std::span<std::uint64_t
 }
 
 void image_folder::read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad) const {
-  auto* to = reinterpret_cast<char*>(rows.bytes.data());
+  auto* output = reinterpret_cast<char*>(rows.bytes.data());
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const auto& image = state_->images[ids[k]];
     if (!rows.labels.empty()) rows.labels[k] = static_cast<float>(image.label);
     if (rows.bytes.empty()) continue;
     std::ifstream file(state_->path_of(image), std::ios::binary);
     const auto bytes = static_cast<std::streamsize>(image.bytes);
-    if (!file.read(to, bytes) || file.peek() != std::ifstream::traits_type::eof()) {
+    if (!file.read(output, bytes) || file.peek() != std::ifstream::traits_type::eof()) {
       const data_error error(where(ids[k]),
-                             "has not the " + std::to_string(bytes) +
-                                 " bytes that it had (it was changed or removed); open the folder again");
+                             "does not have the " + std::to_string(bytes) +
+                                 " bytes that it had at the start (it was changed or removed); open the folder again");
       if (bad == nullptr) throw error;
       bad->push_back({ids[k], error.where(), error.problem()});
-      std::fill_n(to, bytes, '\0');
+      std::fill_n(output, bytes, '\0');
       if (!rows.labels.empty()) rows.labels[k] = 0;
     }
-    to += bytes;
+    output += bytes;
   }
 }
 

@@ -11,7 +11,7 @@
 #include "libsvm_line.hpp"
 #include "text.hpp"
 
-// Where bad lines are kept, which have no entries, the survey parses to find them.
+// Bad lines have no entries. If bad lines are kept, the survey parses each line to find the bad lines.
 
 namespace muster { inline namespace v0 {
 namespace {
@@ -19,7 +19,8 @@ namespace {
 using namespace detail::libsvm;
 using detail::text_survey;
 
-// Indices ascend, so that the last one of a line is the largest. One that is none counts as 0.
+// Returns the last index of a line, which is the largest because indices ascend. A word that is not an index counts as
+// 0.
 std::uint64_t last_index(line_of_text line) {
   const char* p = line.end;
   while (p != line.begin && p[-1] != ':') --p;
@@ -32,17 +33,18 @@ std::uint64_t last_index(line_of_text line) {
   return index <= largest_index ? index : 0;
 }
 
-// A number of one digit, as labels mostly are, and where it ends; null if it is another.
+// Reads a number with one digit, the most frequent form of a label. Returns the number's end, or null for another
+// number.
 inline const char* read_digit(const char* p, float& value) {
   const bool negative = *p == '-';
-  p += static_cast<int>(negative) | static_cast<int>(*p == '+');  // signs come at random, so there is no branch on them
+  p += static_cast<int>(negative) | static_cast<int>(*p == '+');  // no branch, because signs are random
   if (!detail::is_digit(*p) || !ends_word(p + 1)) return nullptr;
   value = std::copysign(static_cast<float>(*p - '0'), negative ? -1.0f : 1.0f) + 0.0f;  // -0 is 0
   return p + 1;
 }
 
-// Parses the line whose label is at `at`, and moves that to its end; calls store(index from 0, value) for each feature,
-// in order, and returns it. Not inlined, so that the loop has the registers for itself.
+// Parses the line whose label is at `at`, and sets `at` to the end of the line. Calls store(index from 0, value) for
+// each feature in order, and returns `store`. Not inlined, so that all registers are available to the loop.
 template <class Store>
 [[gnu::noinline]] Store parse_line(const char*& at, const line_place& line, detail::float_parser parse_float,
                                    float& label, Store store) {
@@ -53,30 +55,31 @@ template <class Store>
     const auto read = parse_float(p, text_end, label);
     if (read.ec != std::errc() || !ends_word(read.ptr) ||
         !detail::is_label({p, static_cast<std::size_t>(read.ptr - p)}, label)) {
-      complaint(line).bad_label(p);
+      parse_error_builder(line).bad_label(p);
     }
     label += 0.0f;
     after = read.ptr;
   }
   std::uint64_t previous = 0;
   while (p = skip_blanks(after), digit_at(p) < 10 || !ends_line(p)) {
-    // Digit by digit: the next index mostly has as many as the last one, which is guessed right.
+    // A loop over digits is fast: an index mostly has as many digits as the previous index, so branches are predicted.
     std::uint64_t index = 0;
     const char* q = p;
     for (unsigned digit = digit_at(q); digit < 10; digit = digit_at(++q)) index = index * 10 + digit;
     if (*q != ':' || index <= previous || (q - p > few_digits && (index > largest_index || q - p > most_digits))) {
-      complaint(line).bad_index(p, previous);
+      parse_error_builder(line).bad_index(p, previous);
     }
     ++q;
-    // Flags and counts: most sparse data. What ends a line is not above '#', so there is a character behind one that
-    // is. That other values begin with a sign or a digit is a branch as good as random.
+    // Fast path for values with one digit, such as flags and counts, which most sparse data has. A character that ends
+    // a line is not greater than '#', so a greater character is followed by another one. Other values have no fast path
+    // by their first character, because a branch between signs and digits is random.
     if (const auto digit = digit_at(q); *q > '#' && ends_word(q + 1) && digit < 10) {
       after = q + 1;
       store(static_cast<std::uint32_t>(index - 1), static_cast<float>(static_cast<int>(digit)));
     } else {
       float value = 0;
       const auto read = parse_float(q, text_end, value);
-      if (read.ec != std::errc() || !ends_word(read.ptr)) complaint(line).bad_value(q, index);
+      if (read.ec != std::errc() || !ends_word(read.ptr)) parse_error_builder(line).bad_value(q, index);
       after = read.ptr;
       store(static_cast<std::uint32_t>(index - 1), value);
     }
@@ -86,14 +89,14 @@ template <class Store>
   return store;
 }
 
-// Where the entries of sparse rows go, one after the other.
-class entry_places {
+// A writer of the entries of sparse rows, one after another.
+class entry_writer {
  public:
-  explicit entry_places(const detail::row_places& to)
-      : indices_(to.indices), values_(to.values), step_(to.step), end_(to.entries * to.step) {}
+  explicit entry_writer(const detail::row_places& rows)
+      : indices_(rows.indices), values_(rows.values), step_(rows.step), end_(rows.entries * rows.step) {}
 
   void operator()(std::uint32_t index, float value) {
-    if (next_ == end_) return;  // of a bad line: there is room for those of the others
+    if (next_ == end_) return;  // an entry of a bad line: the space is for the entries of good lines
     indices_[next_] = index;
     values_[next_] = value;
     next_ += step_;
@@ -113,41 +116,41 @@ class libsvm_format final : public detail::text_format {
  public:
   libsvm_format(const std::string& path, const read_options& options) : text_format(path), options_(options) {}
 
-  text_survey look_over(std::string_view piece) const override {
-    return options_.keep_bad_records ? look_for_good(piece) : look_for_all(piece);
+  text_survey survey(std::string_view piece) const override {
+    return options_.keep_bad_records ? survey_by_parsing(piece) : survey_by_counting(piece);
   }
 
   std::pair<std::size_t, bool> shape(const text_survey& total) const override {
     if (total.rows == 0) {
-      throw data_error({file}, "has no samples (blank lines and comments are all there is); check how it was made");
+      throw data_error({file}, "has no samples (all lines are blank or comments); check how it was made");
     }
     const std::size_t features = std::max<std::size_t>(total.largest, options_.min_features);
-    const bool mostly_given = features <= 2 * total.entries / total.rows;
-    return {features, options_.layout == layout::dense || (options_.layout == layout::automatic && mostly_given)};
+    const bool is_mostly_dense = features <= 2 * total.entries / total.rows;
+    return {features, options_.layout == layout::dense || (options_.layout == layout::automatic && is_mostly_dense)};
   }
 
-  void parse(std::string_view piece, const text_survey& before, const detail::row_places& to) const override {
+  void parse(std::string_view piece, const text_survey& before, const detail::row_places& rows) const override {
     std::size_t at = 0;
-    entry_places entries(to);
+    entry_writer entries(rows);
     for_each_sample(piece, before.lines, [&](const char*& p, const line_place& line) {
       try {
-        if (to.indices == nullptr) {
-          parse_line(p, line, parse_float_, to.labels[at], [values = to.row(at)](std::uint32_t index, float value) {
-            if (index < values.size()) values[index] = value;  // else a later index of the line is lower, and refused
+        if (rows.indices == nullptr) {
+          parse_line(p, line, parse_float_, rows.labels[at], [values = rows.row(at)](std::uint32_t index, float value) {
+            if (index < values.size()) values[index] = value;  // otherwise a later index is lower and refused
           });
         } else {
-          entries = parse_line(p, line, parse_float_, to.labels[at], entries);
+          entries = parse_line(p, line, parse_float_, rows.labels[at], entries);
         }
       } catch (const data_error& error) {
-        to.refuse(at, before.rows + at, error);
+        rows.refuse(at, before.rows + at, error);
       }
-      if (to.ends != nullptr) to.ends[at] = to.entries_before + entries.stored();
+      if (rows.ends != nullptr) rows.ends[at] = rows.entries_before + entries.stored();
       ++at;
     });
   }
 
  private:
-  // Calls each(where its label is, line) for every sample of a piece that so many lines come before.
+  // Calls each(position of the label, line) for every sample of a piece. `lines` is the number of lines in front of it.
   template <class Each>
   void for_each_sample(std::string_view piece, std::uint64_t lines, Each each) const {
     const auto parse_lines = [&](std::string_view text) {
@@ -156,21 +159,21 @@ class libsvm_format final : public detail::text_format {
         const line_place line{file, ++lines, {p, end}};
         p = skip_blanks(p);
         if (!ends_line(p)) each(p, line);
-        while (*p != '\n') ++p;  // behind a comment, or a bad word
+        while (*p != '\n') ++p;  // to the line's end, after a comment or a bad word
       }
     };
     const std::size_t last = piece.rfind('\n') + 1;
     parse_lines(piece.substr(0, last));
-    // A last line that no newline ends gets one: what is behind it may not be read.
+    // A newline is appended to a last line without newline, because memory after the text must not be read.
     if (last != piece.size()) parse_lines(std::string(piece.substr(last)) + '\n');
   }
 
-  static text_survey look_for_all(std::string_view text) {
+  static text_survey survey_by_counting(std::string_view text) {
     text_survey found;
     const bool comments = has_comments(text);
     if (!comments) found.entries = detail::count_byte(text, ':');
     while (!text.empty()) {
-      const line_of_text line = take_line(text, comments);
+      const line_of_text line = split_line(text, comments);
       ++found.lines;
       if (line.blank()) continue;
       ++found.rows;
@@ -180,21 +183,21 @@ class libsvm_format final : public detail::text_format {
     return found;
   }
 
-  // The same that parses, so that it knows the lines that say no sample: they are rows without entries.
-  text_survey look_for_good(std::string_view piece) const {
+  // Surveys by parsing, to detect the lines that are not valid samples. Such lines are rows without entries.
+  text_survey survey_by_parsing(std::string_view piece) const {
     text_survey found{.lines = static_cast<std::uint64_t>(std::count(piece.begin(), piece.end(), '\n'))};
     for_each_sample(piece, 0, [&](const char*& p, const line_place& line) {
-      text_survey of_line{.rows = 1};
+      text_survey line_survey{.rows = 1};
       float label = 0;
       try {
         parse_line(p, line, parse_float_, label, [&](std::uint32_t index, float /*value*/) {
-          ++of_line.entries;
-          of_line.largest = index + std::uint64_t{1};
+          ++line_survey.entries;
+          line_survey.largest = index + std::uint64_t{1};
         });
       } catch (const data_error&) {
-        of_line = {.rows = 1};
+        line_survey = {.rows = 1};
       }
-      found += of_line;
+      found += line_survey;
     });
     return found;
   }

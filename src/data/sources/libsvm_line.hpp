@@ -1,4 +1,4 @@
-// A line of LIBSVM text, and what errors say of it; private to muster's own sources.
+// A line of LIBSVM text, and the error texts for it. Private to muster's own sources.
 #pragma once
 
 #include <algorithm>
@@ -20,27 +20,27 @@
 namespace muster { inline namespace v0 { namespace detail::libsvm {
 
 inline constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
-inline constexpr std::ptrdiff_t few_digits = 9;    // of an index, which then is not too large
-inline constexpr std::ptrdiff_t most_digits = 19;  // of an index, with zeros before it: 64 bits hold them
+inline constexpr std::ptrdiff_t few_digits = 9;    // an index with so many digits is never too large
+inline constexpr std::ptrdiff_t most_digits = 19;  // digits of an index, with leading zeros, that fit into 64 bits
 
 inline bool is_blank(char c) { return c == ' ' || c == '\t'; }
 
-/// The digit that a character is; 10 or more if it is none.
+/// Returns the value of a digit, or at least 10 if the character is not a digit.
 inline unsigned digit_at(const char* p) { return unsigned{static_cast<unsigned char>(*p)} - '0'; }
 
-/// Asks for a digit first, as what parses the next word does: the compiler then asks once.
+/// Skips blanks. Tests for a digit first, like the parser of the next word, so that the compiler merges both tests.
 inline const char* skip_blanks(const char* p) {
   while (digit_at(p) >= 10 && is_blank(*p)) ++p;
   return p;
 }
 
-/// Whether a line ends here: at its newline, a carriage return before that, or a comment. A text that is parsed ends
-/// with a newline, so that loops over blanks and digits stop.
+/// Returns true if a line ends at `p`: at a newline, a carriage return before the newline, or a comment. A parsed text
+/// ends with a newline, so that loops over blanks and digits stop.
 inline bool ends_line(const char* p) { return *p == '\n' || *p == '#' || (*p == '\r' && p[1] == '\n'); }
 
 inline bool ends_word(const char* p) { return is_blank(*p) || ends_line(p); }
 
-/// A line up to where it ends.
+/// A line without its end.
 struct line_of_text {
   const char* begin;
   const char* end;
@@ -48,11 +48,11 @@ struct line_of_text {
   bool blank() const { return std::find_if_not(begin, end, is_blank) == end; }
 };
 
-/// Most files have no comments, and are not searched for them line by line.
+/// Returns true if a text has comments. Most files have none, and then lines need no search for comments.
 inline bool has_comments(std::string_view text) { return std::memchr(text.data(), '#', text.size()) != nullptr; }
 
-/// Takes the first line off `rest`, which is not empty.
-inline line_of_text take_line(std::string_view& rest, bool comments) {
+/// Removes the first line from `rest`, which must not be empty, and returns the line.
+inline line_of_text split_line(std::string_view& rest, bool comments) {
   const char* const begin = rest.data();
   const auto* newline = static_cast<const char*>(std::memchr(begin, '\n', rest.size()));
   const char* end = newline != nullptr ? newline : begin + rest.size();
@@ -63,23 +63,23 @@ inline line_of_text take_line(std::string_view& rest, bool comments) {
   return {begin, comment != nullptr ? comment : end};
 }
 
-/// A line of a text that is parsed.
+/// The position of a line in a text.
 struct line_place {
   const std::string& file;
   std::uint64_t number;
-  std::string_view rest;  // of the text, from the line on
+  std::string_view rest;  // the text from the line on
 };
 
-/// The words of an error about the word that `p` is in or at the start of.
-class complaint {
+/// A builder of the errors about a word of a line. The argument `p` of the functions is in the word or at its start.
+class parse_error_builder {
  public:
-  explicit complaint(line_place at) : file_(at.file), number_(at.number), line_(take_line(at.rest, true)) {}
+  explicit parse_error_builder(line_place at) : file_(at.file), number_(at.number), line_(split_line(at.rest, true)) {}
 
   [[noreturn]] void fail(const char* at, const std::string& text) const {
     throw data_error({file_, number_, static_cast<std::uint64_t>(at - line_.begin) + 1}, text);
   }
 
-  // The word that starts at `p`, in quotes.
+  // Returns the word that starts at `p`, in quotes.
   std::string quote(const char* p) const { return quoted({p, static_cast<std::size_t>(end_of_word(p) - p)}); }
 
   const char* end_of_word(const char* p) const { return std::find_if(p, line_.end, is_blank); }
@@ -93,12 +93,13 @@ class complaint {
     bad_number(p, "label " + quoted(word));
   }
 
-  // Something is wrong with the index of the word at `p`; `previous` is the index before it, or 0.
+  // Throws the error of the index of the word at `p`. `previous` is the index before it, or 0.
   [[noreturn]] void bad_index(const char* p, std::uint64_t previous) const {
     const std::string word = quote(p);
     if (std::string_view(p, static_cast<std::size_t>(line_.end - p)).starts_with("qid:")) {
-      fail(p,
-           word + " belongs to ranking data (this reader knows classification and regression); remove the qid words");
+      fail(
+          p,
+          word + " belongs to ranking data (this reader supports classification and regression); remove the qid words");
     }
     const char* const end = std::find_if_not(p, line_.end, is_digit);
     if (std::find(p, end_of_word(p), ':') == end_of_word(p)) {
@@ -119,35 +120,35 @@ class complaint {
       fail(p, "index 0 in " + word + " (LIBSVM counts features from 1); add 1 to every index of the file");
     }
     if (index == previous) {
-      fail(p, "index " + std::to_string(index) + " is there twice, again in " + word +
-                  " (a feature has one value); remove one of them");
+      fail(p, "index " + std::to_string(index) + " occurs twice, again in " + word +
+                  " (a feature has one value); remove one occurrence");
     }
     fail(p, "index " + std::to_string(index) + " in " + word + " is out of order (it follows " +
                 std::to_string(previous) + ", and indices ascend); sort the features of the line");
   }
 
   [[noreturn]] void bad_value(const char* p, std::uint64_t index) const {
-    const std::string of = " of feature " + std::to_string(index);
+    const std::string of_feature = " of feature " + std::to_string(index);
     if (p == end_of_word(p)) {
-      fail(p, "no value" + of + " (a feature is index:value, without blanks); correct the line");
+      fail(p, "no value" + of_feature + " (a feature is index:value, without blanks); correct the line");
     }
-    bad_number(p, "value " + quote(p) + of);
+    bad_number(p, "value " + quote(p) + of_feature);
   }
 
  private:
-  [[noreturn]] void bad_number(const char* p, const std::string& what) const {
+  [[noreturn]] void bad_number(const char* p, const std::string& subject) const {
     const char* const end = end_of_word(p);
     float value = 0;
     const auto [ptr, code] = parse_float(p, end, value);
     if (code == std::errc::result_out_of_range && ptr == end) {
-      fail(p, what + " is too large (a float32 reaches 3.4e38); scale it or correct the line");
+      fail(p, subject + " is too large (a float32 reaches 3.4e38); scale it or correct the line");
     }
     const char* const letters = p + (p != end && (*p == '-' || *p == '+') ? 1 : 0);
-    const auto [behind, known] = std::from_chars(letters, end, value);
-    if (known == std::errc() && behind == end && !std::isfinite(value)) {
-      fail(p, what + " is not finite (training needs finite numbers); remove it or correct the line");
+    const auto [behind, parsed] = std::from_chars(letters, end, value);
+    if (parsed == std::errc() && behind == end && !std::isfinite(value)) {
+      fail(p, subject + " is not finite (training needs finite numbers); remove it or correct the line");
     }
-    fail(p, what + " is not a number (it is a decimal such as -1, 0.25 or 1e-3); correct the line");
+    fail(p, subject + " is not a number (it is a decimal such as -1, 0.25 or 1e-3); correct the line");
   }
 
   const std::string& file_;

@@ -30,7 +30,8 @@ constinit std::atomic<detail::text_decoder> zstd_decoder{nullptr};
   throw data_error({path}, problem + " (" + std::generic_category().message(code) + "); " + suggestion);
 }
 
-// What a decoder or a pipe gives: in memory, or, once it is more than that should hold, in a file without a name.
+// The output of a decoder or a pipe. The bytes are in memory, or in a file without a name once they exceed the limit of
+// memory.
 class decoded_text {
  public:
   std::vector<char> memory;
@@ -38,18 +39,18 @@ class decoded_text {
   std::size_t size = 0;
 
   void add(std::span<const char> piece) {
-    // At once: what is not used of it takes no memory, and growing would leave some to the allocator.
+    // Reserves all memory at once. Unused pages take no memory, and growth would leave freed blocks in the allocator.
     if (size == 0) memory.reserve(detail::most_text_in_memory);
     if (!file && size + piece.size() > detail::most_text_in_memory) {
       const std::string folder = temporary_folder();
       file = detail::descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
-      if (!file) {  // a file system that cannot: one with a name, for a moment
+      if (!file) {  // the file system does not support O_TMPFILE: creates a named file and removes the name
         std::string name = folder + "/muster-text-XXXXXX";
         file = detail::descriptor(::mkostemp(name.data(), O_CLOEXEC));
         if (file) ::unlink(name.c_str());
       }
       write(memory, 0);
-      memory = std::vector<char>();  // ={} would keep what it has
+      memory = std::vector<char>();  // ={} would keep the capacity
     }
     file ? write(piece, size) : static_cast<void>(memory.insert(memory.end(), piece.begin(), piece.end()));
     size += piece.size();
@@ -63,18 +64,18 @@ class decoded_text {
   }
 };
 
-void read_to_end(int file, const std::string& path, decoded_text& to) {
+void read_to_end(int file, const std::string& path, decoded_text& output) {
   std::vector<char> piece(detail::decoded_piece_bytes);
   for (;;) {
-    const ssize_t got = ::read(file, piece.data(), piece.size());
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) refuse(path, "cannot be read", errno, "check the file and the disk");
-    if (got == 0) return;
-    to.add(std::span(piece).first(static_cast<std::size_t>(got)));
+    const ssize_t count = ::read(file, piece.data(), piece.size());
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0) refuse(path, "cannot be read", errno, "check the file and the disk");
+    if (count == 0) return;
+    output.add(std::span(piece).first(static_cast<std::size_t>(count)));
   }
 }
 
-// Begins with a frame, or with one to be skipped, as pzstd writes.
+// Returns true if the text begins with a frame, or with a skippable frame as pzstd writes it.
 bool is_zstd(std::string_view text) {
   return text.starts_with("\x28\xb5\x2f\xfd") ||
          (text.substr(0, 4).find("\x2a\x4d\x18") == 1 && (text.front() & 0xf0) == 0x50);
@@ -93,7 +94,7 @@ void mapped_file::open(const std::string& path) {
     refuse(path, "cannot be opened", errno, "check the path and its permissions");
   }
   if (S_ISDIR(status.st_mode)) {
-    throw data_error({path}, "is a directory (a file is needed); name one of the files in it");
+    throw data_error({path}, "is a directory (a file is required); name a file in it");
   }
   if (!S_ISREG(status.st_mode)) {
     decoded_text piped;
@@ -111,27 +112,27 @@ void mapped_file::open(const std::string& path) {
 }
 
 void mapped_file::fetch(const std::string& path, const http_options& http) {
-  constexpr std::uint64_t waited_for_at_once = std::uint64_t{8} << 20;
+  constexpr std::uint64_t part_bytes = std::uint64_t{8} << 20;
   const auto slash = path.rfind('/');
   if (slash < path.find("//") + 2 || slash + 1 == path.size())
-    throw configuration_error(path +
-                              " cannot be read (it names no file); write such as https://server/folder/table.csv");
+    throw configuration_error(
+        path + " cannot be read (it has no file name); write an address such as https://server/folder/table.csv");
   const auto folder = detail::open_far(path.substr(0, slash), http);
   const detail::far_file file = folder->find(path.substr(slash + 1));
   state_ = file.version;
-  const detail::far_part all{file.number, 0, file.size};
-  folder->expect({&all, 1});
-  for (std::uint64_t at = 0; at < file.size; at += waited_for_at_once) {
-    detail::far_folder::bytes none;  // all of it lies on the disk
-    const std::byte* const here = folder->view({file.number, at, std::min(waited_for_at_once, file.size - at)}, none);
-    if (at == 0) mapped_ = {reinterpret_cast<const char*>(here), unmap{file.size, folder}};
+  const detail::far_part whole_file{file.number, 0, file.size};
+  folder->expect({&whole_file, 1});
+  for (std::uint64_t at = 0; at < file.size; at += part_bytes) {
+    detail::far_folder::bytes buffer;  // stays empty, because the whole file is on the disk
+    const std::byte* const mapping = folder->view({file.number, at, std::min(part_bytes, file.size - at)}, buffer);
+    if (at == 0) mapped_ = {reinterpret_cast<const char*>(mapping), unmap{file.size, folder}};
     forget();
   }
 }
 
-mapped_file::mapped_file(const std::string& path, compressed_files how, const http_options& http) : path_(path) {
+mapped_file::mapped_file(const std::string& path, compressed_files compressed, const http_options& http) : path_(path) {
   detail::is_far(path) ? fetch(path, http) : open(path);
-  if (how == compressed_files::as_they_are) return;
+  if (compressed == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
   if (!gzip && !is_zstd(text())) return;
 
@@ -143,12 +144,12 @@ mapped_file::mapped_file(const std::string& path, compressed_files how, const ht
                                  " component); link muster::" + part + " or decompress the file");
   }
   decoded_text plain;
-  constexpr std::size_t decoded_between = std::size_t{16} << 20;  // seldom against what forgetting takes
-  std::size_t told = 0;
+  constexpr std::size_t forget_interval = std::size_t{16} << 20;  // bytes between calls of forget(), for low cost
+  std::size_t forgotten_size = 0;
   decode(text(), path, [&](std::span<const char> piece) {
     plain.add(piece);
-    if (plain.size - told < decoded_between) return;
-    told = plain.size;
+    if (plain.size - forgotten_size < forget_interval) return;
+    forgotten_size = plain.size;
     forget();
   });
   if (plain.size == 0) throw data_error({path}, "is empty once decompressed (it has no bytes); check how it was made");
@@ -169,15 +170,15 @@ std::optional<std::uint64_t> mapped_file::host_state_now() const {
 
 void mapped_file::forget() const noexcept {
   if (!mapped_) return;
-  // In a cache the text begins within a page.
+  // A text in a cache file does not begin at the beginning of a page.
   const auto page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
   const std::size_t before = reinterpret_cast<std::uintptr_t>(mapped_.get()) % page;
   (void)::madvise(const_cast<char*>(mapped_.get()) - before, before + text().size(),
-                  MADV_DONTNEED);  // which changes nothing of its bytes
+                  MADV_DONTNEED);  // the bytes do not change
 }
 
 void mapped_file::unmap::operator()(const char* memory) const noexcept {
-  if (!owner) ::munmap(const_cast<char*>(memory), size);  // munmap takes what mmap gave, which was not const
+  if (!owner) ::munmap(const_cast<char*>(memory), size);  // munmap requires the non-const pointer that mmap returned
 }
 
 }}  // namespace muster::v0

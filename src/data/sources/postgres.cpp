@@ -1,4 +1,4 @@
-// The rows of a query, a library of its own so that the core does not need libpq.
+// The rows of a query, in a separate library so that the core does not depend on libpq.
 #include <muster/data/sources/postgres.hpp>
 
 #include <poll.h>
@@ -32,7 +32,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-// Of rows in a range: a read of the server is large against what it takes to ask for it.
+// Size of the rows of a range: large enough that the latency of a request to the server is small in comparison.
 constexpr std::uint64_t range_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_rows_of_range = 1 << 14;
 constexpr std::size_t cache_bytes = std::size_t{64} << 20;
@@ -40,12 +40,12 @@ constexpr std::size_t cache_bytes = std::size_t{64} << 20;
 using query_result = std::unique_ptr<PGresult, detail::freed_by<&PQclear>>;
 using query_text = std::unique_ptr<char, detail::freed_by<&PQfreemem>>;
 
-// The connection is lost, or was never there: another may do.
+// The connection is lost or could not be opened. A new connection may work.
 class lost_connection : public configuration_error {
   using configuration_error::configuration_error;
 };
 
-// A message of the server in one line, without its line end.
+// Returns a message of the server as one line without line end.
 std::string one_line(const char* message) {
   std::string text = message;
   while (!text.empty() && (text.back() == '\n' || text.back() == ' ')) text.pop_back();
@@ -53,7 +53,7 @@ std::string one_line(const char* message) {
   return text;
 }
 
-// The next of the fields of a row of binary COPY: nothing for NULL.
+// A reader of the fields of a row in the binary COPY format. NULL is an empty optional.
 class row_fields {
  public:
   explicit row_fields(std::string_view row) noexcept : rest_(row) {}
@@ -63,10 +63,10 @@ class row_fields {
     return size == "\xff\xff\xff\xff" ? std::nullopt : std::optional(take(number<std::uint32_t>(size)));
   }
   std::string_view take(std::size_t bytes) {
-    if (bytes > rest_.size()) throw configuration_error("the database sends rows that are cut short; check the server");
-    const std::string_view taken = rest_.substr(0, bytes);
+    if (bytes > rest_.size()) throw configuration_error("the database sends truncated rows; check the server");
+    const std::string_view field = rest_.substr(0, bytes);
     rest_.remove_prefix(bytes);
-    return taken;
+    return field;
   }
   template <class T>
   static T number(std::string_view big_endian) {
@@ -79,16 +79,17 @@ class row_fields {
   std::string_view rest_;
 };
 
+// A connection to the database.
 class session {
  public:
-  // A server that sends nothing for so long is given up: the connection is lost then.
+  // Connects. The connection counts as lost if the server sends nothing for the time `patience`.
   explicit session(const std::string& connection, seconds patience = seconds::max()) : patience_(patience) {
-    // Of a keyword that is there twice the last one counts, which is the user's.
+    // The last value of a repeated keyword counts, so the user's connection string overrides these values.
     constexpr std::array<const char*, 3> words = {"connect_timeout", "dbname", nullptr};
     const std::array<const char*, 3> values = {"10", connection.c_str(), nullptr};
     connection_.reset(PQconnectdbParams(words.data(), values.data(), /*expand_dbname=*/1));
     if (connection_ != nullptr && PQstatus(connection_.get()) == CONNECTION_OK) {
-      // Text of numbers has all digits, and text of dates one order of parts, whatever settings the role has.
+      // Requests all digits in the text of numbers, and ISO dates, independently of the role's settings.
       (void)run("SELECT set_config('extra_float_digits', '3', false), set_config('datestyle', 'ISO, YMD', false)");
       return;
     }
@@ -96,7 +97,7 @@ class session {
                           one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
                           "); check the connection");
   }
-  // One command; several in one text are refused by the server.
+  // Runs one command. The server refuses a text with several commands.
   [[nodiscard]] query_result run(const std::string& command) const {
     query_result result;
     if (PQsendQueryParams(connection_.get(), command.c_str(), 0, nullptr, nullptr, nullptr, nullptr, 0) == 0) refuse();
@@ -108,49 +109,51 @@ class session {
     if (status != PGRES_COMMAND_OK && status != PGRES_TUPLES_OK && status != PGRES_COPY_OUT) refuse();
     return result;
   }
-  // Calls each(its fields) for each row that a query selects.
+  // Calls each(fields) for each row that a query selects.
   template <class Each>
   void select(const std::string& query, const Each& each) const {
     (void)run("COPY (" + query + ") TO STDOUT (FORMAT binary)");
     for (int size = 0; size != -1;) {
       char* data = nullptr;
       size = PQgetCopyData(connection_.get(), &data, /*async=*/1);
-      const query_text held(data);
+      const query_text buffer(data);
       if (size < -1) refuse();
       if (size == 0) wait();
       if (size <= 0) continue;
-      // A row a message: the number of its fields, or -1 behind the last one. The first has a header before it.
+      // A message has one row, which begins with the number of fields, or -1 after the last row. The first message
+      // begins with a header.
       row_fields row(std::string_view(data, static_cast<std::size_t>(size)));
       std::string_view count = row.take(2);
       if (count == "PG") {
         constexpr std::size_t signature_and_flags = 15;
         (void)row.take(signature_and_flags - count.size());
-        (void)row.next();  // an extension
+        (void)row.next();  // header extension
         count = row.take(2);
       }
       if (count != "\xff\xff") each(row);
     }
     bool done = true;
-    while (const query_result last = next_result()) done = done && PQresultStatus(last.get()) == PGRES_COMMAND_OK;
+    while (const query_result result = next_result()) done = done && PQresultStatus(result.get()) == PGRES_COMMAND_OK;
     if (!done) refuse();
   }
   [[nodiscard]] std::string database() const { return PQdb(connection_.get()); }
-  // A value as it stands in a command.
-  [[nodiscard]] std::string literal(const std::string& of) const {
-    return query_text(PQescapeLiteral(connection_.get(), of.data(), of.size())).get();
+  // Returns a value quoted for a command.
+  [[nodiscard]] std::string literal(const std::string& value) const {
+    return query_text(PQescapeLiteral(connection_.get(), value.data(), value.size())).get();
   }
 
  private:
-  // Null when there are no more of a command.
+  // Returns the next result of the command, or null after the last result.
   query_result next_result() const {
     while (PQisBusy(connection_.get()) != 0) wait();
     return query_result(PQgetResult(connection_.get()));
   }
-  // For more of what the server sends.
+  // Waits until the server sends more data.
   void wait() const {
     pollfd socket{PQsocket(connection_.get()), POLLIN, 0};
     const double most = 1000.0 * patience_.count();
-    const int milliseconds = most < 1e9 ? static_cast<int>(most) : -1;  // the user's own deadline is the server's then
+    // -1: no deadline. Then only the user's settings of the connection limit the time.
+    const int milliseconds = most < 1e9 ? static_cast<int>(most) : -1;
     const int found = ::poll(&socket, 1, milliseconds);
     if (found == 0) throw lost_connection("the database has sent nothing for too long; check the server");
     if (found > 0 && PQconsumeInput(connection_.get()) == 0) refuse();
@@ -168,13 +171,14 @@ class session {
 
 class table {
  public:
-  table(std::string connection, std::string query, const postgres_options& how, const read_options& options)
+  table(std::string connection, std::string query, const postgres_options& postgres, const read_options& options)
       : connection_(std::move(connection)),
         query_(std::move(query)),
-        how_(how),
+        options_(postgres),
         server_(std::make_unique<session>(connection_)) {
     if (options.layout == layout::sparse) {
-      throw configuration_error("the rows of a query are dense (the sparse layout was asked for); leave the layout");
+      throw configuration_error(
+          "the rows of a query are dense (the sparse layout was requested); remove the layout option");
     }
     name_ = "postgres:" + server_->database();
     (void)server_->run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY");
@@ -188,9 +192,9 @@ class table {
     server_->select(selected_, [&](row_fields& fields) {
       labels.push_back(0);
       values.resize(values.size() + width_);
-      row_places to{.labels = labels.data(), .width = width_, .values = values.data(), .step = width_};
-      to.bad = options.keep_bad_records ? &bad : nullptr;
-      read_row(fields, labels.size() - 1, labels.size() - 1, to);
+      row_places rows{.labels = labels.data(), .width = width_, .values = values.data(), .step = width_};
+      rows.bad = options.keep_bad_records ? &bad : nullptr;
+      read_row(fields, labels.size() - 1, labels.size() - 1, rows);
     });
     if (labels.empty()) throw data_error({name_}, "the query selects no rows; check it");
     dataset_builder builder = dataset_builder::dense(name_, labels.size(), width_);
@@ -203,7 +207,7 @@ class table {
     return builder.finish(options.threads);
   }
 
-  // Looks for the ranges that read() reads, in the state of the database that there is now.
+  // Determines the ranges that read() reads, from the current state of the database.
   detail::block_index find_ranges(bool keep_bad) {
     const std::uint64_t rows = std::clamp<std::uint64_t>(range_bytes / (width_ * sizeof(float)), 1, most_rows_of_range);
     const auto found = server_->run("SELECT count(*), count(" + key_ + "), max(" + key_ + ") FROM " + rows_of_);
@@ -213,7 +217,7 @@ class table {
     const std::uint64_t count = number(0);
     if (count == 0) throw data_error({name_}, "the query selects no rows; check it");
     if (number(1) != count) {
-      throw data_error({name_}, "the key " + how_.key + " is missing in " + std::to_string(count - number(1)) +
+      throw data_error({name_}, "the key " + options_.key + " is missing in " + std::to_string(count - number(1)) +
                                     " rows (every row has one); choose another column");
     }
     server_->select("SELECT first::text FROM (SELECT " + key_ + " AS first, row_number() OVER (ORDER BY " + key_ +
@@ -227,7 +231,7 @@ class table {
     keys_.push_back(server_->literal(PQgetvalue(found.get(), 0, 2)));
     server_.reset();
     muster::digest all;
-    all.add(query_).add(count).add(static_cast<std::uint64_t>(how_.missing));
+    all.add(query_).add(count).add(static_cast<std::uint64_t>(options_.missing));
     for (const std::size_t place : columns_.places) all.add(std::uint64_t{place});
     for (const std::string& key : keys_) all.add(key);
     detail::block_index index;
@@ -241,80 +245,80 @@ class table {
     return index;
   }
 
-  // Reads a range, on a connection that no other thread uses; a lost one is made again, for a while.
-  void read(std::size_t number, detail::record_block& to) {
+  // Reads a range on a connection that no other thread uses. Replaces a lost connection, and retries until the timeout.
+  void read(std::size_t number, detail::record_block& block) {
     const bool last = number + 2 == keys_.size();
     const std::string query = selected_ + " WHERE " + key_ + " >= " + keys_[number] + " AND " + key_ +
                               (last ? " <= " : " < ") + keys_[number + 1] + " ORDER BY " + key_;
-    const std::uint64_t rows = firsts_[number + 1] - firsts_[number];
+    const std::uint64_t row_count = firsts_[number + 1] - firsts_[number];
     const auto start = clock::now();
     constexpr std::chrono::milliseconds longest_pause{5000};
     for (std::chrono::milliseconds pause{100};; pause = std::min(2 * pause, longest_pause)) {
       try {
-        std::unique_ptr<session> own = take();
-        if (!own) own = std::make_unique<session>(connection_, how_.timeout);
+        std::unique_ptr<session> connection = take();
+        if (!connection) connection = std::make_unique<session>(connection_, options_.timeout);
         std::uint64_t row = 0;
-        to.bad.clear();
-        const row_places places = to.rows();
-        own->select(query, [&](row_fields& fields) {
-          if (row == rows) refuse_rows(number);
-          read_row(fields, row, firsts_[number] + row, places);
+        block.bad.clear();
+        const row_places rows = block.rows();
+        connection->select(query, [&](row_fields& fields) {
+          if (row == row_count) refuse_rows(number);
+          read_row(fields, row, firsts_[number] + row, rows);
           ++row;
         });
-        if (row != rows) refuse_rows(number);
+        if (row != row_count) refuse_rows(number);
         const std::lock_guard lock(mutex_);
-        idle_.push_back(std::move(own));
+        idle_.push_back(std::move(connection));
         return;
       } catch (const lost_connection& lost) {
-        if (seconds_since(start) + seconds(pause).count() > how_.timeout.count()) {
+        if (seconds_since(start) + seconds(pause).count() > options_.timeout.count()) {
           throw data_error({name_}, "cannot be read, and has been tried again for " +
-                                        std::to_string(static_cast<int>(how_.timeout.count())) + " s (" + lost.what() +
-                                        "); go on from the last checkpoint when the server is back");
+                                        std::to_string(static_cast<int>(options_.timeout.count())) + " s (" +
+                                        lost.what() + "); go on from the last checkpoint when the server is back");
         }
       }
       {
         const std::lock_guard lock(mutex_);
-        idle_.clear();  // those are most likely lost too
+        idle_.clear();  // idle connections are most likely lost too
       }
       std::this_thread::sleep_for(pause);
     }
   }
 
  private:
-  // How the values of a column come.
+  // The encoding of a column's values.
   enum class kind { of_4_bytes, of_8_bytes, text };
   using row_places = detail::row_places;
 
-  // Which columns there are, and how each is asked for.
+  // Determines the columns, and a SELECT expression for each column.
   void describe() {
-    const auto none = server_->run("SELECT * FROM (" + query_ + "\n) AS muster_query LIMIT 0");
-    std::string aliases;  // names may be there twice
-    for (int column = 0; column < PQnfields(none.get()); ++column) {
-      names_.emplace_back(PQfname(none.get(), column));
+    const auto empty_result = server_->run("SELECT * FROM (" + query_ + "\n) AS muster_query LIMIT 0");
+    std::string aliases;  // aliases, because names may occur twice
+    for (int column = 0; column < PQnfields(empty_result.get()); ++column) {
+      names_.emplace_back(PQfname(empty_result.get(), column));
       aliases += (column == 0 ? "c" : ", c") + std::to_string(column);
     }
     rows_of_ = "(" + query_ + "\n) AS muster_query(" + aliases + ")";
-    std::vector<std::string> ignore = how_.ignore;
-    if (!how_.key.empty()) {
-      const auto found = std::ranges::find(names_, how_.key);
+    std::vector<std::string> ignore = options_.ignore;
+    if (!options_.key.empty()) {
+      const auto found = std::ranges::find(names_, options_.key);
       if (found == names_.end()) {
-        const auto meant = closest(how_.key, names_);
-        throw configuration_error("there is no key '" + how_.key + "' in the query '" + query_ + "' (its columns are " +
-                                  std::to_string(names_.size()) + " others); " +
-                                  (meant ? "did you mean '" + *meant + "'?" : "name one of them"));
+        const auto suggestion = closest(options_.key, names_);
+        throw configuration_error("there is no key '" + options_.key + "' in the query '" + query_ +
+                                  "' (its columns are " + std::to_string(names_.size()) + " others); " +
+                                  (suggestion ? "did you mean '" + *suggestion + "'?" : "name one of these columns"));
       }
       key_ = "c" + std::to_string(found - names_.begin());
-      ignore.push_back(how_.key);
+      ignore.push_back(options_.key);
     }
-    columns_ = detail::plan_columns(names_, how_.label, ignore, name_);
+    columns_ = detail::plan_columns(names_, options_.label, ignore, name_);
     for (std::size_t column = 0; column < names_.size(); ++column) {
-      // Of PostgreSQL's catalogue of types.
+      // Object identifiers of types in PostgreSQL's catalogue (pg_type).
       constexpr Oid bool_type = 16, int8_type = 20, int2_type = 21, int4_type = 23, float4_type = 700,
                     float8_type = 701;
-      const Oid type = PQftype(none.get(), static_cast<int>(column));
+      const Oid type = PQftype(empty_result.get(), static_cast<int>(column));
       const bool is_small =
           type == bool_type || type == int8_type || type == int2_type || type == int4_type || type == float4_type;
-      const bool is_label = columns_.places[column] == detail::label_place;  // read as text, with all digits
+      const bool is_label = columns_.places[column] == detail::label_place;  // a label is read as text, with all digits
       kinds_.push_back(is_label              ? kind::text
                        : is_small            ? kind::of_4_bytes
                        : type == float8_type ? kind::of_8_bytes
@@ -350,76 +354,76 @@ class table {
       return value + 0.0f;  // -0 is 0
     }
     if (!std::isnan(value)) return value;
-    if (how_.missing == missing_values::fail) refuse("a value is missing (NULL or NaN)");
-    return how_.missing == missing_values::zero ? 0 : value;
+    if (options_.missing == missing_values::fail) refuse("a value is missing (NULL or NaN)");
+    return options_.missing == missing_values::zero ? 0 : value;
   }
 
-  // Row `number` of the query, to row `at` of the places.
-  void read_row(row_fields& fields, std::size_t at, std::uint64_t number, const row_places& to) const {
+  // Reads row `number` of the query into row `at` of `rows`.
+  void read_row(row_fields& fields, std::size_t at, std::uint64_t number, const row_places& rows) const {
     try {
       for (std::size_t column = 0; column < names_.size(); ++column) {
         const std::size_t place = columns_.places[column];
         if (place == detail::ignored) continue;
         const float value = read_value(column, fields.next(), number);
-        (place == detail::label_place ? to.labels[at] : to.row(at)[place]) = value;
+        (place == detail::label_place ? rows.labels[at] : rows.row(at)[place]) = value;
       }
     } catch (const data_error& error) {
-      to.refuse(at, number, error);
+      rows.refuse(at, number, error);
     }
   }
 
   std::unique_ptr<session> take() {
     const std::lock_guard lock(mutex_);
     if (idle_.empty()) return nullptr;
-    auto one = std::move(idle_.back());
+    auto connection = std::move(idle_.back());
     idle_.pop_back();
-    return one;
+    return connection;
   }
 
   [[noreturn]] void refuse_rows(std::size_t number) const {
     throw data_error({name_},
-                     "has other rows from " + how_.key + " " + keys_[number] +
+                     "has other rows from " + options_.key + " " + keys_[number] +
                          " on than when it was opened (the "
                          "table has changed, or the key has a value twice); choose a key that is unique, or convert "
                          "the rows first");
   }
 
   std::string connection_, query_;
-  postgres_options how_;
-  std::unique_ptr<session> server_;  // of the transaction in which it was opened
+  postgres_options options_;
+  std::unique_ptr<session> server_;  // connection with the transaction that opened the table; null after find_ranges()
   std::string name_;
   std::vector<std::string> names_;
   std::vector<kind> kinds_;
   detail::table_columns columns_;
   std::size_t width_ = 0;
   std::string rows_of_, selected_, key_;
-  std::vector<std::string> keys_;  // where ranges begin, and the last one, as literals
-  std::vector<std::uint64_t> firsts_;
+  std::vector<std::string> keys_;      // each range's first key, then the last key, as SQL literals
+  std::vector<std::uint64_t> firsts_;  // each range's first row number, then the number of rows
   std::mutex mutex_;
-  std::vector<std::unique_ptr<session>> idle_;
+  std::vector<std::unique_ptr<session>> idle_;  // connections that no thread uses; guarded by mutex_
 };
 
 }  // namespace
 
-dataset read_postgres(const std::string& connection, const std::string& query, const postgres_options& how,
+dataset read_postgres(const std::string& connection, const std::string& query, const postgres_options& postgres,
                       const read_options& options) {
-  return table(connection, query, how, options).read_all(options);
+  return table(connection, query, postgres, options).read_all(options);
 }
 
-any_record_source postgres_source(const std::string& connection, const std::string& query, const postgres_options& how,
-                                  const read_options& options) {
-  if (how.key.empty()) throw configuration_error("there is no key to read rows by; name a column, such as key=id");
-  const auto opened = std::make_shared<table>(connection, query, how, options);
+any_record_source postgres_source(const std::string& connection, const std::string& query,
+                                  const postgres_options& postgres, const read_options& options) {
+  if (postgres.key.empty()) throw configuration_error("there is no key to read rows by; name a column, such as key=id");
+  const auto opened = std::make_shared<table>(connection, query, postgres, options);
   detail::block_index index = opened->find_ranges(options.keep_bad_records);
-  index.make = [opened](std::size_t number, detail::record_block& to) { opened->read(number, to); };
+  index.make = [opened](std::size_t number, detail::record_block& block) { opened->read(number, block); };
   return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 
 bool detail::register_postgres() noexcept {
-  set_query_opener([](const std::string& connection, const std::string& query, const postgres_options& how,
+  set_query_opener([](const std::string& connection, const std::string& query, const postgres_options& postgres,
                       const read_options& options) -> opened_source {
-    if (how.key.empty()) return read_postgres(connection, query, how, options);
-    return postgres_source(connection, query, how, options);
+    if (postgres.key.empty()) return read_postgres(connection, query, postgres, options);
+    return postgres_source(connection, query, postgres, options);
   });
   return true;
 }

@@ -13,24 +13,24 @@ table_columns plan_columns(const std::vector<std::string>& names, const std::str
   const auto name_of = [&](std::size_t column) {
     return names[column].empty() ? std::to_string(column) : names[column];
   };
-  const auto mark = [&](const std::string& wanted, std::size_t as) {
-    const auto found = std::find(names.begin(), names.end(), wanted);
-    const auto number = parse_number<std::size_t>(wanted);
-    if (!wanted.empty() && found != names.end()) {
-      if (std::find(found + 1, names.end(), wanted) != names.end()) {
-        throw configuration_error("two columns of " + table + " have the name '" + wanted +
-                                  "' (so that it cannot be told which is meant); rename one of them");
+  const auto mark = [&](const std::string& column_name, std::size_t new_place) {
+    const auto found = std::find(names.begin(), names.end(), column_name);
+    const auto number = parse_number<std::size_t>(column_name);
+    if (!column_name.empty() && found != names.end()) {
+      if (std::find(found + 1, names.end(), column_name) != names.end()) {
+        throw configuration_error("two columns of " + table + " have the name '" + column_name +
+                                  "' (the name is ambiguous); rename one column");
       }
-      plan.places[static_cast<std::size_t>(found - names.begin())] = as;
+      plan.places[static_cast<std::size_t>(found - names.begin())] = new_place;
     } else if (number && *number < names.size()) {
-      plan.places[*number] = as;
+      plan.places[*number] = new_place;
     } else {
-      const bool named = std::ranges::any_of(names, [](const std::string& name) { return !name.empty(); });
-      const auto meant = closest(wanted, names);
-      throw configuration_error(
-          "there is no column '" + wanted + "' in " + table + " (it has " + std::to_string(names.size()) +
-          (named ? "" : ", without names") + "); " +
-          (meant && named ? "did you mean '" + *meant + "'?" : "give a name of the header or a number from 0"));
+      const bool has_names = std::ranges::any_of(names, [](const std::string& name) { return !name.empty(); });
+      const auto suggestion = closest(column_name, names);
+      throw configuration_error("there is no column '" + column_name + "' in " + table + " (it has " +
+                                std::to_string(names.size()) + (has_names ? "" : ", without names") + "); " +
+                                (suggestion && has_names ? "did you mean '" + *suggestion + "'?"
+                                                         : "name a column of the header, or its number from 0"));
     }
   };
   for (const std::string& name : ignore) mark(name, ignored);
@@ -43,7 +43,7 @@ table_columns plan_columns(const std::vector<std::string>& names, const std::str
     plan.names.features.push_back(name_of(column));
   }
   if (plan.features == 0) {
-    throw configuration_error(table + " has no features (each column is the label or ignored); leave one");
+    throw configuration_error(table + " has no features (each column is the label or ignored); keep a column");
   }
   return plan;
 }

@@ -15,18 +15,20 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// The index has some 60 bytes a block: in larger texts blocks are larger.
+// Largest number of blocks. The index has about 60 bytes for each block, so a larger text has larger blocks.
 constexpr std::size_t most_text_blocks = std::size_t{1} << 18;
-// What a block may be once it is parsed: several are held, and one is parsed by each thread.
+// Largest size of a parsed block. The cache holds several blocks, and each thread parses a block.
 constexpr std::uint64_t most_block_bytes = std::uint64_t{4} << 20;
-// The text that may be mapped: to forget each block at once costs a sixth of the time that parsing takes.
+// Largest size of the text that stays mapped. Calling forget() after each block would cost a sixth of the time of
+// parsing.
 constexpr std::size_t most_mapped = std::size_t{16} << 20;
 
-// A text in pieces that were looked over.
+// A text in pieces, with a survey for each piece.
 struct surveyed_text {
   std::vector<std::string_view> pieces;
-  std::vector<text_survey> before;  // what comes before each piece, and all of it
-  std::uint64_t content = 0;        // digest of the text, if it is of a file
+  // Survey of the text in front of each piece, followed by the survey of the whole text.
+  std::vector<text_survey> before;
+  std::uint64_t content = 0;  // digest of the text, if the text is from a file
 
   [[nodiscard]] std::uint64_t rows(std::size_t piece) const { return before[piece + 1].rows - before[piece].rows; }
   [[nodiscard]] std::uint64_t entries(std::size_t piece) const {
@@ -34,13 +36,14 @@ struct surveyed_text {
   }
 };
 
-// Has a file forget its text whenever so much may be mapped of what was used. Thread safe.
+// Limits the mapped part of a file's text: calls mapped_file::forget() whenever most_mapped bytes were used. Thread
+// safe.
 class mapped_text {
  public:
   explicit mapped_text(const mapped_file* file) : file_(file) {}
 
   void used(std::string_view part) {
-    constexpr std::size_t mapped_at_once = std::size_t{2} << 20;  // a folio: all of it comes with a page of it
+    constexpr std::size_t mapped_at_once = std::size_t{2} << 20;  // a folio: the kernel maps all its pages together
     if (file_ == nullptr) return;
     const auto folio = reinterpret_cast<std::uintptr_t>(part.data()) / mapped_at_once;
     const std::size_t more = folio_.exchange(folio) == folio ? part.size() : std::max(part.size(), mapped_at_once);
@@ -51,39 +54,39 @@ class mapped_text {
 
  private:
   const mapped_file* file_;
-  std::atomic<std::uintptr_t> folio_{0};  // of the part before
+  std::atomic<std::uintptr_t> folio_{0};  // folio of the previous part
   std::atomic<std::size_t> mapped_{0};
 };
 
-surveyed_text survey(std::string_view text, const text_format& format, std::size_t piece_bytes, int threads,
-                     const mapped_file* file = nullptr) {
+surveyed_text survey_text(std::string_view text, const text_format& format, std::size_t piece_bytes, int threads,
+                          const mapped_file* file = nullptr) {
   mapped_text pages(file);
-  for (bool quotes = false;; quotes = true) {  // if there are any, newlines may be within rows, where it was cut
-    surveyed_text made;
-    for (std::size_t at = format.begin; at < text.size(); at += made.pieces.back().size()) {
-      made.pieces.push_back(text.substr(at, format.first_piece(text.substr(at), piece_bytes, quotes)));
-      pages.used(made.pieces.back());
+  for (bool quotes = false;; quotes = true) {  // with quotes, newlines may be within rows, and pieces were cut there
+    surveyed_text result;
+    for (std::size_t at = format.begin; at < text.size(); at += result.pieces.back().size()) {
+      result.pieces.push_back(text.substr(at, format.first_piece(text.substr(at), piece_bytes, quotes)));
+      pages.used(result.pieces.back());
     }
-    made.before.resize(made.pieces.size());
-    std::vector<std::uint64_t> digests(made.pieces.size());
-    parallel_for(made.pieces.size(), threads, [&](std::size_t i) {
-      if (file != nullptr) digests[i] = digest_block(std::as_bytes(std::span(made.pieces[i])));
-      made.before[i] = format.look_over(made.pieces[i]);
-      pages.used(made.pieces[i]);
+    result.before.resize(result.pieces.size());
+    std::vector<std::uint64_t> digests(result.pieces.size());
+    parallel_for(result.pieces.size(), threads, [&](std::size_t i) {
+      if (file != nullptr) digests[i] = digest_block(std::as_bytes(std::span(result.pieces[i])));
+      result.before[i] = format.survey(result.pieces[i]);
+      pages.used(result.pieces[i]);
     });
     text_survey total = format.start;
-    for (text_survey& piece : made.before) total += std::exchange(piece, total);
-    made.before.push_back(total);
+    for (text_survey& piece : result.before) total += std::exchange(piece, total);
+    result.before.push_back(total);
     muster::digest sum;
-    for (const std::uint64_t one : digests) sum.add(one);
-    made.content = sum.value();
+    for (const std::uint64_t piece_digest : digests) sum.add(piece_digest);
+    result.content = sum.value();
     if (total.quotes && !quotes) continue;
-    for (text_survey& before : made.before) before.quotes = total.quotes;
-    return made;
+    for (text_survey& before : result.before) before.quotes = total.quotes;
+    return result;
   }
 }
 
-// Memory for what was surveyed.
+// Returns a builder with memory for the surveyed rows.
 dataset_builder builder_of(std::string name, const std::string& file, const text_survey& total, std::size_t features,
                            bool dense) {
   try {
@@ -98,36 +101,36 @@ dataset_builder builder_of(std::string name, const std::string& file, const text
 
 void require_features(const std::string& file, std::size_t features) {
   if (features != 0) return;
-  throw data_error({file}, "has no features (every line is a label alone); check how it was made");
+  throw data_error({file}, "has no features (every line has only a label); check how it was made");
 }
 
 }  // namespace
 
-// In a form that compilers turn into vector instructions: counters of one byte, emptied before they overflow.
+// Written in a form that compilers vectorise: single-byte counters, which are summed before they overflow.
 std::uint64_t count_byte(std::string_view text, char byte) noexcept {
   constexpr std::size_t lanes = 32;
   std::uint64_t count = 0;
   const char* p = text.data();
-  std::size_t left = text.size();
-  while (left >= lanes) {
+  std::size_t remaining = text.size();
+  while (remaining >= lanes) {
     std::array<unsigned char, lanes> found{};
-    const std::size_t rounds = std::min<std::size_t>(left / lanes, 255);
+    const std::size_t rounds = std::min<std::size_t>(remaining / lanes, 255);
     for (std::size_t round = 0; round < rounds; ++round, p += lanes) {
       for (std::size_t lane = 0; lane < lanes; ++lane) {
         found[lane] = static_cast<unsigned char>(found[lane] + (p[lane] == byte ? 1 : 0));
       }
     }
     for (const unsigned char lane : found) count += lane;
-    left -= rounds * lanes;
+    remaining -= rounds * lanes;
   }
-  return count + static_cast<std::uint64_t>(std::count(p, p + left, byte));
+  return count + static_cast<std::uint64_t>(std::count(p, p + remaining, byte));
 }
 
 std::string quoted(std::string_view word) {
-  constexpr std::size_t most = 40;
+  constexpr std::size_t longest = 40;
   constexpr char hex[] = "0123456789abcdef";
   std::string text = "'";
-  for (const char c : word.substr(0, most)) {
+  for (const char c : word.substr(0, longest)) {
     const auto byte = static_cast<unsigned char>(c);
     if (byte >= 0x20 && byte < 0x7f) {
       text += c;
@@ -135,15 +138,15 @@ std::string quoted(std::string_view word) {
       text.append("\\x").append(1, hex[byte >> 4]).append(1, hex[byte & 15]);
     }
   }
-  return text + (word.size() > most ? "...'" : "'");
+  return text + (word.size() > longest ? "...'" : "'");
 }
 
-text_survey& text_survey::operator+=(const text_survey& other) {
-  lines += other.lines;
-  rows += other.rows;
-  entries += other.entries;
-  largest = std::max(largest, other.largest);
-  quotes = quotes || other.quotes;
+text_survey& text_survey::operator+=(const text_survey& addend) {
+  lines += addend.lines;
+  rows += addend.rows;
+  entries += addend.entries;
+  largest = std::max(largest, addend.largest);
+  quotes = quotes || addend.quotes;
   return *this;
 }
 
@@ -154,26 +157,26 @@ std::size_t text_format::first_piece(std::string_view rest, std::size_t bytes, b
 
 dataset dataset_of_text(std::string_view text, const text_format& format, std::string name, const read_options& options,
                         std::size_t piece_bytes) {
-  const surveyed_text all = survey(text, format, piece_bytes, options.threads);
+  const surveyed_text all = survey_text(text, format, piece_bytes, options.threads);
   const auto [features, dense] = format.shape(all.before.back());
   dataset_builder builder = builder_of(std::move(name), format.file, all.before.back(), features, dense);
   std::vector<std::vector<bad_record>> bad(all.pieces.size());
   parallel_for(all.pieces.size(), options.threads, [&, dense = dense](std::size_t i) {
     const text_survey& before = all.before[i];
-    row_places to{.labels = builder.labels().data() + before.rows, .width = builder.row(0).size()};
-    to.bad = options.keep_bad_records ? &bad[i] : nullptr;
+    row_places rows{.labels = builder.labels().data() + before.rows, .width = builder.row(0).size()};
+    rows.bad = options.keep_bad_records ? &bad[i] : nullptr;
     if (dense) {
-      to.values = builder.row(before.rows).data();
-      to.step = builder.stride();
+      rows.values = builder.row(before.rows).data();
+      rows.step = builder.stride();
     } else {
-      to.indices = builder.indices().data() + before.entries;
-      to.values = builder.values().data() + before.entries;
-      to.step = 1;
-      to.entries = all.entries(i);
-      to.ends = builder.offsets().data() + before.rows + 1;
-      to.entries_before = before.entries;
+      rows.indices = builder.indices().data() + before.entries;
+      rows.values = builder.values().data() + before.entries;
+      rows.step = 1;
+      rows.entries = all.entries(i);
+      rows.ends = builder.offsets().data() + before.rows + 1;
+      rows.entries_before = before.entries;
     }
-    format.parse(all.pieces[i], before, to);
+    format.parse(all.pieces[i], before, rows);
   });
   std::vector<bad_record> found;
   for (auto& piece : bad) std::move(piece.begin(), piece.end(), std::back_inserter(found));
@@ -194,7 +197,7 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
   index.columns = format->columns;
   std::size_t piece = std::max(limits.piece_bytes, text->text().size() / most_text_blocks);
   for (;;) {
-    *all = survey(text->text(), *format, piece, options.threads, text.get());
+    *all = survey_text(text->text(), *format, piece, options.threads, text.get());
     const text_survey& total = all->before.back();
     const auto [features, dense] = format->shape(total);
     require_features(format->file, features);
@@ -210,12 +213,13 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
     piece = std::max<std::size_t>(
         1, static_cast<std::size_t>(static_cast<double>(piece) / 2 * (double{most_block_bytes} / double(largest))));
   }
-  for (const text_survey& at : all->before) index.firsts.push_back(at.rows);
-  index.digest = digest().add(all->content).add(to_string(index.schema)).add(format->way).value();
+  for (const text_survey& survey : all->before) index.firsts.push_back(survey.rows);
+  index.digest = digest().add(all->content).add(to_string(index.schema)).add(format->read_mode).value();
   auto pages = std::make_shared<mapped_text>(text.get());
   index.file = text;
-  index.make = [text = std::move(text), pages, format = std::move(format), all](std::size_t number, record_block& to) {
-    format->parse(all->pieces[number], all->before[number], to.rows(all->entries(number)));
+  index.make = [text = std::move(text), pages, format = std::move(format), all](std::size_t number,
+                                                                                record_block& block) {
+    format->parse(all->pieces[number], all->before[number], block.rows(all->entries(number)));
     pages->used(all->pieces[number]);
   };
   return any_record_source(blocked_records(std::move(index), limits.cache_bytes));
@@ -229,7 +233,7 @@ opened_source open_text(std::string name, const std::string& path, const read_op
     return records_of_text(std::move(file), std::move(format), std::move(name), options, {});
   auto opened = dataset_of_text(file->text(), *format, std::move(name), options);
   if (file->host_state_now() == file->host_state()) return opened;
-  throw data_error({path}, "was changed while it was read (the samples would be of both); start again");
+  throw data_error({path}, "was changed while it was read (the samples would be from both versions); start again");
 }
 
 }}}  // namespace muster::v0::detail

@@ -12,35 +12,36 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // of a record
+constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // largest size of a record
 
 [[noreturn]] void refuse_features(const std::string& text, const std::string& why) {
   throw configuration_error("features '" + text + "' cannot be used (" + why +
-                            "); write such as features=image:uint8[3x32x32],name:float32,tags:int64[..20]");
+                            "); write for example features=image:uint8[3x32x32],name:float32,tags:int64[..20]");
 }
 
-// What is in the brackets: "3x32x32" or "..20".
-void read_shape(std::string_view written, example_feature& to, const std::string& text) {
-  to.up_to = written.starts_with("..");
-  if (to.up_to) written.remove_prefix(2);
+// Reads the text within the brackets of a feature, such as "3x32x32" or "..20".
+void read_shape(std::string_view written, example_feature& feature, const std::string& text) {
+  feature.up_to = written.starts_with("..");
+  if (feature.up_to) written.remove_prefix(2);
   for (const auto word : detail::split(written, 'x')) {
     const auto extent = parse_number<std::uint64_t>(word);
     if (!extent || *extent == 0)
-      refuse_features(text, "the shape of '" + to.name + "' is not numbers with x between them");
-    to.shape.push_back(*extent);
+      refuse_features(text, "the shape of '" + feature.name + "' is not numbers with x between them");
+    feature.shape.push_back(*extent);
   }
 }
 
-// Throws unless all of it is good, and returns the schema of the records.
+// Returns the schema of the records. Throws if the columns have an error.
 record_schema schema_of(const example_columns& columns) {
   record_schema schema{record_form::fixed, {}, 0, columns.labels};
   std::uint64_t bytes = 0;
   std::vector<std::string_view> names(columns.labels.begin(), columns.labels.end());
   for (const example_feature& feature : columns.features) {
-    if (std::ranges::find(names, feature.name) != names.end()) refuse_features(feature.name, "it is there twice");
+    if (std::ranges::find(names, feature.name) != names.end()) refuse_features(feature.name, "the name occurs twice");
     names.emplace_back(feature.name);
     if (feature.type == dtype::none) {
-      if (columns.features.size() != 1) refuse_features(feature.name, "bytes of any length are all of a record");
+      if (columns.features.size() != 1)
+        refuse_features(feature.name, "a feature of bytes of any length must be the only feature");
       schema.form = record_form::bytes;
       return schema;
     }
@@ -49,7 +50,7 @@ record_schema schema_of(const example_columns& columns) {
     bytes += *size;
     schema.fields.push_back({feature.name, feature.type, feature.shape});
   }
-  if (columns.features.empty()) refuse_features("", "there are none");
+  if (columns.features.empty()) refuse_features("", "there are no features");
   return schema;
 }
 
@@ -68,15 +69,15 @@ std::vector<example_feature> parse_example_features(const std::string& text) {
     }
     feature.type = detail::dtype_named(type);
     const bool is_bytes = type == "bytes" && feature.shape.empty();
-    if (feature.type == dtype::none && !is_bytes) refuse_features(text, "'" + std::string(type) + "' is no type");
+    if (feature.type == dtype::none && !is_bytes) refuse_features(text, "'" + std::string(type) + "' is not a type");
     features.push_back(std::move(feature));
   }
   return features;
 }
 
 struct tfrecord_examples::state : detail::source_facts {
-  state(tfrecord_files opened, example_columns asked)
-      : files(std::move(opened)), columns(std::move(asked)), record_bytes(0) {
+  state(tfrecord_files opened, example_columns requested)
+      : files(std::move(opened)), columns(std::move(requested)), record_bytes(0) {
     schema = schema_of(columns);
     name = files.name();
     size = files.size();
@@ -87,7 +88,8 @@ struct tfrecord_examples::state : detail::source_facts {
     digest = all.value();
   }
 
-  // Reads record `id`; what is wrong with it is appended to `bad`, or thrown if that is null.
+  // Reads record `id`. Appends the error of a bad record to `bad`, or throws the error if `bad` is null. Returns true
+  // if the record is good.
   bool read(sample_id id, detail::example_row& row, std::vector<bad_record>* bad) const {
     try {
       const std::string problem = detail::read_example(files.view(id), columns, row);
@@ -102,7 +104,7 @@ struct tfrecord_examples::state : detail::source_facts {
 
   tfrecord_files files;
   example_columns columns;
-  std::size_t record_bytes;  // 0: they differ
+  std::size_t record_bytes;  // record size; 0: sizes differ
 };
 
 tfrecord_examples::tfrecord_examples(tfrecord_files files, example_columns columns)
@@ -125,17 +127,17 @@ void tfrecord_examples::sizes(std::span<const sample_id> ids, std::span<std::uin
 void tfrecord_examples::read(std::span<const sample_id> ids, const record_rows& rows,
                              std::vector<bad_record>* bad) const {
   const std::size_t width = schema().labels.size();
-  std::byte* to = rows.bytes.data();
+  std::byte* output = rows.bytes.data();
   for (std::size_t k = 0; k < ids.size(); ++k) {
     detail::example_row row;
-    if (!rows.bytes.empty()) row.bytes = {to, state_->record_bytes};
+    if (!rows.bytes.empty()) row.bytes = {output, state_->record_bytes};
     if (!rows.labels.empty()) row.labels = rows.labels.subspan(k * width, width);
     const bool good = state_->read(ids[k], row, bad);
     if (!good) std::ranges::fill(row.labels, 0.0f);
     if (!good) std::ranges::fill(row.bytes, std::byte{0});
     if (rows.bytes.empty()) continue;
-    if (state_->record_bytes == 0 && good) to = std::ranges::copy(row.whole, to).out;
-    to += state_->record_bytes;
+    if (state_->record_bytes == 0 && good) output = std::ranges::copy(row.whole, output).out;
+    output += state_->record_bytes;
   }
 }
 

@@ -1,4 +1,4 @@
-// The gzip decoder of mapped_file, a library of its own so that the core does not need zlib.
+// The gzip decoder of mapped_file, in a separate library so that the core does not depend on zlib.
 #include <algorithm>
 #include <limits>
 #include <span>
@@ -24,7 +24,7 @@ struct inflater {
   z_stream stream{};
 };
 
-// A gzip file is one member or several, one after the other (as bgzip and `cat a.gz b.gz` make them).
+// Decodes a gzip file, which has one or more members, one after another (bgzip and `cat a.gz b.gz` write several).
 void decode_gzip(std::string_view compressed, const std::string& path, const detail::text_sink& sink) {
   constexpr std::size_t most = std::numeric_limits<uInt>::max();
   inflater zlib(path);
@@ -34,7 +34,7 @@ void decode_gzip(std::string_view compressed, const std::string& path, const det
   const char* const end = next + compressed.size();
   for (;;) {
     stream.next_in =
-        reinterpret_cast<Bytef*>(const_cast<char*>(next));  // zlib reads it only; its C type predates const
+        reinterpret_cast<Bytef*>(const_cast<char*>(next));  // zlib only reads the bytes; the C type predates const
     stream.avail_in = static_cast<uInt>(std::min<std::size_t>(static_cast<std::size_t>(end - next), most));
     stream.next_out = reinterpret_cast<Bytef*>(plain.data());
     stream.avail_out = static_cast<uInt>(plain.size());

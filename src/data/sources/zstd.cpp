@@ -1,4 +1,4 @@
-// Zstandard for files and for the blocks of records, a library of its own so that the core does not need libzstd.
+// Zstandard for files and for the blocks of records, in a separate library so that the core does not depend on libzstd.
 #include <memory>
 #include <span>
 #include <vector>
@@ -15,7 +15,8 @@ namespace {
 
 using decompressor = std::unique_ptr<ZSTD_DCtx, detail::freed_by<&ZSTD_freeDCtx>>;
 
-// A file is one frame or several, one after the other (as pzstd and `cat a.zst b.zst` make them).
+// Decodes a Zstandard file, which has one or more frames, one after another (pzstd and `cat a.zst b.zst` write
+// several).
 void decode_zstd(std::string_view compressed, const std::string& path, const detail::text_sink& sink) {
   const decompressor context(ZSTD_createDCtx());
   if (context == nullptr) {
@@ -23,17 +24,18 @@ void decode_zstd(std::string_view compressed, const std::string& path, const det
   }
   std::vector<char> plain(detail::decoded_piece_bytes);
   ZSTD_inBuffer in{compressed.data(), compressed.size(), 0};
-  std::size_t wanted = 0;  // 0 when a frame has ended
+  std::size_t expected = 0;  // number of bytes that libzstd expects next; 0 at the end of a frame
   for (ZSTD_outBuffer out{plain.data(), plain.size(), 0};; out.pos = 0) {
-    wanted = ZSTD_decompressStream(context.get(), &out, &in);
-    if (ZSTD_isError(wanted) != 0) {
-      throw data_error({path, 0, 0, in.pos}, "is not valid Zstandard data (" + std::string(ZSTD_getErrorName(wanted)) +
-                                                 "); copy or download it again");
+    expected = ZSTD_decompressStream(context.get(), &out, &in);
+    if (ZSTD_isError(expected) != 0) {
+      throw data_error(
+          {path, 0, 0, in.pos},
+          "is not valid Zstandard data (" + std::string(ZSTD_getErrorName(expected)) + "); copy or download it again");
     }
     sink(std::span(plain).first(out.pos));
-    if (in.pos == in.size && (wanted == 0 || out.pos < out.size)) break;
+    if (in.pos == in.size && (expected == 0 || out.pos < out.size)) break;
   }
-  if (wanted != 0) {
+  if (expected != 0) {
     throw data_error({path}, "ends in the middle of its Zstandard data (it was cut short); copy or download it again");
   }
 }
@@ -50,7 +52,7 @@ std::vector<std::byte> compress(std::span<const std::byte> raw, int level) {
 }
 
 bool decompress(std::span<const std::byte> compressed, std::span<std::byte> raw) noexcept {
-  // One context a thread: making one takes longer than a small block.
+  // Each thread keeps a context, because creating a context takes longer than decoding a small block.
   thread_local const decompressor context(ZSTD_createDCtx());
   if (context == nullptr) return false;
   const std::size_t size =

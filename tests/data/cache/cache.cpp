@@ -1,4 +1,4 @@
-// Caches of records: what is kept is what was made, whichever process is killed and whatever is full.
+// Tests of record caches: a cached record is equal to the computed record, even after kills and with full disks.
 #include <muster/data/cache.hpp>
 
 #include <sys/mount.h>
@@ -48,16 +48,16 @@ auto cached(const test_records& data, const muster::cache_options& options, int 
          muster::prefetch({.batches = 2, .threads = threads});
 }
 
-// Goes through an epoch and tells how many records were wrong.
+// Reads an epoch and returns the number of wrong records.
 template <class Loader>
 std::size_t wrong_records(Loader& loader, const test_records& data, muster::batch_shard part = {}) {
   std::size_t wrong = 0;
   while (const auto batch = loader.next(part)) {
     for (std::size_t i = 0; i < batch.samples.size(); ++i) {
-      const auto from = data.view(batch.samples[i]);
+      const auto input = data.view(batch.samples[i]);
       const auto record = batch.record(i);
       bool right = batch.labels[i] == static_cast<float>(batch.samples[i]) && record.size() == 3000;
-      for (std::size_t k = 0; right && k < record.size(); ++k) right = record[k] == ~from[k % from.size()];
+      for (std::size_t k = 0; right && k < record.size(); ++k) right = record[k] == ~input[k % input.size()];
       wrong += right ? 0 : 1;
     }
     loader.commit();
@@ -90,7 +90,7 @@ TEST_CASE("a cache in memory makes every record once, at any number of threads")
     auto loader = cached(data, {.memory = std::size_t{1} << 30}, threads);
     CHECK(wrong_records(loader, data) == 0);
     CHECK(loader.cache().misses >= 101);
-    // A thread that is ahead may make what another one is about to keep.
+    // A thread may compute a record that another thread is about to store.
     CHECK(loader.cache().misses <= 101u + (threads == 0 ? 0 : 3 * 16));
     CHECK(wrong_records(loader, data) == 0);
     const muster::cache_statistics before = loader.cache();
@@ -99,7 +99,7 @@ TEST_CASE("a cache in memory makes every record once, at any number of threads")
     CHECK(loader.cache().misses == before.misses);
     CHECK(loader.cache().hits >= before.hits + 2 * 101);
     CHECK(loader.cache().bytes == 101 * (3000 + sizeof(float)));
-    CHECK(data.reads() == reads + 3 * 101);  // the check itself
+    CHECK(data.reads() == reads + 3 * 101);  // reads by the check itself
   }
 }
 
@@ -109,34 +109,34 @@ TEST_CASE("a cache that is too small keeps the first records, within its budget,
   for (int epoch = 0; epoch < 3; ++epoch) CHECK(wrong_records(loader, data) == 0);
   CHECK(loader.cache().bytes <= 80 * 3100);
   CHECK(loader.cache().bytes >= 80 * 3004);
-  CHECK(loader.cache().hits >= 2 * 80);  // of batches made ahead, too
+  CHECK(loader.cache().hits >= 2 * 80);  // includes batches that were prepared in advance
   CHECK(loader.cache().hits + loader.cache().misses >= 600);
 }
 
 TEST_CASE("of blocks that are made when they are wanted those that were used last are kept") {
   muster::detail::lru_cache<std::vector<std::byte>> cache(600);
-  int made = 0;
+  int computed = 0;
   const auto get = [&](std::uint64_t key, std::size_t bytes = 100) {
     return cache.get(key, [&] {
-      ++made;
+      ++computed;
       return std::make_shared<const std::vector<std::byte>>(bytes, static_cast<std::byte>(key));
     });
   };
   const auto first = get(1);
   for (std::uint64_t key = 2; key < 1000; ++key) {
-    REQUIRE(get(1) == first);  // is used, and stays
+    REQUIRE(get(1) == first);  // recently used, so it stays in the cache
     CHECK(get(key)->front() == static_cast<std::byte>(key));
   }
-  CHECK(made == 999);
+  CHECK(computed == 999);
   (void)get(999);
-  CHECK(made == 999);
-  (void)get(2);  // was used before all others
-  CHECK(made == 1000);
-  (void)get(2000, 600);  // is larger than all of it
+  CHECK(computed == 999);
+  (void)get(2);  // least recently used
+  CHECK(computed == 1000);
+  (void)get(2000, 600);  // larger than the whole cache
   (void)get(2000, 600);
-  CHECK(made == 1002);
+  CHECK(computed == 1002);
   (void)get(2);
-  CHECK(made == 1002);
+  CHECK(computed == 1002);
 }
 
 TEST_CASE("a cache on disk outlives the process that made it, and says so") {
@@ -185,9 +185,9 @@ TEST_CASE("other data, another function and an old cache are made anew") {
   auto data = data_of(50);
   auto first = cached(data, {.folder = where});
   CHECK(wrong_records(first, data) == 0);
-  auto other = data_of(50, 1);
-  auto second = cached(other, {.folder = where});
-  CHECK(wrong_records(second, other) == 0);
+  auto second_data = data_of(50, 1);
+  auto second = cached(second_data, {.folder = where});
+  CHECK(wrong_records(second, second_data) == 0);
   CHECK(second.cache().hits == 0);
   CHECK(files_in(where, ".cache") == 2);
   auto raw = data | muster::batch(10) | muster::cache(where);
@@ -214,8 +214,9 @@ TEST_CASE("a cache on disk knows when files were written in place, replaced, or 
   const std::string images = folder / "images", image = images + "/a/x.jpg", where = folder / "cache";
   std::filesystem::create_directories(images + "/a");
   const auto write = [&](const std::string& text) { std::ofstream(image, std::ios::binary) << text; };
-  const auto read = [&](const std::string& from) {
-    auto loader = muster::any_record_source(muster::image_folder(from)) | muster::batch(1) | muster::cache(where);
+  const auto read = [&](const std::string& folder_name) {
+    auto loader =
+        muster::any_record_source(muster::image_folder(folder_name)) | muster::batch(1) | muster::cache(where);
     const auto batch = loader.next({});
     const auto record = batch.record(0);
     const std::string text(reinterpret_cast<const char*>(record.data()), record.size());
@@ -235,7 +236,7 @@ TEST_CASE("a cache on disk knows when files were written in place, replaced, or 
   std::filesystem::rename(folder / "other", image);
   CHECK(read(images) == std::pair(std::string("3rd"), std::uint64_t{0}));
   CHECK(read(images) == std::pair(std::string("3rd"), std::uint64_t{1}));
-  // What checkpoints and ranks compare is of content: the same after a copy, as on another host.
+  // Checkpoints and ranks compare digests of the content, which are the same after a copy to another host.
   std::filesystem::copy(images, folder / "copy", std::filesystem::copy_options::recursive);
   CHECK(muster::image_folder(folder / "copy").digest() == digest);
   CHECK(muster::image_folder(folder / "copy").host_state() != muster::image_folder(images).host_state());
@@ -303,16 +304,16 @@ TEST_CASE("a cache file with any byte spoilt gives no wrong record") {
     CHECK(wrong_records(loader, data) == 0);
   }
   const std::string file = the_file(where);
-  const std::string kept = folder / "kept";
-  std::filesystem::copy_file(file, kept);
-  const std::uint64_t size = std::filesystem::file_size(kept);
+  const std::string copy = folder / "kept";
+  std::filesystem::copy_file(file, copy);
+  const std::uint64_t size = std::filesystem::file_size(copy);
   const std::uint64_t seed = 3;
   CAPTURE(seed);
   muster::random_stream random(seed);
   for (int round = 0; round < 150; ++round) {
     std::filesystem::remove_all(where);
     std::filesystem::create_directory(where);
-    std::filesystem::copy_file(kept, file);
+    std::filesystem::copy_file(copy, file);
     if (round % 5 == 0) {
       std::filesystem::resize_file(file, random.below(size));
     } else {
@@ -328,7 +329,7 @@ TEST_CASE("the ranks of a host fill one cache together") {
   temporary_folder folder;
   const std::string where = folder / "cache";
   auto data = data_of(301);
-  std::vector<muster::cache_statistics> told(3);
+  std::vector<muster::cache_statistics> statistics(3);
   std::vector<std::size_t> wrong(3);
   std::vector<std::thread> ranks;
   for (int rank = 0; rank < 3; ++rank) {
@@ -336,18 +337,18 @@ TEST_CASE("the ranks of a host fill one cache together") {
       auto loader = cached(data, {.folder = where}, 1);
       for (int epoch = 0; epoch < 4; ++epoch)
         wrong[static_cast<std::size_t>(rank)] += wrong_records(loader, data, {rank, 3});
-      told[static_cast<std::size_t>(rank)] = loader.cache();
+      statistics[static_cast<std::size_t>(rank)] = loader.cache();
     });
   }
   for (auto& rank : ranks) rank.join();
   CHECK(wrong == std::vector<std::size_t>(3));
   CHECK(files_in(where, ".cache") == 1);
-  // Each record is made in the first epoch, by the rank it belongs to then: later ones find it. Ranks that are far
-  // apart may make some twice.
-  std::uint64_t made = 0;
-  for (const auto& one : told) made += one.misses;
-  CHECK(made >= 301);
-  CHECK(made < 2 * 301);
+  // In the first epoch each record is computed by the rank that reads it, and later epochs find it in the cache. Ranks
+  // at different positions may compute a few records twice.
+  std::uint64_t computed = 0;
+  for (const auto& rank_statistics : statistics) computed += rank_statistics.misses;
+  CHECK(computed >= 301);
+  CHECK(computed < 2 * 301);
 }
 
 TEST_CASE("caches of a folder that is over its budget go, the least recently used first") {
@@ -356,37 +357,37 @@ TEST_CASE("caches of a folder that is over its budget go, the least recently use
   const std::vector<std::string> foreign = {where + "/pip.cache", where + "/0123456789abcdef.cache"};
   std::filesystem::create_directories(where);
   for (const auto& name : foreign) std::ofstream(name) << "no file of muster's";
-  const std::uint64_t one = 50 * 3072 + 3 * 4096;
+  const std::uint64_t cache_bytes = 50 * 3072 + 3 * 4096;
   std::vector<std::string> names;
   for (std::uint64_t version = 0; version < 3; ++version) {
     auto data = data_of(50, version);
-    auto loader = cached(data, {.folder = where, .disk = 3 * one});
+    auto loader = cached(data, {.folder = where, .disk = 3 * cache_bytes});
     CHECK(wrong_records(loader, data) == 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   {
-    auto data = data_of(50, 0);  // is used
-    auto loader = cached(data, {.folder = where, .disk = 3 * one});
+    auto data = data_of(50, 0);  // a cache in use
+    auto loader = cached(data, {.folder = where, .disk = 3 * cache_bytes});
     CHECK(wrong_records(loader, data) == 0);
     CHECK(loader.cache().misses == 0);
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
   auto data = data_of(50, 3);
-  auto loader = cached(data, {.folder = where, .disk = 3 * one});
+  auto loader = cached(data, {.folder = where, .disk = 3 * cache_bytes});
   CHECK(wrong_records(loader, data) == 0);
   CHECK(files_in(where, ".cache") == 3 + foreign.size());
   CHECK(std::ranges::all_of(foreign, [](const auto& name) { return std::filesystem::file_size(name) == 19; }));
   for (const std::uint64_t version : {0u, 2u, 1u}) {
-    auto kept = data_of(50, version);
-    auto again = cached(kept, {.folder = where, .disk = 5 * one});
-    CHECK(wrong_records(again, kept) == 0);
+    auto part_data = data_of(50, version);
+    auto again = cached(part_data, {.folder = where, .disk = 5 * cache_bytes});
+    CHECK(wrong_records(again, part_data) == 0);
     CHECK((again.cache().misses == 0) == (version != 1));
   }
 
-  // A budget for less than the records keeps the first ones.
+  // A budget that is smaller than all records caches the first records.
   auto part = data_of(50, 9);
   for (int run = 0; run < 2; ++run) {
-    auto some = cached(part, {.folder = folder / "part", .disk = one / 2});
+    auto some = cached(part, {.folder = folder / "part", .disk = cache_bytes / 2});
     CHECK(wrong_records(some, part) == 0);
     CHECK(some.cache().hits == (run == 0 ? 0 : 26));
     CHECK(some.cache().misses == (run == 0 ? 50 : 24));
@@ -394,24 +395,24 @@ TEST_CASE("caches of a folder that is over its budget go, the least recently use
 }
 
 TEST_CASE("a writer killed at any moment leaves a cache that is right") {
-  const char* const asked = std::getenv("MUSTER_TEST_KILLS");
-  const int kills = asked != nullptr ? std::atoi(asked) : 40;
+  const char* const variable = std::getenv("MUSTER_TEST_KILLS");
+  const int kills = variable != nullptr ? std::atoi(variable) : 40;
   const std::uint64_t seed = 21;
   CAPTURE(seed);
   muster::random_stream random(seed);
   temporary_folder folder;
   auto data = data_of(400);
-  std::map<std::string, int> left;
+  std::map<std::string, int> files_left;
   for (int kill = 0; kill < kills; ++kill) {
     CAPTURE(kill);
-    const std::string where = folder / ("cache" + std::to_string(kill / 4));  // some are gone on with
+    const std::string where = folder / ("cache" + std::to_string(kill / 4));  // some caches are used again after a kill
     const pid_t child = ::fork();
     REQUIRE(child >= 0);
     if (child == 0) {
       auto loader = cached(data, {.folder = where}, 0, random());
       for (;;) {
         for (int epoch = 0; epoch < 2; ++epoch) (void)wrong_records(loader, data);
-        std::filesystem::remove_all(where);  // and once more from the start
+        std::filesystem::remove_all(where);  // start again with an empty cache
         loader = cached(data, {.folder = where}, 0, 1);
       }
     }
@@ -419,7 +420,8 @@ TEST_CASE("a writer killed at any moment leaves a cache that is right") {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     if (std::filesystem::exists(where)) {
-      for (const auto& found : std::filesystem::directory_iterator(where)) ++left[found.path().extension().string()];
+      for (const auto& found : std::filesystem::directory_iterator(where))
+        ++files_left[found.path().extension().string()];
     }
     auto loader = cached(data, {.folder = where});
     REQUIRE(wrong_records(loader, data) == 0);
@@ -428,7 +430,7 @@ TEST_CASE("a writer killed at any moment leaves a cache that is right") {
       REQUIRE(files_in(where, ".cache") == 1);
     }
   }
-  CHECK(left[".cache"] > kills / 4);  // most were killed in between
+  CHECK(files_left[".cache"] > kills / 4);  // most processes were killed before the end
 }
 
 TEST_CASE("a full disk is a warning, and records that are made anew") {
@@ -441,25 +443,25 @@ TEST_CASE("a full disk is a warning, and records that are made anew") {
   }
   auto data = data_of(200);  // 600 kB
   {
-    const test::heard_log heard;
+    const test::heard_log log;
     auto loader = cached(data, {.folder = where});
     for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, data) == 0);
     CHECK(loader.cache().hits == 0);
     CHECK(loader.cache().misses == 400);
-    CHECK_THAT(heard.text(), contains("No space left on device"));
+    CHECK_THAT(log.text(), contains("No space left on device"));
   }
-  {  // one that fits is kept beside what has taken most of the room
+  {  // a cache that fits is stored on a disk that is nearly full
     std::ofstream(where + "/other") << std::string(100'000, 'x');
-    const test::heard_log heard;
+    const test::heard_log log;
     auto few = data_of(40);
     auto loader = cached(few, {.folder = where});
     for (int epoch = 0; epoch < 2; ++epoch) CHECK(wrong_records(loader, few) == 0);
     CHECK(loader.cache().hits == 40);
-    CHECK(heard.text().empty());
-    auto other = data_of(41);
-    auto without_room = cached(other, {.folder = where});
-    CHECK(wrong_records(without_room, other) == 0);
-    CHECK_THAT(heard.text(), contains("are computed again"));
+    CHECK(log.text().empty());
+    auto second_data = data_of(41);
+    auto without_room = cached(second_data, {.folder = where});
+    CHECK(wrong_records(without_room, second_data) == 0);
+    CHECK_THAT(log.text(), contains("are computed again"));
   }
   ::umount(where.c_str());
 }

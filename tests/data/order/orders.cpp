@@ -1,4 +1,4 @@
-// The orders that are computed and not stored: feistel_permutation, block_window_permutation, sampler.
+// Tests of the orders that are computed and not stored: feistel_permutation, block_window_permutation, sampler.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -20,7 +20,7 @@ ids list_of(const Order& order) {
   return list;
 }
 
-// One by one.
+// Returns the order, element by element.
 ids list_of(const muster::detail::block_window_permutation& order, std::uint64_t size) {
   ids list(size);
   for (std::uint64_t i = 0; i < size; ++i) order.fill(i, {&list[i], 1});
@@ -35,7 +35,7 @@ bool has_each_once(ids list) {
   return true;
 }
 
-// How far counts are from what they should be on average, in units that are near to normal for many classes.
+// Returns the deviation of counts from their expected values, in units that are approximately normal for many classes.
 double surplus(const std::vector<int>& counts, double expected) {
   double chi_squared = 0;
   for (const int count : counts) chi_squared += (count - expected) * (count - expected) / expected;
@@ -97,7 +97,7 @@ TEST_CASE("a Feistel order mixes: where samples go says nothing of where they ca
         if (i > 0) ++gaps[(list[i] + size - list[i - 1]) % size - 1];
       }
     }
-    // Fields are not all equally large where 16 does not divide the size.
+    // Fields differ in size if 16 does not divide the size.
     double chi_squared = 0;
     for (std::uint64_t i = 0; i < cells; ++i) {
       for (std::uint64_t j = 0; j < cells; ++j) {
@@ -115,12 +115,12 @@ TEST_CASE("a Feistel order mixes: where samples go says nothing of where they ca
 TEST_CASE("epochs and seeds have Feistel orders of their own") {
   const ids list = list_of(muster::detail::feistel_permutation(3, 1, 1000));
   CHECK(list_of(muster::detail::feistel_permutation(3, 1, 1000)) == list);
-  for (const auto& other :
+  for (const auto& second :
        {muster::detail::feistel_permutation(3, 2, 1000), muster::detail::feistel_permutation(4, 1, 1000),
         muster::detail::feistel_permutation(1, 3, 1000)}) {
-    int same = 0;
-    for (std::uint64_t i = 0; i < 1000; ++i) same += other[i] == list[i] ? 1 : 0;
-    CHECK(same < 10);
+    int equal = 0;
+    for (std::uint64_t i = 0; i < 1000; ++i) equal += second[i] == list[i] ? 1 : 0;
+    CHECK(equal < 10);
   }
 }
 
@@ -136,7 +136,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
     const muster::detail::block_window_permutation order(random(), random.below(5), size, block, window);
     const ids list = list_of(order, size);
     REQUIRE(has_each_once(list));
-    // Any part filled at once is what is there one by one.
+    // A part that is filled by one call is equal to the elements that are computed one by one.
     const std::uint64_t first = random.below(size + 1);
     ids part(random.below(size - first + 1));
     order.fill(first, part);
@@ -147,7 +147,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
 TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
   constexpr std::uint64_t block = 10, window = 4, size = 1000;
   const ids list = list_of(muster::detail::block_window_permutation(3, 0, size, block, window), size);
-  std::set<std::uint64_t> seen;
+  std::set<std::uint64_t> found;
   int in_order = 0;
   for (std::uint64_t first = 0; first < size; first += block * window) {
     std::map<std::uint64_t, int> blocks;
@@ -158,10 +158,10 @@ TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
     REQUIRE(blocks.size() == window);
     for (const auto& [number, count] : blocks) {
       REQUIRE(count == block);
-      REQUIRE(seen.insert(number).second);
+      REQUIRE(found.insert(number).second);
     }
   }
-  CHECK(in_order < 60);  // 25 on average
+  CHECK(in_order < 60);  // the average is 25
   CHECK(list_of(muster::detail::block_window_permutation(3, 1, size, block, window), size) != list);
   CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, 0, window), muster::configuration_error);
   CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, block, 0), muster::configuration_error);
@@ -179,15 +179,15 @@ TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere
     ids part(100);
     order.fill(300, part);
     CHECK(std::equal(part.begin(), part.end(), all.begin() + 300));
-    at.position = 50;  // says nothing of the order
+    at.position = 50;  // does not affect the order
     order.assign(at);
     order.fill(300, part);
     CHECK(std::equal(part.begin(), part.end(), all.begin() + 300));
     at.epoch = 3;
     order.assign(at);
-    ids other(at.size);
-    order.fill(0, other);
-    CHECK((other == all) == (kind == muster::sample_order::sequential));
+    ids second(at.size);
+    order.fill(0, second);
+    CHECK((second == all) == (kind == muster::sample_order::sequential));
   }
   muster::cursor unknown{.order = static_cast<muster::sample_order>(9), .size = 10};
   CHECK_THROWS_WITH(muster::detail::sampler().assign(unknown), contains("sample order 9"));

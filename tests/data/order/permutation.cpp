@@ -30,11 +30,11 @@ TEST_CASE("a permutation has every id once") {
 TEST_CASE("permutations repeat, and differ by seed and by epoch") {
   const auto list = numbers_of(muster::detail::permutation(3, 1, 1000));
   CHECK(numbers_of(muster::detail::permutation(3, 1, 1000)) == list);
-  for (const auto& other : {muster::detail::permutation(3, 2, 1000), muster::detail::permutation(4, 1, 1000),
-                            muster::detail::permutation(1, 3, 1000)}) {
-    int same = 0;
-    for (std::uint64_t i = 0; i < 1000; ++i) same += other[i] == list[i] ? 1 : 0;
-    CHECK(same < 10);  // one on average
+  for (const auto& second : {muster::detail::permutation(3, 2, 1000), muster::detail::permutation(4, 1, 1000),
+                             muster::detail::permutation(1, 3, 1000)}) {
+    int equal = 0;
+    for (std::uint64_t i = 0; i < 1000; ++i) equal += second[i] == list[i] ? 1 : 0;
+    CHECK(equal < 10);  // the average is one
   }
   muster::detail::permutation reused(9, 9, 5000);
   reused.assign(3, 1, 1000);
@@ -50,7 +50,7 @@ TEST_CASE("all orders are equally likely over epochs") {
   REQUIRE(counts.size() == 24);
   double chi_squared = 0;
   for (const auto& [order, count] : counts) chi_squared += (count - 1000.0) * (count - 1000.0) / 1000.0;
-  CHECK(chi_squared < 50);  // 23 degrees of freedom: 0.1 % of seeds are above, and the seed is fixed
+  CHECK(chi_squared < 50);  // 23 degrees of freedom: 0.1 % of seeds exceed this limit, and the seed is fixed
 }
 
 TEST_CASE("orders are the same on every platform and in every version") {

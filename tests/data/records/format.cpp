@@ -1,4 +1,4 @@
-// Files of muster's own format: what is written is read, and nothing else is.
+// Tests of files in muster's own format: written records are read, and damaged files are refused.
 #include <filesystem>
 
 #include <muster/core/error.hpp>
@@ -58,21 +58,21 @@ TEST_CASE("a folder of files has the digest of one file with the same records") 
   muster::random_stream random(7);
   const auto schema = schema_of(muster::record_form::bytes);
   const auto records = random_records(random, schema, 300);
-  const auto whole = write_file(folder / "file.muster", schema, records);
+  const auto written = write_file(folder / "file.muster", schema, records);
   {
     muster::record_set_writer writer(folder / "set", schema, {}, 2000);
     append_all(writer, records);
     writer.commit();
-    writer.commit();  // nothing to do
+    writer.commit();  // has no effect
   }
   const muster::record_files source(folder / "set");
   CHECK(source.files().size() > 10);
-  CHECK(source.digest() == whole.digest);
+  CHECK(source.digest() == written.digest);
   check_source(source, records, 8);
 
   auto swapped = records;
   std::swap(swapped[3], swapped[200]);
-  CHECK(write_file(folder / "swapped.muster", schema, swapped).digest != whole.digest);
+  CHECK(write_file(folder / "swapped.muster", schema, swapped).digest != written.digest);
   auto labelled = random_records(random, schema_of(muster::record_form::fixed), 5);
   const auto before = write_file(folder / "labelled", schema_of(muster::record_form::fixed), labelled).digest;
   labelled[2].labels[0] += 1;
@@ -89,7 +89,8 @@ TEST_CASE("a growing folder is what it was when it was opened, and more when ope
     const auto more = random_records(random, schema, 1 + random.below(20));
     muster::record_set_writer writer(folder / "set", schema);
     append_all(writer, more);
-    if (round > 0) CHECK(muster::record_files(folder / "set").size() == all.size());  // not before commit()
+    // A file is visible only after commit().
+    if (round > 0) CHECK(muster::record_files(folder / "set").size() == all.size());
     writer.commit();
     all.insert(all.end(), more.begin(), more.end());
     opened.emplace_back(muster::record_files(folder / "set"), all);
@@ -127,18 +128,18 @@ TEST_CASE("a file that ends too early is refused, whatever is missing") {
   for (const auto form : forms) {
     const auto schema = schema_of(form);
     write_file(folder / "file", schema, random_records(random, schema, 20));
-    const std::string whole = content_of(folder / "file");
-    for (std::size_t size = 1; size < whole.size(); size += 1 + (size > 200 && size < 4000 ? random.below(100) : 0)) {
+    const std::string content = content_of(folder / "file");
+    for (std::size_t size = 1; size < content.size(); size += 1 + (size > 200 && size < 4000 ? random.below(100) : 0)) {
       std::filesystem::remove(folder / "cut");
-      const std::string path = folder.write("cut", std::string_view(whole).substr(0, size));
+      const std::string path = folder.write("cut", std::string_view(content).substr(0, size));
       CAPTURE(size);
       CHECK_THROWS_WITH(muster::record_files(path), contains("cut: byte "));
     }
-    // What a file system may leave of a file whose size was written before its content.
-    std::string zeros = whole;
-    std::fill(zeros.begin() + std::ptrdiff_t(random.below(whole.size() - 64)), zeros.end(), '\0');
+    // A file system may leave zeros if it writes the size of a file before the contents.
+    std::string zeros = content;
+    std::fill(zeros.begin() + std::ptrdiff_t(random.below(content.size() - 64)), zeros.end(), '\0');
     CHECK_THROWS_AS(muster::record_files(folder.write("zeros", zeros)), muster::data_error);
-    CHECK_THROWS_AS(muster::record_files(folder.write("longer", whole + '\0')), muster::data_error);
+    CHECK_THROWS_AS(muster::record_files(folder.write("longer", content + '\0')), muster::data_error);
   }
 }
 
@@ -150,17 +151,17 @@ TEST_CASE("a byte that changed anywhere is found, and where it is told", "[slow]
       const auto schema = schema_of(form);
       auto records = random_records(random, schema, 15);
       write_file(folder / "file", schema, records, options);
-      const std::string whole = content_of(folder / "file");
+      const std::string content = content_of(folder / "file");
       const muster::record_files good(folder / "file");
       const std::vector<muster::sample_id> ids = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14};
       std::vector<std::uint64_t> sizes(ids.size());
       good.sizes(ids, sizes);
       std::size_t total = 0, found = 0, refused = 0, harmless = 0;
       for (const std::uint64_t size : sizes) total += size;
-      for (std::size_t at = 0; at < whole.size(); at += at < 300 || at >= 4096 ? 1 + random.below(5) : 97) {
-        std::string text = whole;
+      for (std::size_t at = 0; at < content.size(); at += at < 300 || at >= 4096 ? 1 + random.below(5) : 97) {
+        std::string text = content;
         text[at] = static_cast<char>(static_cast<unsigned char>(text[at]) ^ (1u << random.below(8)));
-        std::filesystem::remove(folder / "damaged");  // to overwrite a file takes some file systems a while
+        std::filesystem::remove(folder / "damaged");  // overwriting a file is slow on some file systems
         const std::string path = folder.write("damaged", text);
         try {
           const muster::record_files source(path);
@@ -191,7 +192,7 @@ TEST_CASE("a byte that changed anywhere is found, and where it is told", "[slow]
       }
       CHECK(refused > 50);
       CHECK(found > 20);
-      CHECK(harmless > 10);  // what is between header and records, and between records
+      CHECK(harmless > 10);  // padding between header and records, and between records
     }
   }
 }
@@ -225,7 +226,7 @@ TEST_CASE("a damaged record is bad, and no other is") {
 TEST_CASE("a compressed block of empty records is read") {
   const temporary_folder folder;
   std::vector<expected_record> records(4);
-  records[0].bytes.resize(500);  // the first block; the others are the second
+  records[0].bytes.resize(500);  // the first block; the other records are in the second block
   write_file(folder / "file", schema_of(muster::record_form::bytes), records, {.block_bytes = 500});
   check_source(muster::record_files(folder / "file"), records, 14);
 }

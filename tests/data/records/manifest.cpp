@@ -46,33 +46,35 @@ TEST_CASE("entries of a manifest are read in the order they came, from several t
 
 TEST_CASE("a manifest cut anywhere has the groups that are whole, and the next one goes behind them") {
   const temporary_folder folder;
-  std::vector<std::pair<std::size_t, std::size_t>> groups = {{0, 0}};  // bytes of the manifest, entries in it
+  // The manifest's size in bytes, and the number of entries.
+  std::vector<std::pair<std::size_t, std::size_t>> groups = {{0, 0}};
   for (const std::size_t count : {1, 3, 1, 2}) {
     append(folder / "", std::vector<muster::manifest_entry>(count, {"file", count, 2, 3}));
     groups.emplace_back(content_of(folder / "MANIFEST").size(), groups.back().second + count);
   }
-  const std::string whole = content_of(folder / "MANIFEST");
-  for (std::size_t size = 0; size <= whole.size(); ++size) {
+  const std::string content = content_of(folder / "MANIFEST");
+  for (std::size_t size = 0; size <= content.size(); ++size) {
     std::size_t entries = 0;
     for (const auto& [bytes, count] : groups) entries = size >= bytes ? count : entries;
-    REQUIRE(muster::detail::contents_of(std::string_view(whole).substr(0, size), "MANIFEST").entries.size() == entries);
-    folder.write("MANIFEST", whole.substr(0, size));
+    REQUIRE(muster::detail::contents_of(std::string_view(content).substr(0, size), "MANIFEST").entries.size() ==
+            entries);
+    folder.write("MANIFEST", content.substr(0, size));
     append(folder / "", {{"new", 9, 9, 9}, {"newer", 9, 9, 9}});
-    const auto now = muster::detail::read_contents(folder / "").entries;
-    REQUIRE(now.size() == entries + 2);
-    CHECK(now.back().file == "newer");
+    const auto entries_now = muster::detail::read_contents(folder / "").entries;
+    REQUIRE(entries_now.size() == entries + 2);
+    CHECK(entries_now.back().file == "newer");
   }
 }
 
 TEST_CASE("a damaged manifest is refused with the line") {
   const temporary_folder folder;
   for (std::uint64_t k = 0; k < 3; ++k) append(folder / "", {{"file", k, k, k}});
-  const std::string whole = content_of(folder / "MANIFEST");
-  for (std::size_t at = 0; at + 1 < whole.size(); ++at) {
-    std::string text = whole;
+  const std::string content = content_of(folder / "MANIFEST");
+  for (std::size_t at = 0; at + 1 < content.size(); ++at) {
+    std::string text = content;
     text[at] ^= 2;
-    const auto line = 1 + std::count(whole.begin(), whole.begin() + std::ptrdiff_t(at), '\n');
-    if (whole[at] == '\n') continue;  // joins two lines: the first of them is wrong then
+    const auto line = 1 + std::count(content.begin(), content.begin() + std::ptrdiff_t(at), '\n');
+    if (content[at] == '\n') continue;  // joins two lines, and the error is in the first line
     CAPTURE(at);
     CHECK_THROWS_WITH(muster::detail::contents_of(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
   }
@@ -104,7 +106,7 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
   const auto records = random_records(random, schema, 40);
   std::size_t most = 0;
   for (int round = 0; round < 60; ++round) {
-    const std::string set = folder / ("set" + std::to_string(round % 6));  // each is written to again and again
+    const std::string set = folder / ("set" + std::to_string(round % 6));  // each set is written repeatedly
     const pid_t child = ::fork();
     if (child == 0) {
       muster::record_set_writer writer(set, schema, {}, 1500);
@@ -155,8 +157,8 @@ TEST_CASE("of two writers that are to be alone in a folder the second one adds n
   third.reset();
   CHECK(muster::record_files(folder / "set").size() == records.size());
   const auto files = muster::record_files(folder / "set").files().size();
-  const auto left = std::distance(std::filesystem::directory_iterator(folder / "set"), {});
-  CHECK(static_cast<std::size_t>(left) == files + 1);  // and the manifest
+  const auto remaining = std::distance(std::filesystem::directory_iterator(folder / "set"), {});
+  CHECK(static_cast<std::size_t>(remaining) == files + 1);  // includes the manifest
   CHECK_THROWS_WITH(begin(3), contains("has records already"));
 }
 

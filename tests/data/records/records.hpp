@@ -1,4 +1,4 @@
-// Random records in muster's own format, and what should be read of them.
+// Random records in muster's own format, and their expected contents.
 #pragma once
 
 #include <string>
@@ -28,7 +28,7 @@ inline std::vector<expected_record> random_records(muster::random_stream& random
     if (schema.form == muster::record_form::bytes) size = random.below(10) == 0 ? 0 : random.below(300);
     if (schema.form == muster::record_form::sparse) size = 8 * random.below(30);
     record.bytes.resize(size);
-    // Half of them easy to compress.
+    // Half of the records are easy to compress.
     const std::uint64_t values = random.below(2) == 0 ? 256 : 3;
     for (auto& byte : record.bytes) byte = static_cast<std::byte>(random.below(values));
     for (std::size_t k = 0; k < schema.labels.size(); ++k) record.labels.push_back(float(random.below(1000)) / 8);

@@ -1,4 +1,4 @@
-// Records in shards: which record goes where, and which rank reads it.
+// Tests of records in shards: the shard for each record, and the rank that reads the record.
 #include <muster/data/records/shards.hpp>
 
 #include <algorithm>
@@ -25,26 +25,26 @@ const muster::record_schema schema{muster::record_form::fixed,
                                    0,
                                    {"label"}};
 
-// The shard of each of so many records; of the number k the user is k % 97 and the label k % 10.
-std::vector<std::uint32_t> cut(const std::string& by, std::uint32_t shards, std::uint64_t records) {
-  const muster::shard_rule rule(by, shards, schema, records);
-  std::vector<std::uint32_t> of;
+// Returns the shard for each record. Record k has the user k % 97 and the label k % 10.
+std::vector<std::uint32_t> cut(const std::string& rule_text, std::uint32_t shards, std::uint64_t records) {
+  const muster::shard_rule rule(rule_text, shards, schema, records);
+  std::vector<std::uint32_t> shard_of_record;
   for (std::uint64_t k = 0; k < records; ++k) {
     const float values[] = {static_cast<float>(k % 97), static_cast<float>(k)};
     const float label = static_cast<float>(k % 10);
-    of.push_back(rule(k, std::as_bytes(std::span(values)), {&label, 1}));
-    REQUIRE(of.back() < rule.shards());
+    shard_of_record.push_back(rule(k, std::as_bytes(std::span(values)), {&label, 1}));
+    REQUIRE(shard_of_record.back() < rule.shards());
   }
-  return of;
+  return shard_of_record;
 }
 
-std::vector<std::uint64_t> sizes_of(const std::vector<std::uint32_t>& of, std::size_t shards) {
+std::vector<std::uint64_t> sizes_of(const std::vector<std::uint32_t>& shard_of_record, std::size_t shards) {
   std::vector<std::uint64_t> sizes(shards);
-  for (const auto shard : of) ++sizes[shard];
+  for (const auto shard : shard_of_record) ++sizes[shard];
   return sizes;
 }
 
-// A folder with a shard of each of these sizes, in which the n-th record of all has the number n.
+// Writes a folder with shards of these sizes. Record n, counted over all shards, has the number n.
 void write_set(const std::string& folder, const std::vector<std::uint64_t>& sizes) {
   muster::record_set_writer writer(folder, schema);
   std::uint64_t k = 0;
@@ -57,7 +57,7 @@ void write_set(const std::string& folder, const std::vector<std::uint64_t>& size
   writer.commit();
 }
 
-// The folder of a rank that has the manifest and these files of a set.
+// Makes the folder of a rank, with the manifest and these files of a set.
 std::string part_of_set(const temporary_folder& in, const std::string& set, int rank, const std::vector<bool>& has) {
   const std::string folder = in / ("rank-" + std::to_string(rank));
   fs::remove_all(folder);
@@ -70,7 +70,7 @@ std::string part_of_set(const temporary_folder& in, const std::string& set, int 
   return folder;
 }
 
-// Ranks with what each of them holds, all at one place.
+// Ranks at the same position, each with the shards that it has.
 struct world_of_ranks {
   std::vector<muster::loader> loaders;
 
@@ -111,15 +111,16 @@ TEST_CASE("a column of a table is a key by its name, and a label by the name of 
   for (int k = 0; k < 1000; ++k)
     text += std::to_string(k % 97) + "," + std::to_string(k) + "," + std::to_string(k % 10) + "\n";
   const auto source = muster::open_source("csv:" + folder.write("users.csv", text) + "?label=y");
-  const auto shards_by = [&](const std::string& by, const muster::any_record_source& from) {
-    const muster::shard_rule rule(by, 4, from.schema(), from.size(), from.columns());
-    std::vector<std::uint32_t> of;
+  const auto shards_by = [&](const std::string& rule_text, const muster::any_record_source& records) {
+    const muster::shard_rule rule(rule_text, 4, records.schema(), records.size(), records.columns());
+    std::vector<std::uint32_t> shard_of_record;
     muster::detail::record_run run;
-    run.read(from, 0, from.size());
-    const std::size_t bytes = from.schema().record_bytes();
-    for (std::size_t k = 0; k < from.size(); ++k)
-      of.push_back(rule(k, std::span(run.bytes).subspan(k * bytes, bytes), std::span(run.labels).subspan(k, 1)));
-    return of;
+    run.read(records, 0, records.size());
+    const std::size_t bytes = records.schema().record_bytes();
+    for (std::size_t k = 0; k < records.size(); ++k)
+      shard_of_record.push_back(
+          rule(k, std::span(run.bytes).subspan(k * bytes, bytes), std::span(run.labels).subspan(k, 1)));
+    return shard_of_record;
   };
   const auto by_user = shards_by("hash:user", source), by_label = shards_by("hash:y", source);
   for (std::size_t k = 0; k < 1000; ++k) {
@@ -127,12 +128,12 @@ TEST_CASE("a column of a table is a key by its name, and a label by the name of 
     REQUIRE(by_label[k] == by_label[k % 10]);
   }
   CHECK(by_user != by_label);
-  CHECK(shards_by("hash:label", source) != by_label);  // a feature of that name
+  CHECK(shards_by("hash:label", source) != by_label);  // a feature has the name `label`
   for (const std::uint64_t size : sizes_of(by_user, 4)) CHECK(size > 100);
   CHECK_THROWS_WITH(shards_by("hash:users", source), contains("records have no such key") && contains("user"));
   const auto unnamed = muster::open_source("csv:" + (folder / "users.csv") + "?label=2&ignore=1&header=1");
   CHECK(shards_by("hash:user", unnamed) == by_user);
-  CHECK_THROWS_AS(shards_by("hash:1", unnamed), muster::configuration_error);  // left out
+  CHECK_THROWS_AS(shards_by("hash:1", unnamed), muster::configuration_error);  // ignored column
 }
 
 TEST_CASE("with another number of shards the fewest records move, and only to those that are new") {
@@ -153,9 +154,9 @@ TEST_CASE("with another number of shards the fewest records move, and only to th
 }
 
 TEST_CASE("what is no rule is refused in one line") {
-  const auto refusal = [](const std::string& by, std::uint32_t shards) -> std::string {
+  const auto refusal = [](const std::string& rule_text, std::uint32_t shards) -> std::string {
     try {
-      (void)muster::shard_rule(by, shards, schema, 10);
+      (void)muster::shard_rule(rule_text, shards, schema, 10);
       return "none";
     } catch (const muster::configuration_error& why) {
       return why.what();
@@ -186,11 +187,11 @@ TEST_CASE("each record exactly once, at a rank that has it, whatever the worlds,
     return muster::open_source("shards:" + where + options) | muster::shuffle(seed, {.order = order, .block = 7}) |
            muster::batch(batch) | muster::prefetch(random.below(3));
   };
-  auto reference = open(folder / "set", "");  // all of it at one rank
-  std::set<muster::sample_id> seen;
+  auto reference = open(folder / "set", "");  // all shards at one rank
+  std::set<muster::sample_id> used;
   world_of_ranks ranks;
   while (const auto all = reference.next({})) {
-    if (ranks.loaders.empty() || random.below(4) == 0) {  // others come and go
+    if (ranks.loaders.empty() || random.below(4) == 0) {  // ranks join and leave
       const int world = 1 + static_cast<int>(random.below(5));
       std::vector<std::vector<bool>> has;
       for (int rank = 0; rank < world; ++rank) has.push_back(drawn(random, sizes.size(), 1 + random.below(9)));
@@ -203,7 +204,7 @@ TEST_CASE("each record exactly once, at a rank that has it, whatever the worlds,
       }
       ranks.agree();
     }
-    const std::set<muster::sample_id> wanted(all.samples.begin(), all.samples.end());
+    const std::set<muster::sample_id> expected(all.samples.begin(), all.samples.end());
     std::set<muster::sample_id> got;
     for (std::size_t rank = 0; rank < ranks.loaders.size(); ++rank) {
       const auto part = ranks.loaders[rank].next({static_cast<int>(rank), static_cast<int>(ranks.loaders.size())});
@@ -216,11 +217,11 @@ TEST_CASE("each record exactly once, at a rank that has it, whatever the worlds,
       }
       ranks.loaders[rank].commit();
     }
-    REQUIRE(got == wanted);
-    for (const auto id : wanted) REQUIRE(seen.insert(id).second);
+    REQUIRE(got == expected);
+    for (const auto id : expected) REQUIRE(used.insert(id).second);
     reference.commit();
   }
-  CHECK(seen.size() == count);
+  CHECK(used.size() == count);
 }
 
 TEST_CASE("uneven shards end together, and where ranks have copies a batch is cut by their weights") {
@@ -238,22 +239,23 @@ TEST_CASE("uneven shards end together, and where ranks have copies a batch is cu
     ranks.agree();
     std::vector<std::vector<std::size_t>> of_steps;
     for (int step = 0; step < 20; ++step) {
-      std::vector<std::size_t> of;
+      std::vector<std::size_t> batch_sizes;
       for (std::size_t rank = 0; rank < has.size(); ++rank) {
-        of.push_back(ranks.loaders[rank].next({static_cast<int>(rank), static_cast<int>(has.size())}).samples.size());
+        batch_sizes.push_back(
+            ranks.loaders[rank].next({static_cast<int>(rank), static_cast<int>(has.size())}).samples.size());
         ranks.loaders[rank].commit();
       }
-      of_steps.push_back(of);
+      of_steps.push_back(batch_sizes);
     }
     for (auto& loader : ranks.loaders) CHECK_FALSE(loader.next({0, static_cast<int>(has.size())}));
     return of_steps;
   };
-  for (const auto& of : parts({{true, false, false}, {false, true, false}, {false, false, true}}, {1, 1, 1}))
-    CHECK(of == std::vector<std::size_t>{30, 10, 10});
-  for (const auto& of : parts({{true, true, true}, {true, true, true}}, {3, 2}))
-    CHECK(of == std::vector<std::size_t>{30, 20});
-  for (const auto& of : parts({{true, true, true}, {false, false, true}}, {4, 1}))
-    CHECK(of == std::vector<std::size_t>{40, 10});
+  for (const auto& batch_sizes : parts({{true, false, false}, {false, true, false}, {false, false, true}}, {1, 1, 1}))
+    CHECK(batch_sizes == std::vector<std::size_t>{30, 10, 10});
+  for (const auto& batch_sizes : parts({{true, true, true}, {true, true, true}}, {3, 2}))
+    CHECK(batch_sizes == std::vector<std::size_t>{30, 20});
+  for (const auto& batch_sizes : parts({{true, true, true}, {false, false, true}}, {4, 1}))
+    CHECK(batch_sizes == std::vector<std::size_t>{40, 10});
 }
 
 TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
@@ -287,7 +289,7 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
     CHECK_THROWS_WITH(source.sizes({&elsewhere, 1}, {&size, 1}),
                       names_file(entries[1].file + ": is missing at this rank"));
   }
-  {  // none of the files: what a record is stands in the manifest
+  {  // none of the files, because the manifest has the schema
     const auto where = part_of_set(folder, folder / "set", 3, {false, false, false});
     CHECK((muster::open_source("shards:" + where + "?local").schema() == schema));
     std::string manifest = content_of(where + "/MANIFEST");
@@ -301,8 +303,8 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
                       names_file("has none of the files in its manifest"));
   }
   write_set(folder / "other", {20, 30, 11});
-  const auto others = muster::detail::read_contents(folder / "other").entries;
-  fs::copy(fs::path(folder / "other") / others[2].file, fs::path(folder / "rank-0") / entries[2].file);
+  const auto other_entries = muster::detail::read_contents(folder / "other").entries;
+  fs::copy(fs::path(folder / "other") / other_entries[2].file, fs::path(folder / "rank-0") / entries[2].file);
   CHECK_THROWS_WITH(muster::open_source("shards:" + (folder / "rank-0") + "?local"),
                     names_file(entries[2].file + ": does not match the manifest"));
   CHECK_THROWS_AS(muster::open_source("shards:" + (fs::path(folder / "set") / entries[0].file).string()),

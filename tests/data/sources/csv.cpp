@@ -36,7 +36,7 @@ std::string random_number(muster::random_stream& random) {
 float exactly(const std::string& word) {
   float value = 0;
   const auto result = std::from_chars(word.data(), word.data() + word.size(), value);
-  return result.ec == std::errc::result_out_of_range ? 0.0f : value;  // none is too large here
+  return result.ec == std::errc::result_out_of_range ? 0.0f : value;  // no number here is too large
 }
 
 }  // namespace
@@ -180,10 +180,10 @@ TEST_CASE("a first row is names only where its fields are, and a guess is told")
   CHECK_THROWS_WITH(rows(typo), contains("t:1:5: 'x' in column 2 is not a number") && contains("header=1"));
   CHECK_THROWS_WITH(rows("1,2,-inf\n3,4,5\n"), contains("t:1:5: '-inf' in column 2"));
   CHECK_THROWS_WITH(rows("2019,2020,2021,name\n3,4,5,6\n"), contains("t:1:16: 'name'"));
-  const auto kept = parse_csv(typo, "t", {.label = "0"}, {.keep_bad_records = true});
-  CHECK(kept.size() == 3);
-  REQUIRE(kept.bad().size() == 1);
-  CHECK(kept.bad()[0].where.line == 1);
+  const auto data = parse_csv(typo, "t", {.label = "0"}, {.keep_bad_records = true});
+  CHECK(data.size() == 3);
+  REQUIRE(data.bad().size() == 1);
+  CHECK(data.bad()[0].where.line == 1);
   CHECK(rows("2019,2020,2021,name\n3,4,5,6\n", {.label = "name"}) == 1);
   CHECK(rows(typo, {.header = muster::csv_header::present}) == 2);
   // Names as pandas writes them, with an index and without.
@@ -191,28 +191,28 @@ TEST_CASE("a first row is names only where its fields are, and a guess is told")
                                  {.label = "3", .ignore = {"0"}, .missing = muster::missing_values::zero});
   CHECK(values_of(indexed) == std::vector<float>{5.1f, 3.5f, 4.9f, 0});
   CHECK(labels_of(indexed) == std::vector<float>{1, 0});
-  CHECK_THROWS_WITH(rows("0,1,2\n5.1,3.5,1\n"), contains("say header=1 or header=0"));
+  CHECK_THROWS_WITH(rows("0,1,2\n5.1,3.5,1\n"), contains("set header=1 or header=0"));
   CHECK(rows("0,1,2\n5.1,3.5,1\n", {.header = muster::csv_header::absent}) == 2);
   CHECK(labels_of(parse_csv("0,1,2\n5.1,3.5,1\n", "t", {.header = muster::csv_header::present, .label = "2"})) ==
         std::vector<float>{1});
 
-  std::vector<std::string> told;
-  muster::set_log_callback([&](const muster::log_message& message) { told.emplace_back(message.text); });
+  std::vector<std::string> messages;
+  muster::set_log_callback([&](const muster::log_message& message) { messages.emplace_back(message.text); });
   const auto guessed = parse_csv("a,b\n1,2\n", "t");
   (void)parse_csv("a,b\n1,2\n", "t", {.label = "b"});
   (void)parse_csv("a,b\n1,2\n", "t", {.header = muster::csv_header::present});
   (void)parse_csv("1,2\n", "t");
   muster::set_log_callback({});
-  REQUIRE(told.size() == 2);
-  CHECK(guessed.notes() == std::vector<std::string>{told[0]});
-  CHECK_THAT(told[0], contains("the first row of t is taken for names ('a', 'b')") && contains("header=0"));
-  CHECK_THAT(told[1], contains("the first row of t is taken for a sample ('1', '2')") && contains("header=1"));
+  REQUIRE(messages.size() == 2);
+  CHECK(guessed.notes() == std::vector<std::string>{messages[0]});
+  CHECK_THAT(messages[0], contains("the first row of t is read as names ('a', 'b')") && contains("header=0"));
+  CHECK_THAT(messages[1], contains("the first row of t is read as a sample ('1', '2')") && contains("header=1"));
 }
 
 TEST_CASE("two columns of one name are refused") {
   CHECK_THROWS_WITH(parse_csv("a,b,a\n1,2,3\n", "t"), contains("t:1:5: two columns have the name 'a'"));
   CHECK_THROWS_AS(parse_csv("a,b,a\n1,2,3\n", "t", {.label = "b"}), muster::data_error);
-  CHECK(parse_csv("a,,\n1,2,3\n", "t").features() == 3);  // columns without names are not alike
+  CHECK(parse_csv("a,,\n1,2,3\n", "t").features() == 3);  // columns without names do not count as equal names
   CHECK(parse_csv("a,b,a.1\n1,2,3\n", "t").features() == 3);
 }
 
@@ -221,7 +221,7 @@ TEST_CASE("a quote that begins no field is text, and one that is not closed take
   CHECK(labels_of(parse_csv(inches, "t", {.label = "y", .ignore = {"part"}})) == std::vector<float>{0, 1, 0});
   CHECK(labels_of(parse_csv("len (5\"),y\n1,0\n2,1\n", "t", {.label = "y"})) == std::vector<float>{0, 1});
   CHECK(labels_of(parse_csv("\"a \"\"b\"\"\",y\n1,0\n2,1\n", "t", {.label = "a \"b\""})) == std::vector<float>{1, 2});
-  // Rows behind an open quote are read, whatever quotes follow and however the text is cut.
+  // Rows after an open quote are read, for any following quotes and any division into pieces.
   for (const std::string open : {"\"open,1", "\"open\" x,1", "\"a\"\"b,1", "x,\"1", "\"\"\",1"}) {
     for (const std::string later : {"", "7,\"fine\",1\n", "7,24\" fine,1\n", "7,24\",1\n", "7,\"two\nlines\",1\n"}) {
       CAPTURE(open, later);
@@ -231,9 +231,9 @@ TEST_CASE("a quote that begins no field is text, and one that is not closed take
       const std::size_t rows = 29 + (later.empty() ? 0 : 1);
       for (const std::size_t piece : {std::size_t{1}, std::size_t{7}, std::size_t{1} << 20}) {
         const csv_options csv{.label = "y", .ignore = {"note"}};
-        const muster::read_options kept{.threads = 2, .keep_bad_records = true};
-        const auto format = muster::detail::format_of_csv(text, "t", csv, kept);
-        const auto read = muster::detail::dataset_of_text(text, *format, "t", kept, piece);
+        const muster::read_options options{.threads = 2, .keep_bad_records = true};
+        const auto format = muster::detail::format_of_csv(text, "t", csv, options);
+        const auto read = muster::detail::dataset_of_text(text, *format, "t", options, piece);
         REQUIRE(read.size() == rows);
         REQUIRE(read.bad().size() == 1);
         CHECK(read.bad()[0].where.line == 3);

@@ -11,8 +11,8 @@ namespace {
 
 std::uint32_t bits(float value) { return std::bit_cast<std::uint32_t>(value); }
 
-// The number must be read as std::from_chars reads it, up to the same place, whatever reads it and whether the text
-// goes on or not; `word` has no sign.
+// Checks that each parser reads the number like std::from_chars, up to the same position, with and without text after
+// it. `word` has no sign.
 void check_against_from_chars(const std::string& word) {
   float expected = -1;
   const auto oracle = std::from_chars(word.data(), word.data() + word.size(), expected);
@@ -32,7 +32,7 @@ void check_against_from_chars(const std::string& word) {
         const bool right = result.ec == (tiny ? std::errc() : oracle.ec) &&
                            result.ptr == text.data() + (none ? 0 : sign.size()) + (oracle.ptr - word.data()) &&
                            bits(value) == bits(read ? (sign == "-" ? -expected : expected) : -1);
-        if (right) continue;  // a million times: an assertion each would take longer than the numbers
+        if (right) continue;  // runs a million times, and an assertion is slower than parsing a number
         CAPTURE(text, portable, value, expected);
         FAIL("is read wrongly");
       }
@@ -53,7 +53,7 @@ TEST_CASE("numbers of every size and length are read as std::from_chars reads th
   CAPTURE(seed);
   muster::random_stream random(seed);
   for (int i = 0; i < 100000; ++i) {
-    // Any float, positive and finite, subnormal ones too, with fewer digits than it has, as many, or more.
+    // A positive finite float, possibly subnormal, with fewer digits than it has, the same number, or more.
     const auto value = std::bit_cast<float>(static_cast<std::uint32_t>(random.below(0x7f800000)));
     check_against_from_chars(format("%.*e", value, static_cast<int>(random.below(25))));
     check_against_from_chars(format("%.*g", value, static_cast<int>(random.below(25))));
@@ -69,12 +69,12 @@ TEST_CASE("numbers next to the boundary between two floats are rounded to the ri
   muster::random_stream random(seed);
   for (int i = 0; i < 100000; ++i) {
     const auto low = static_cast<std::uint32_t>(random.below(0x7f7fffff));
-    const double boundary =
-        (double(std::bit_cast<float>(low)) + double(std::bit_cast<float>(low + 1))) / 2;  // exact: doubles are finer
+    // Exact, because doubles have more bits.
+    const double boundary = (double(std::bit_cast<float>(low)) + double(std::bit_cast<float>(low + 1))) / 2;
     check_against_from_chars(format("%.*e", boundary, 16 + static_cast<int>(random.below(4))));
     check_against_from_chars(format("%.*e", std::nextafter(boundary, 0), 17));
     check_against_from_chars(format("%.*e", std::nextafter(boundary, 1e300), 17));
-    // The boundary to its last digit, and a hair above it.
+    // All digits of the boundary, and a number slightly above it.
     std::string exact = format("%.*f", double(random.below(1 << 24)) + 0.5 + double(1 << 24), 1);
     check_against_from_chars(exact);
     check_against_from_chars(exact + std::string(random.below(40), '0') + "1");

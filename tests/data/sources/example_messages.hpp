@@ -1,4 +1,4 @@
-// Messages as TensorFlow writes them: tf.train.Example and SequenceExample, and the frames of a TFRecord file.
+// Writes the messages of TensorFlow: tf.train.Example and SequenceExample, and the frames of a TFRecord file.
 #pragma once
 
 #include <bit>
@@ -18,7 +18,7 @@ inline std::string little_endian(std::uint64_t value, std::size_t size) {
   return text;
 }
 
-/// A record of a TFRecord file, from its documentation.
+/// Returns a record of a TFRecord file, according to the format's documentation.
 inline std::string frame(const std::string& payload) {
   const auto masked = [&](const std::string& text) {
     const std::uint32_t crc = muster::crc32c(std::as_bytes(std::span(text)));
@@ -34,7 +34,7 @@ inline std::string varint(std::uint64_t value) {
   return text + static_cast<char>(value);
 }
 
-/// Field `number`, of a message or of bytes.
+/// Returns field `number` with a message or with bytes.
 inline std::string field(int number, std::string_view value) {
   return varint(static_cast<std::uint64_t>(number) << 3 | 2) + varint(value.size()) + std::string(value);
 }
@@ -63,16 +63,16 @@ inline std::string bytes(const std::vector<std::string>& values) {
   return field(1, list);
 }
 
-/// An entry of the map of features, or of feature lists.
+/// Returns an entry of the map of features, or of the map of feature lists.
 inline std::string entry(std::string_view name, std::string_view value) {
   return field(1, field(1, name) + field(2, value));
 }
 
-/// An Example, or the context of a SequenceExample, of entries.
+/// Returns an Example, or the context of a SequenceExample, with these entries.
 inline std::string example(const std::string& entries) { return field(1, entries); }
-/// What follows the context.
+/// Returns the feature lists of a SequenceExample, which follow the context.
 inline std::string feature_lists(const std::string& entries) { return field(2, entries); }
-/// The value of such an entry.
+/// Returns the value of an entry of feature lists.
 inline std::string steps(const std::vector<std::string>& features) {
   std::string list;
   for (const std::string& feature : features) list += field(1, feature);

@@ -46,7 +46,8 @@ std::string npy_text(const std::string& header, const std::string& numbers, char
   return text + header + numbers;
 }
 
-// CIFAR of random pixels: `label_bytes` labels, each below its number of classes, before each image.
+// Writes CIFAR files with random pixels. Each image has `label_bytes` labels in front of it, each below its number of
+// classes.
 std::string cifar_text(muster::random_stream& random, std::size_t count, const std::vector<unsigned>& classes) {
   std::string text;
   for (std::size_t i = 0; i < count; ++i) {
@@ -56,12 +57,12 @@ std::string cifar_text(muster::random_stream& random, std::size_t count, const s
   return text;
 }
 
-void expect_cifar(std::vector<expected_record>& to, const std::string& text, std::size_t label_bytes,
+void expect_cifar(std::vector<expected_record>& records, const std::string& text, std::size_t label_bytes,
                   const std::vector<std::size_t>& labels) {
   for (std::size_t at = 0; at < text.size(); at += label_bytes + 3072) {
     expected_record record{slice_of(text, at + label_bytes, 3072), {}};
     for (const std::size_t which : labels) record.labels.push_back(static_cast<unsigned char>(text[at + which]));
-    to.push_back(record);
+    records.push_back(record);
   }
 }
 
@@ -71,19 +72,19 @@ TEST_CASE("CIFAR-10 is read from a folder, from what its archive unpacks to, and
   const temporary_folder folder;
   muster::random_stream random(41);
   std::filesystem::create_directory(folder / "cifar-10-batches-bin");
-  std::vector<expected_record> train, test, one;
+  std::vector<expected_record> train, test, one_batch;
   for (char number = '1'; number <= '6'; ++number) {
     const std::string text = cifar_text(random, 1 + random.below(5), {10});
     const std::string name = number == '6' ? "test_batch.bin" : std::string("data_batch_") + number + ".bin";
     folder.write("cifar-10-batches-bin/" + name, text);
     expect_cifar(number == '6' ? test : train, text, 1, {0});
-    if (number == '3') expect_cifar(one, text, 1, {0});
+    if (number == '3') expect_cifar(one_batch, text, 1, {0});
   }
   const std::string inner = folder / "cifar-10-batches-bin";
   check_source(muster::open_cifar10(folder / ""), train, 1);
   check_source(muster::open_cifar10(inner), train, 2);
   check_source(muster::open_cifar10(inner, muster::cifar_split::test), test, 3);
-  check_source(muster::open_cifar10(inner + "/data_batch_3.bin"), one, 4);
+  check_source(muster::open_cifar10(inner + "/data_batch_3.bin"), one_batch, 4);
   CHECK(muster::open_cifar10(inner).schema().fields.front() ==
         muster::record_field{"image", muster::dtype::uint8, {3, 32, 32}});
   CHECK(muster::open_cifar10(inner).digest() == muster::open_cifar10(folder / "").digest());
@@ -202,16 +203,16 @@ TEST_CASE("an NPY file that cannot be taken is refused with the byte and a way o
   refused(std::string("\x93NUMPY\4\0\0\0", 10), "byte 6: has an unknown version");
   refused(std::string("\x93NUMPY\1\0\xff\xff{", 11), "byte 11: ends within its header");
   refused(npy_text("{'descr': '>f4', 'fortran_order': False, 'shape': (4,)}", four), "byte order");
-  refused(npy_text("{'descr': '<c8', 'fortran_order': False, 'shape': (2,)}", four), "no plain numbers");
-  refused(npy_text("{'descr': '|O', 'fortran_order': False, 'shape': (2,)}", four), "no plain numbers");
+  refused(npy_text("{'descr': '<c8', 'fortran_order': False, 'shape': (2,)}", four), "not plain numbers");
+  refused(npy_text("{'descr': '|O', 'fortran_order': False, 'shape': (2,)}", four), "not plain numbers");
   refused(npy_text("{'descr': [('a', '<f4')], 'fortran_order': False, 'shape': (4,)}", four), "structured");
   refused(npy_text("{'descr': '<f4', 'fortran_order': True, 'shape': (2, 2)}", four), "ascontiguousarray");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': ()}", four.substr(0, 4)), "single number");
   refused(npy_text("{'descr': '<f4', 'shape': (4,)}", four), "lacks one of");
   refused(npy_text("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (4,)}", four), "repeated");
-  refused(npy_text("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,)}", four), "no dictionary of Python");
+  refused(npy_text("{'descr': '<f4', 'fortran_order': Maybe, 'shape': (4,)}", four), "not a Python dictionary");
   refused(npy_text("{'descr': '<f4', 'fortran_order': 0, 'shape': (4,)}", four), "neither True nor False");
-  refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4", four), "no dictionary of Python");
+  refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4", four), "not a Python dictionary");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (-4,)}", four), "whole numbers");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (5,)}", four), "promises 20");
   refused(npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (4294967296, 4294967296)}", four), "more than");

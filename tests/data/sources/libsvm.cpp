@@ -16,7 +16,7 @@ namespace {
 
 struct sample {
   std::string label;
-  std::map<std::uint32_t, std::string> features;  // from 1, as written
+  std::map<std::uint32_t, std::string> features;  // numbers from 1, as written
 };
 
 float number(const std::string& text) {
@@ -46,7 +46,7 @@ std::vector<sample> random_samples(muster::random_stream& random, std::size_t ro
   return samples;
 }
 
-// Writes the samples with everything that the format lets a writer choose chosen at random.
+// Writes the samples. All choices that the format permits are random.
 std::string write(muster::random_stream& random, const std::vector<sample>& samples) {
   const auto blanks = [&](int least) {
     std::string text;
@@ -100,7 +100,7 @@ TEST_CASE("what is written in LIBSVM's format is read back, in both layouts, in 
     const auto rows = 1 + random.below(60);
     const auto features = static_cast<std::uint32_t>(1 + random.below(40));
     auto samples = random_samples(random, rows, features, random.uniform());
-    samples[0].features[features] = "1";  // so that the width is known
+    samples[0].features[features] = "1";  // determines the number of features
     const std::string text = write(random, samples);
     CAPTURE(text);
 
@@ -112,15 +112,15 @@ TEST_CASE("what is written in LIBSVM's format is read back, in both layouts, in 
 
     for (const auto layout : {muster::layout::dense, muster::layout::sparse}) {
       const std::size_t wider = features + random.below(10);
-      const auto whole = muster::parse_libsvm(text, "text", {.layout = layout, .min_features = wider, .threads = 1});
-      REQUIRE(whole.is_sparse() == (layout == muster::layout::sparse));
-      check(whole, samples, wider);
+      const auto expected = muster::parse_libsvm(text, "text", {.layout = layout, .min_features = wider, .threads = 1});
+      REQUIRE(expected.is_sparse() == (layout == muster::layout::sparse));
+      check(expected, samples, wider);
       const muster::read_options options{
           .layout = layout, .min_features = wider, .threads = 1 + static_cast<int>(random.below(3))};
       const auto cut = muster::detail::dataset_of_text(text, *muster::detail::format_of_libsvm("text", options), "text",
                                                        options, 1 + random.below(200));
       check(cut, samples, wider);
-      REQUIRE(cut.digest() == whole.digest());
+      REQUIRE(cut.digest() == expected.digest());
     }
   }
 }

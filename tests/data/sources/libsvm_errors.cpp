@@ -44,7 +44,7 @@ const std::vector<bad_line>& bad_lines() {
       {"1\t0:1", 3, "index 0 in '0:1' (LIBSVM counts features from 1)"},
       {"1 3:1 2:1", 7, "index 2 in '2:1' is out of order (it follows 3"},
       {"1 1000000:1 2:1", 13, "index 2 in '2:1' is out of order (it follows 1000000"},
-      {"1 3:1   3:2", 9, "index 3 is there twice, again in '3:2'"},
+      {"1 3:1   3:2", 9, "index 3 occurs twice, again in '3:2'"},
       {"1 4294967296:1", 3, "index in '4294967296:1' is too large (at most 4294967295)"},
       {"1 99999999999999999999999:1", 3, "index in '99999999999999999999999:1' is too large"},
       {"1 00000000000000000003:1", 3, "index in '00000000000000000003:1' is too large"},
@@ -105,13 +105,13 @@ TEST_CASE("of many errors the first in the file is told, whatever thread meets i
   for (int round = 0; round < 100; ++round) {
     std::string text;
     std::uint64_t first = 0;
-    const bad_line* told = nullptr;
+    const bad_line* expected_error = nullptr;
     for (std::uint64_t line = 1; line <= 200; ++line) {
       if (random.below(100) == 0 || line == 200) {
         const auto& bad = bad_lines()[random.below(bad_lines().size())];
-        if (told == nullptr) {
+        if (expected_error == nullptr) {
           first = line;
-          told = &bad;
+          expected_error = &bad;
         }
         text += bad.line + "\n";
       } else {
@@ -119,11 +119,11 @@ TEST_CASE("of many errors the first in the file is told, whatever thread meets i
       }
     }
     const auto piece = 1 + random.below(500);
-    CAPTURE(seed, round, told->line, piece);
+    CAPTURE(seed, round, expected_error->line, piece);
     const muster::read_options options{.layout = muster::layout::sparse, .threads = 3};
     const auto format = muster::detail::format_of_libsvm("file", options);
     check_refused([&] { return muster::detail::dataset_of_text(text, *format, "name", options, piece); }, first,
-                  told->column, told->text);
+                  expected_error->column, expected_error->text);
   }
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("a text without samples or without features is refused as a whole") {
     CHECK_THROWS_WITH(muster::parse_libsvm(text, "file"), contains("file: has no samples"));
   }
   CHECK_THROWS_WITH(muster::parse_libsvm("1\n-1\n", "file"), contains("file: has no features"));
-  // Where lines were left out it is the first of them.
+  // If lines were left out, the error is about the first line.
   CHECK_THROWS_WITH(muster::parse_libsvm("1 1:inf\n", "file", {.keep_bad_records = true}),
                     contains("file:1:5: value 'inf' of feature 1 is not finite"));
   CHECK_THROWS_WITH(muster::parse_libsvm("1\nx 1:2\n", "file", {.keep_bad_records = true}),
@@ -142,7 +142,7 @@ TEST_CASE("a text without samples or without features is refused as a whole") {
 }
 
 TEST_CASE("a dense layout that no memory holds is refused") {
-  // A sanitizer ends the program that asks for so much memory, where the system only says no.
+  // A sanitizer aborts a program that allocates so much memory, while the system only refuses the allocation.
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::string text;
   for (int i = 0; i < 64000; ++i) text += "1 4294967295:1\n";

@@ -93,7 +93,7 @@ TEST_CASE("gzip is read, whatever the name, in one member or several") {
   CHECK(muster::mapped_file(folder.write("b", gzip(text) + gzip("x") + gzip(text))).text() == text + "x" + text);
   CHECK(muster::mapped_file(folder.write("c", gzip(text) + std::string(512, '\0'))).text() == text);
   CHECK(muster::mapped_file(folder.write("d", gzip("1"))).text() == "1");
-  const std::string flat(10'000'000, ' ');  // packs a thousand to one
+  const std::string flat(10'000'000, ' ');  // compresses to a thousandth
   CHECK(muster::mapped_file(folder.write("e", gzip(flat))).text() == flat);
 
   const auto plain = muster::parse_libsvm(text, "text");
@@ -112,7 +112,7 @@ TEST_CASE("gzip that was cut short, damaged or followed by something else is ref
                       contains("ends in the middle of its gzip data"));
   }
   std::string damaged = packed;
-  damaged[damaged.size() - 6] ^= 1;  // the checksum
+  damaged[damaged.size() - 6] ^= 1;  // part of the checksum
   CHECK_THROWS_WITH(muster::mapped_file(folder.write("sum", damaged)),
                     contains("is not valid gzip data (incorrect data"));
   damaged = packed;
@@ -123,7 +123,7 @@ TEST_CASE("gzip that was cut short, damaged or followed by something else is ref
 
   muster::random_stream random(8);
   const std::string small = gzip(long_text(50));
-  for (int i = 0; i < 300; ++i) {  // anything may come out of a damaged file but a crash
+  for (int i = 0; i < 300; ++i) {  // a damaged file may give any result except a crash
     damaged = small;
     for (auto n = 1 + random.below(3); n > 0; --n) damaged[random.below(damaged.size())] = static_cast<char>(random());
     try {
@@ -139,7 +139,7 @@ TEST_CASE("gzip that was cut short, damaged or followed by something else is ref
 TEST_CASE("Zstandard is read, also behind a frame to be skipped, with which pzstd begins") {
   using namespace std::string_literals;
   const temporary_folder folder;
-  const std::string frame = "\x28\xb5\x2f\xfd\x20\x06\x31\0\0"s + "1 1:2\n";  // one block, which is not compressed
+  const std::string frame = "\x28\xb5\x2f\xfd\x20\x06\x31\0\0"s + "1 1:2\n";  // a single uncompressed block
   const std::string skipped = "\x5f\x2a\x4d\x18\x04\0\0\0"s + "size";
   CHECK(muster::mapped_file(folder.write("a", frame)).text() == "1 1:2\n");
   CHECK(muster::mapped_file(folder.write("b", skipped + frame + skipped + frame)).text() == "1 1:2\n1 1:2\n");
@@ -153,7 +153,7 @@ TEST_CASE("the state of a file is another one after each change, and the same wi
     const muster::mapped_file file(path);
     CHECK(file.host_state() == file.host_state_now());
     CHECK(muster::mapped_file(path).host_state() == file.host_state());
-    folder.write("file", k % 2 == 0 ? "2" : "1");  // at once, in place, of the same size
+    folder.write("file", k % 2 == 0 ? "2" : "1");  // immediately, in place, and with the same size
     CHECK(file.host_state() != file.host_state_now());
   }
   const muster::mapped_file file(path);

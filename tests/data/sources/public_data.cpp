@@ -1,4 +1,4 @@
-// Public data sets, where they are at hand: Adult in LIBSVM's edition, MNIST, CIFAR-10.
+// Tests with public data sets, if they are available: LIBSVM's edition of Adult, MNIST, and CIFAR-10.
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
@@ -20,7 +20,7 @@ TEST_CASE("a9a is read") {
   }
   const auto train = muster::read_libsvm(*train_path);
   CHECK(train.size() == 32560);
-  CHECK(train.features() == 122);  // the one sample with a 123rd is not in this copy
+  CHECK(train.features() == 122);  // the sample with feature 123 is not in this copy
   CHECK(train.is_sparse());
   CHECK(train.classes() == std::vector<float>{-1, 1});
   std::size_t positive = 0;
@@ -64,7 +64,7 @@ TEST_CASE("MNIST is read from its compressed files") {
     for (const std::byte pixel : mnist.view(id)) sum += static_cast<double>(pixel);
   }
   CHECK(counts == std::vector<std::uint64_t>{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009});
-  CHECK(sum / (10000 * 784 * 255.0) == Approx(0.1325).margin(0.0001));  // as is known of these images
+  CHECK(sum / (10000 * 784 * 255.0) == Approx(0.1325).margin(0.0001));  // the known mean for this data set
 #else
   CHECK_THROWS_AS(muster::open_idx(*images, *labels), muster::data_error);
 #endif
@@ -99,7 +99,8 @@ TEST_CASE("CIFAR-10 is read", "[slow]") {
     }
     const auto pixels = static_cast<double>(split.size() * 3072);
     CHECK(*std::min_element(counts.begin(), counts.end()) > 20);
-    CHECK(sum / pixels == Approx(120).margin(10));  // photographs: mid grey, and neighbours alike
+    // Photographs have a medium mean, and neighbouring pixels are similar.
+    CHECK(sum / pixels == Approx(120).margin(10));
     CHECK(neighbours / pixels < 20);
   }
 }

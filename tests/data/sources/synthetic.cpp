@@ -19,13 +19,13 @@ double accuracy(const muster::dataset& data, const std::vector<float>& weights) 
   return static_cast<double>(right) / static_cast<double>(data.size());
 }
 
-bool same_rows(const muster::dataset& one, std::size_t first, const muster::dataset& other, std::size_t other_first,
+bool same_rows(const muster::dataset& a, std::size_t first, const muster::dataset& b, std::size_t b_first,
                std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) {
-    const auto row = one.row(first + i);
-    const auto other_row = other.row(other_first + i);
-    if (!std::equal(row.begin(), row.end(), other_row.begin(), other_row.end())) return false;
-    if (one.label(first + i) != other.label(other_first + i)) return false;
+    const auto a_row = a.row(first + i);
+    const auto b_row = b.row(b_first + i);
+    if (!std::equal(a_row.begin(), a_row.end(), b_row.begin(), b_row.end())) return false;
+    if (a.label(first + i) != b.label(b_first + i)) return false;
   }
   return true;
 }
@@ -60,7 +60,7 @@ TEST_CASE("epsilon looks like epsilon: dense rows of unit length, two classes of
     REQUIRE(std::sqrt(square) == Approx(1).epsilon(1e-5));
     labels += double(data.label(i));
   }
-  CHECK(zeros < data.size());  // of 2,000 times as many
+  CHECK(zeros < data.size());  // of 2,000 times as many values
   CHECK(std::fabs(labels / 4000) < 0.06);
 }
 

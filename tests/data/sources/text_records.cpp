@@ -1,4 +1,4 @@
-// Text that is parsed as it is read, against the same text in memory.
+// Compares text that is parsed on demand with the same text in memory.
 #include <numeric>
 #include <thread>
 
@@ -14,26 +14,26 @@
 
 namespace {
 
-// What read() and sizes() say about some records.
-struct what_is_read {
+// The results of read() and sizes() for some records.
+struct read_result {
   std::vector<std::uint64_t> sizes;
   std::vector<std::byte> bytes;
   std::vector<float> labels;
   std::vector<std::pair<muster::sample_id, std::string>> bad;
-  friend bool operator==(const what_is_read&, const what_is_read&) = default;
+  friend bool operator==(const read_result&, const read_result&) = default;
 };
 
-what_is_read read(const muster::any_record_source& source, const std::vector<muster::sample_id>& ids) {
-  what_is_read found;
+read_result read(const muster::any_record_source& source, const std::vector<muster::sample_id>& ids) {
+  read_result found;
   found.sizes.resize(ids.size());
   source.sizes(ids, found.sizes);
   found.bytes.resize(std::accumulate(found.sizes.begin(), found.sizes.end(), std::size_t{0}));
   found.labels.resize(ids.size());
   std::vector<muster::bad_record> bad;
   source.read(ids, {found.bytes, found.labels}, &bad);
-  for (const auto& one : bad) {
-    found.bad.emplace_back(one.id,
-                           std::to_string(one.where.line) + ":" + std::to_string(one.where.column) + one.problem);
+  for (const auto& record : bad) {
+    found.bad.emplace_back(
+        record.id, std::to_string(record.where.line) + ":" + std::to_string(record.where.column) + record.problem);
   }
   return found;
 }
@@ -58,7 +58,7 @@ std::string random_table(muster::random_stream& random) {
   const auto rows = 1 + random.below(200);
   for (std::uint64_t row = 0; row < rows; ++row) {
     if (random.below(9) == 0) text += random.below(2) == 0 ? "\n" : " \r\n";
-    if (row != 0 && random.below(11) == 0) {  // bad, some of them within quotes
+    if (row != 0 && random.below(11) == 0) {  // a bad row, in some cases within quotes
       text += quotes && random.below(2) == 0 ? "1,\"no\n\nnumber\",2\n" : "1,2\n";
       continue;
     }
@@ -110,28 +110,28 @@ TEST_CASE("records of text are the same parsed as they are read as in memory, wh
     CAPTURE(limits.piece_bytes);
     CAPTURE(limits.cache_bytes);
     const muster::csv_options csv{.label = "2", .missing = muster::missing_values::nan};
-    const muster::any_record_source whole =
+    const muster::any_record_source expected_source =
         table ? muster::parse_csv(text, "t", csv, options) : muster::parse_libsvm(text, "t", options);
     const auto parts = table ? csv_records(text, csv, options, limits) : libsvm_records(text, options, limits);
-    REQUIRE(parts.schema() == whole.schema());
-    REQUIRE(parts.size() == whole.size());
+    REQUIRE(parts.schema() == expected_source.schema());
+    REQUIRE(parts.size() == expected_source.size());
     CHECK_FALSE(parts.mapped());
-    std::vector<muster::sample_id> ids(whole.size());
+    std::vector<muster::sample_id> ids(expected_source.size());
     std::iota(ids.begin(), ids.end(), muster::sample_id{0});
-    const what_is_read expected = read(whole, ids);
-    what_is_read found = read(parts, ids);
-    if (whole.schema().form == muster::record_form::sparse) {
-      // A bad line has the room that its colons ask for, and nothing in it.
+    const read_result expected = read(expected_source, ids);
+    read_result found = read(parts, ids);
+    if (expected_source.schema().form == muster::record_form::sparse) {
+      // A bad line has space for as many entries as colons, and no entries.
       for (const auto& [id, problem] : expected.bad) REQUIRE(found.sizes[id] == 0);
     }
     REQUIRE(found == expected);
-    for (auto& id : ids) id = random.below(whole.size());
-    const what_is_read mixed = read(whole, ids);
+    for (auto& id : ids) id = random.below(expected_source.size());
+    const read_result mixed = read(expected_source, ids);
     std::vector<std::jthread> threads;
-    std::array<bool, 3> same{};
-    for (bool& one : same) threads.emplace_back([&] { one = read(parts, ids) == mixed; });
+    std::array<bool, 3> equal{};
+    for (bool& is_equal : equal) threads.emplace_back([&] { is_equal = read(parts, ids) == mixed; });
     threads.clear();
-    REQUIRE(same == std::array{true, true, true});
+    REQUIRE(equal == std::array{true, true, true});
   }
 }
 
@@ -153,16 +153,16 @@ TEST_CASE("a bad line of text that is parsed as it is read ends the reading, unl
 
 TEST_CASE("the digest of text that is parsed as it is read is of the text and of how it is read") {
   const std::string text = "a,b\n1,2\n3,4\n";
-  const auto digest = [&](const std::string& of, const muster::csv_options& csv, int threads) {
-    return csv_records(of, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
+  const auto digest = [&](const std::string& csv_text, const muster::csv_options& csv, int threads) {
+    return csv_records(csv_text, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
   };
-  const auto one = digest(text, {.label = "b"}, 1);
-  CHECK(digest(text, {.label = "b"}, 3) == one);
-  CHECK(digest(text, {.label = "1"}, 1) == one);
-  CHECK(digest(text, {.label = "a"}, 1) != one);
-  CHECK(digest(text, {.ignore = {"b"}}, 1) != one);
-  CHECK(digest(text, {.label = "b", .missing = muster::missing_values::zero}, 1) != one);
-  CHECK(digest("a,b\n1,2\n3,5\n", {.label = "b"}, 1) != one);
+  const auto reference = digest(text, {.label = "b"}, 1);
+  CHECK(digest(text, {.label = "b"}, 3) == reference);
+  CHECK(digest(text, {.label = "1"}, 1) == reference);
+  CHECK(digest(text, {.label = "a"}, 1) != reference);
+  CHECK(digest(text, {.ignore = {"b"}}, 1) != reference);
+  CHECK(digest(text, {.label = "b", .missing = muster::missing_values::zero}, 1) != reference);
+  CHECK(digest("a,b\n1,2\n3,5\n", {.label = "b"}, 1) != reference);
 }
 
 TEST_CASE("text that is parsed as it is read is shuffled in blocks, and read once an epoch") {
@@ -171,16 +171,16 @@ TEST_CASE("text that is parsed as it is read is shuffled in blocks, and read onc
   auto loader = csv_records(text, {.label = "1"}, {}, {.piece_bytes = 300}) | muster::shuffle(3) | muster::batch(64) |
                 muster::prefetch(2);
   CHECK(loader.cursor().order == muster::sample_order::block_window);
-  std::vector<int> seen(5000);
+  std::vector<int> counts(5000);
   while (const auto batch = loader.next({})) {
     for (std::size_t k = 0; k < batch.samples.size(); ++k) {
       const float value = batch.values<float>()[k];
       REQUIRE(value == static_cast<float>(batch.samples[k]));
-      ++seen[batch.samples[k]];
+      ++counts[batch.samples[k]];
     }
     loader.commit();
   }
-  CHECK(seen == std::vector<int>(5000, 1));
+  CHECK(counts == std::vector<int>(5000, 1));
 }
 
 TEST_CASE("open_source() holds small text, and parses large text as it is read, open_dataset() holds any") {
@@ -195,7 +195,8 @@ TEST_CASE("open_source() holds small text, and parses large text as it is read, 
   const auto streamed = muster::open_source("csv:" + folder.write("large", large));
   CHECK_FALSE(streamed.mapped());
   CHECK(streamed.block_records() != 0);
-  // A window of the default order, records and labels, fits into the cache: else each record would parse its block.
+  // The records and labels of a window of the default order fit into the cache. Otherwise each read would parse a
+  // block.
   CHECK(16 * streamed.block_records() * (streamed.schema().record_bytes() + sizeof(float)) <
         muster::detail::text_limits{}.cache_bytes);
   CHECK_FALSE(streamed.known_bad().has_value());

@@ -47,9 +47,9 @@ TEST_CASE("a file that is no TFRecord file, or not whole, is refused with the by
   refused(good.substr(0, good.size() - 1), "byte 19: the file ends within a payload of 2 bytes at record 1");
   refused(good.substr(0, 25), "byte 19: the file ends within a length at record 1");
   refused("no such file at all", "byte 0: a length does not match");
-  std::string other = good;
-  other[20] ^= 1;
-  refused(other, "byte 19: a length does not match its checksum");
+  std::string damaged = good;
+  damaged[20] ^= 1;
+  refused(damaged, "byte 19: a length does not match its checksum");
   CHECK_THROWS_AS(muster::tfrecord_files(std::vector<std::string>{}), muster::configuration_error);
   CHECK_THROWS_AS(muster::tfrecord_files({folder / "missing"}), muster::data_error);
 }

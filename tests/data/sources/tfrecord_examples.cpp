@@ -12,9 +12,9 @@ using namespace messages;
 namespace {
 
 template <class T>
-void append(std::vector<std::byte>& to, const std::vector<T>& values) {
+void append(std::vector<std::byte>& output, const std::vector<T>& values) {
   const auto more = bytes_of(std::span<const T>(values));
-  to.insert(to.end(), more.begin(), more.end());
+  output.insert(output.end(), more.begin(), more.end());
 }
 
 }  // namespace
@@ -39,7 +39,7 @@ TEST_CASE("features of Examples become columns, whatever their order and however
                                         entry("weight", floats({weight})),
                                         entry("class", whole_numbers({k})),
                                         entry("not asked for", bytes({"xyz"}))};
-    if (tags.empty() && packed) entries[1].clear();  // as proto3 leaves out what is empty
+    if (tags.empty() && packed) entries[1].clear();  // proto3 omits empty fields
     std::string all;
     while (!entries.empty()) {
       const auto at = random.below(entries.size());
@@ -100,7 +100,7 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
   const std::string second =
       example(entry("image/encoded", bytes({"longer bytes"})) + entry("image/class/label", whole_numbers({-3})));
   const std::vector<std::pair<std::string, std::string>> bad = {
-      {good.substr(0, good.size() - 1), "the message is no tf.train.Example"},
+      {good.substr(0, good.size() - 1), "the message is not a tf.train.Example"},
       {example(entry("image/class/label", whole_numbers({7}))), "'image/encoded' of the message has 0 values, not 1"},
       {example(entry("image/encoded", bytes({"a", "b"})) + entry("image/class/label", whole_numbers({7}))),
        "more than 1 value"},
@@ -133,8 +133,8 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
     CHECK_THAT(found[0].problem, contains(bad[k].second));
   }
   const auto refused = [&](const std::string& message, const std::string& features, const std::string& why) {
-    const std::string one = folder.write("one", frame(message));
-    const auto opened = muster::open_source("tfrecord:" + one + "?features=" + features);
+    const std::string message_path = folder.write("one", frame(message));
+    const auto opened = muster::open_source("tfrecord:" + message_path + "?features=" + features);
     const muster::sample_id id = 0;
     std::vector<std::byte> room(64);
     CHECK_THROWS_WITH(opened.read({&id, 1}, {room, {}}),
@@ -143,10 +143,11 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
   refused(example(entry("x", whole_numbers({300}))), "x:uint8", "has the value 300 (uint8 x 1 is asked for)");
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2]", "has more than 2 values");
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2x2]", "has 3 values, not 4");
-  refused(example(entry("x", bytes({"abc"}))), "x:float32", "has bytes that are no whole elements");
+  refused(example(entry("x", bytes({"abc"}))), "x:float32",
+          "has a number of bytes that is not a multiple of the element size");
   refused(example(entry("x", whole_numbers({5})) + entry("x", floats({5}))), "x:uint8", "has floats");
-  refused(example(entry("x", field(3, field(1, "\x80")))), "x:int64", "breaks off");
-  refused(example(entry("x", field(3, field(1, std::string(12, '\xff'))))), "x:int64", "breaks off");
+  refused(example(entry("x", field(3, field(1, "\x80")))), "x:int64", "is truncated");
+  refused(example(entry("x", field(3, field(1, std::string(12, '\xff'))))), "x:int64", "is truncated");
 }
 
 TEST_CASE("of two features of one name the last one counts, whatever is wrong with the first") {
@@ -168,6 +169,6 @@ TEST_CASE("columns that cannot be records are refused before a file is opened") 
     const temporary_folder folder;
     const std::string path = folder.write("file", frame(example("")));
     CHECK_THROWS_WITH(muster::open_source("tfrecord:" + path + "?features=" + features),
-                      contains("features '") && contains("; write such as"));
+                      contains("features '") && contains("; write for example"));
   }
 }

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Checks that the graphs written by examples/serve/to_onnx.py compute the replies of serve.
+"""Tests that the output of examples/serve/to_onnx.py computes the same predictions as serve.
 
-The test computes the nodes itself, as ONNX's specification defines them: Debian's python3-onnx 1.12 has no evaluator.
-bench/peers/serve.py compares with onnxruntime. CTest runs this script like program.py, with to_onnx.py in MUSTER_TEST_TO_ONNX."""
+The test evaluates the nodes according to ONNX's specification, because Debian's python3-onnx 1.12 has no evaluator.
+bench/peers/serve.py compares with onnxruntime. CTest runs the test like program.py, with to_onnx.py in MUSTER_TEST_TO_ONNX."""
 import json
 import os
 import pathlib
@@ -25,7 +25,7 @@ TO_ONNX = pathlib.Path(os.environ["MUSTER_TEST_TO_ONNX"])
 
 
 def windows(x, attributes, around):
-    """Returns windows of images: rows, channels, height, width, kernel, kernel."""
+    """Returns the windows of images: rows, channels, height, width, kernel, kernel."""
     pads, (stride, _) = attributes["pads"], attributes["strides"]
     x = numpy.pad(x, [(0, 0), (0, 0), (pads[0], pads[2]), (pads[1], pads[3])], constant_values=around)
     return sliding_window_view(x, attributes["kernel_shape"], (2, 3))[:, :, ::stride, ::stride]
@@ -74,7 +74,7 @@ def evaluate(path, rows):
 
 
 def crc32c(data):
-    """Returns CRC-32C, calculated bit by bit."""
+    """Computes the checksum bit by bit."""
     checksum = 0xFFFFFFFF
     for byte in data:
         checksum ^= byte
@@ -93,7 +93,7 @@ class Export(Case):
         return subprocess.run([sys.executable, TO_ONNX, model, output], cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
 
     def check(self, *commands):
-        """Checks the models that the commands train; all numbers differ from the start of the training."""
+        """Trains the models by commands. All parameters differ from their initial values."""
         for number, command in enumerate(commands):
             done = self.run_shell(f"mkdir -p models/m{number}/1 && {command} --save models/m{number}/1/model.muster")
             self.assertEqual(done.returncode, 0, done.stdout)
@@ -147,7 +147,7 @@ class Export(Case):
         files["damaged"] = model[:at] + bytes([model[at] ^ 1]) + model[at + 1:]
         for name, content in files.items():
             (self.folder / name).write_bytes(content)
-        for name, words in (("none", "none cannot be read"), ("short", "is no model"), ("damaged", "its checksum does not match: it is damaged"), ("text", "is no model"),
+        for name, words in (("none", "none cannot be read"), ("short", "is not a model"), ("damaged", "its checksum does not match: it is damaged"), ("text", "is not a model"),
                             ("unknown", "unknown"), ("steps", "does not end with normalise")):
             done = self.export(name, "out.onnx")
             self.assertEqual(done.returncode, 2, done.stdout)

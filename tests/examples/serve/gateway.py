@@ -1,6 +1,5 @@
 #!/usr/bin/env python3
-"""Tests serve --gateway as its users run it, in front of real replicas. CTest runs one class at a time: gateway.py
-CLASS."""
+"""Tests serve --gateway as users run it, with real replicas. CTest runs one class at a time: gateway.py CLASS."""
 import array
 import base64
 import http.client
@@ -17,7 +16,7 @@ import unittest
 
 from program import HANG, PROGRAMS, Case
 
-FEATURES = 2000  # number of inputs of the model "line"
+FEATURES = 2000  # number of features of the model "line"
 ROW = 4 * FEATURES
 INFER = "/v2/models/line/infer"
 
@@ -28,7 +27,7 @@ def head_of(rows, size, name="features", datatype="FP32", shape=(FEATURES,), **m
 
 
 def peak(process):
-    """Returns the peak memory of a process in bytes."""
+    """Returns the peak memory of a process, in bytes."""
     status = pathlib.Path(f"/proc/{process.pid}/status").read_text()
     return 1024 * int(status.partition("VmHWM:")[2].split()[0])
 
@@ -47,7 +46,7 @@ class GatewayCase(Case):
         return [self.start("--models", "models", "--listen", "127.0.0.1:0") for _ in range(count)]
 
     def send(self, port, head, pieces, size, path=INFER, **headers):
-        """Returns status, headers and body of a request whose binary data arrive in pieces."""
+        """Sends a request whose binary data arrive in pieces. Returns the status, headers and body of the reply."""
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
         self.addCleanup(connection.close)
         connection.putrequest("POST", path)
@@ -78,7 +77,7 @@ class Answers(GatewayCase):
             self.assertEqual(sharded[0], 200, sharded[2][:300])
             self.assertEqual(sharded[1]["Inference-Header-Content-Length"], direct[1]["Inference-Header-Content-Length"])
             self.assertEqual(sharded[2], direct[2])
-        for _, each in replicas:  # all replicas have served requests
+        for _, each in replicas:  # all replicas have predicted
             self.assertIn(b'muster_serve_requests_total{model="line",status="200"}', self.ask(each, "GET", "/metrics")[1])
         self.assertEqual(self.ask(port, "GET", "/v2/models/line"), self.ask(whole, "GET", "/v2/models/line"))
 
@@ -110,17 +109,17 @@ class Answers(GatewayCase):
         _, port = self.start_gateway(self.start_replicas(1))
         data = some_rows(2)
         deep = head_of(2, len(data))[:-1] + b', "more": ' + b"[" * 500_000 + b"]" * 500_000 + b"}"
-        for head, words in ((head_of(0, 0), "inputs[0].shape: has no rows"), (b"[1", "body: is no JSON object"),
+        for head, words in ((head_of(0, 0), "inputs[0].shape: has no rows"), (b"[1", "body: is not a JSON object"),
                             (head_of(3, len(data)), "inputs[0].parameters.binary_data_size: is 16000"),
-                            (head_of(2, len(data), inputs=[]), "inputs: has another number than one"),
+                            (head_of(2, len(data), inputs=[]), "inputs: does not have exactly one element"),
                             (head_of(2, len(data), parameters={}), "parameters.binary_data_output: is not true"),
                             (head_of(2, len(data), parameters=[1]), "parameters.binary_data_output: is not true"),
                             (head_of(2, len(data), parameters={}, outputs=[{"parameters": [1]}]), "parameters.binary_data_output: is not true"),
                             (deep, "body: is nested deeper than 64 levels"),
-                            (head_of(2, len(data), "feature"), "inputs[0].name: is no input of the model"),
+                            (head_of(2, len(data), "feature"), "inputs[0].name: is not an input of the model"),
                             (head_of(2, len(data), datatype="FP64"), "inputs[0].datatype: is not FP32"),
-                            (head_of(2, len(data), shape=(1999,)), "inputs[0].shape: is another one than"),
-                            (head_of(1, ROW), "inputs[0].parameters.binary_data_size: is less than the bytes behind")):
+                            (head_of(2, len(data), shape=(1999,)), "inputs[0].shape: is not [rows,2000]"),
+                            (head_of(1, ROW), "inputs[0].parameters.binary_data_size: is less than the number of bytes after")):
             status, _, body = self.send(port, head, [data], len(data))
             self.assertEqual(status, 400, body)
             self.assertIn(words, json.loads(body)["error"])
@@ -144,7 +143,7 @@ class Answers(GatewayCase):
             self.assertIn(words, answer)
 
     def test_bad_options_are_one_line(self):
-        for arguments, words in (([], "of --models and --gateway there have to be one"), (["--gateway", "a:1", "--models", "."], "of --models and --gateway"),
+        for arguments, words in (([], "exactly one of --models and --gateway is required"), (["--gateway", "a:1", "--models", "."], "of --models and --gateway"),
                                  (["--gateway", "here"], "--gateway cannot have 'here' (it has no port)"), (["--gateway", "127.0.0.1:1", "--listen", "x"], "--listen cannot have 'x'"),
                                  (["--gateway", "127.0.0.1:1", "--split", "columns"], "columns"), (["--gateway", "127.0.0.1:1", "--queue", "3"], "--gateway excludes --queue"),
                                  (["--models", ".", "--replica-timeout", "3s"], "--replica-timeout requires --gateway"),
@@ -156,7 +155,7 @@ class Answers(GatewayCase):
 
 
 class Rows(GatewayCase):
-    """Requests with rows of any length; replicas refuse some rows: files that are no JPEG."""
+    """Tests rows of any length. Replicas refuse some rows: files that are not JPEG."""
 
     JPEG = base64.b64decode("/9j/4AAQSkZJRgABAQAAAQABAAD/2wBDABsSFBcUERsXFhceHBsgKEIrKCUlKFE6PTBCYFVlZF9VXVtqeJmBanGQc1tdhbWGkJ6jq62rZ4C8ybqmx5moq6T/wAALCAAQ"
                             "ABABAREA/8QAFQABAQAAAAAAAAAAAAAAAAAABAX/xAAmEAAAAgYLAAAAAAAAAAAAAAAAEQIEEiJDYgMFBhMUMkFScaHh/9oACAEBAAA/AGUCxmd7BbMqrOJf26ciIivMQzOYJSrK+gkU3g//2Q==")
@@ -194,7 +193,7 @@ class Rows(GatewayCase):
 
 class Faults(GatewayCase):
     def during(self, port, data, fault):
-        """Returns the reply to a request during which `fault` is called."""
+        """Sends a request, calls a function in the middle, and returns the reply."""
         def pieces():
             cut = len(data) // 2
             yield data[:cut]
@@ -213,9 +212,9 @@ class Faults(GatewayCase):
         self.assertEqual(self.during(port, data, lambda: stopped.send_signal(signal.SIGSTOP)), expected)
         status, _, body = self.during(port, data, lambda: (last.kill(), last.wait()))
         self.assertEqual(status, 503, body[:300])
-        self.assertRegex(json.loads(body)["error"], r"replicas: none has answered rows \d+ to \d+ \(127.0.0.1:")
+        self.assertRegex(json.loads(body)["error"], r"replicas: no replica has answered rows \d+ to \d+ \(127.0.0.1:")
         stopped.send_signal(signal.SIGCONT)
-        self.assertEqual(self.infer(port, data), expected)  # the request is repeated if no other replica is left
+        self.assertEqual(self.infer(port, data), expected)  # a replica that is down gets requests again if all replicas are down
         gateway.send_signal(signal.SIGTERM)
         self.assertEqual(gateway.wait(HANG), 0)
         self.assertEqual(gateway.stdout.read(), "drained\n")
@@ -235,9 +234,9 @@ class Faults(GatewayCase):
     def test_idle_connections_make_room(self):
         _, port = self.start_gateway(self.start_replicas(1))
         idle = [socket.create_connection(("127.0.0.1", port), timeout=HANG) for _ in range(64)]
-        for idle_one in idle:
-            self.addCleanup(idle_one.close)
-            idle_one.sendall(b"GET /v2 HTTP/1.1\r\n")   # the rest of the request is missing
+        for one in idle:
+            self.addCleanup(one.close)
+            one.sendall(b"GET /v2 HTTP/1.1\r\n")   # an incomplete request
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=20)
         self.addCleanup(connection.close)
         connection.request("GET", "/v2/health/live")

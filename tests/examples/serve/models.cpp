@@ -17,9 +17,9 @@
 
 namespace {
 
-/// Saves a network with drawn parameters as a version of "net".
-void save_network(const temporary_folder& folder, const images::model_description& what) {
-  const auto net = images::make_model(what);
+/// Saves a network with random parameters as a version of "net".
+void save_network(const temporary_folder& folder, const images::model_description& description) {
+  const auto net = images::make_model(description);
   std::vector<float> parameters(net->parameter_count());
   std::size_t at = 0;
   for (std::size_t k = 0; k < net->shapes().size(); ++k) {
@@ -29,7 +29,7 @@ void save_network(const temporary_folder& folder, const images::model_descriptio
   }
   net->initialise(3);
   std::filesystem::create_directories(folder / "net/1");
-  images::save_model(folder / "net/1/model.muster", what, *net);
+  images::save_model(folder / "net/1/model.muster", description, *net);
 }
 
 /// A server of the models in a folder.
@@ -39,7 +39,7 @@ class running_server {
       : models_(
             folder / "", [](const std::string& path) { return served::load(path, 32); }, {.max_batch = 32},
             muster::seconds(1e6)) {
-    models_.look();
+    models_.scan();
     server_.emplace(models_,
                     muster::serve::server_options{
                         .listen = "127.0.0.1:0", .drain_delay = muster::seconds(0.01), .drain_on_sigterm = false});
@@ -84,11 +84,11 @@ TEST_CASE("served probabilities are bitwise those of the same batch offline") {
           R"({"parameters":{"binary_data_output":true},"inputs":[{"name":"image","datatype":"UINT8","shape":[)" +
           std::to_string(rows) + R"(,3,32,32],"parameters":{"binary_data_size":)" + std::to_string(pixels.size()) +
           "}}]}";
-      const auto made =
+      const auto reply =
           running.ask(served::post("/v2/models/net/infer", json + pixels,
                                    "Inference-Header-Content-Length: " + std::to_string(json.size()) + "\r\n"));
-      REQUIRE(made.status == 200);
-      const auto online = made.body.substr(made.body.size() - rows * 40);
+      REQUIRE(reply.status == 200);
+      const auto online = reply.body.substr(reply.body.size() - rows * 40);
       CHECK(std::memcmp(online.data(), offline.data(), online.size()) == 0);
     }
   }
@@ -110,13 +110,13 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
   const auto cut = running.ask(served::post(path, before + jpeg.substr(0, 100) + behind));
   CHECK(cut.status == 400);
   CHECK_THAT(cut.body, contains("instances[0]: is not a complete JPEG (it has no end marker)"));
-  // 16 x 16 pixels become 50,000 x 50,000: the height and the width lie behind 0xFFC0, in its frame.
+  // 16 x 16 pixels become 50,000 x 50,000: the height and the width follow 0xFFC0, in the frame header.
   std::string huge = jpeg;
   huge.replace(huge.find("wAALCAAQABAB"), 12, "wAALCMNQw1AB");
   const auto refused = running.ask(served::post(path, before + huge + behind));
   CHECK(refused.status == 400);
   CHECK_THAT(refused.body, contains("instances[0]: is too expensive to decode (it has "));
-  // A progressive file of 169 bytes: each of its scans would go over 8,192 x 8,192 pixels.
+  // A progressive file of 169 bytes: each scan would cover 8,192 x 8,192 pixels.
   using namespace std::literals;
   std::string scans = "\xff\xd8\xff\xc2\0\x0b\x08\x20\0\x20\0\1\1\x11\0"s;
   for (int k = 0; k < 14; ++k) scans += "\xff\xda\0\x08\1\1\0\0\0\0\0"s;

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests muster-pool as its users run it: real HAProxy, real replicas, and faults under load.
+"""Tests muster-pool as users run it, with a real HAProxy and real replicas, and with faults under load.
 
-CTest runs one class at a time, as for program.py. With MUSTER_TEST_REQUESTS the faults continue until so many requests are answered."""
+CTest runs one class at a time, like program.py. The faults continue until MUSTER_TEST_REQUESTS requests are answered."""
 import collections
 import contextlib
 import csv
@@ -25,7 +25,7 @@ LEAST = int(os.environ.get("MUSTER_TEST_REQUESTS", "0"))
 
 
 class Transcript(program.Transcript):
-    """The section of the page on replicas."""
+    """Tests the commands in the page's section on replicas."""
 
     before = f"""
 export PATH=$PWD/bin:$PATH PYTHONPATH={PLATFORM} PYTHONDONTWRITEBYTECODE=1
@@ -42,7 +42,7 @@ chmod +x bin/muster-pool
         (self.folder / "services.yaml").write_text(re.search(r"^```yaml\n(.*?)^```", self.part(), re.S | re.M).group(1))
 
     def end(self):
-        """Ends the pool, even if the shell was killed because of a timeout."""
+        """Also cleans up after a shell that was killed at the time limit."""
         lock = self.folder / "services.pool" / "lock"
         if lock.is_file() and (pool := re.match(r"process (\d+) on", lock.read_text())):
             with contextlib.suppress(ProcessLookupError):
@@ -54,16 +54,16 @@ chmod +x bin/muster-pool
 
 
 class Overload(PoolCase):
-    """More requests than replicas can serve: as many are answered as before, the others are refused at once."""
+    """Tests overload. The rate of answered requests stays as high as before, and the other requests are refused immediately."""
 
     def resident(self):
-        """Returns KiB of HAProxy and of the replicas together."""
+        """Returns the memory of HAProxy and all replicas, in KiB."""
         pids = [*self.replicas(), *(pid for pid, _ in self.state()["haproxy"])]
         return sum(int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path(f"/proc/{pid}/status").read_text()).group(1)) for pid in pids)
 
     def answered(self, clients, seconds):
         with Load(self.port, clients) as load:
-            time.sleep(1)  # until all queues have their full length
+            time.sleep(1)  # until all queues have reached their final length
             before, begin = load.counts.copy(), time.monotonic()
             time.sleep(seconds)
             counts, spent = load.counts - before, time.monotonic() - begin
@@ -74,9 +74,9 @@ class Overload(PoolCase):
         seconds = float(os.environ.get("MUSTER_TEST_OVERLOAD_SECONDS", "3"))
         self.start(service("line", slow(0.05, {"minReplicas": 2, "maxReplicas": 2, "containerConcurrency": 2}), **{"pool.muster__queue": "8"}))
         self.until(lambda: len(self.replicas()) == 2)
-        peak, spent = self.answered(8, seconds)  # and none too many
+        peak, spent = self.answered(8, seconds)  # a load below the limit
         at_peak, memory = peak[200] / spent, self.resident()
-        for _ in range(3):  # other load on the machine may take the cores in these seconds
+        for _ in range(3):  # other work on the machine may use the processors in these seconds
             counts, spent = self.answered(60, seconds)
             good, offered = counts[200] / spent, sum(counts.values()) / spent
             if good > at_peak / 2:
@@ -90,14 +90,14 @@ class Overload(PoolCase):
 
 
 class Faults(PoolCase):
-    """Requests shorter than --retry-up-to, whose prediction may run twice."""
+    """Tests requests that are smaller than --retry-up-to, which may be predicted twice."""
 
     def setUp(self):
         super().setUp()
         self.add_model()
 
     def up(self):
-        """Returns the number of servers that HAProxy sends requests to."""
+        """Returns the servers to which HAProxy sends requests."""
         with socket.socket(socket.AF_UNIX) as to:
             to.connect(str(self.folder / "services.pool" / "haproxy.sock"))
             to.sendall(b"show stat\n")
@@ -158,7 +158,7 @@ class Faults(PoolCase):
             lost = len(load.failed)
             print(f"HAProxy killed: {lost} of {sum(load.counts.values())} requests failed ({collections.Counter(load.failed)}), answers again after "
                   f"{back:.2f} s at the latest")
-            self.assertLessEqual(lost, clients)   # requests in progress, and connections that clients have kept
+            self.assertLessEqual(lost, clients)   # its pending requests, and the idle connections of clients
             before = set(self.replicas())
             for _ in range(2):
                 self.pool.kill()
@@ -181,8 +181,7 @@ class Callers(PoolCase):
     PATH = "/v1/models/slow:predict"
 
     def together(self, count, refused=0, **headers):
-        """Returns the replies of so many requests that are sent at the same time; no request is answered before
-        `refused` requests are refused."""
+        """Sends requests at the same time and returns the replies. No request is answered before `refused` requests are refused."""
         answers, hold = [], self.folder / "hold"
         if refused:
             hold.touch()
@@ -205,18 +204,17 @@ class Callers(PoolCase):
         limits = {"pool.muster__keys": "keys", "pool.muster__queue": "4"}
         self.start(service("slow", slow(0.4), **limits), more=["--state", "my #1"])
         self.until(lambda: len(self.replicas("slow")) == 1)
-        self.assertEqual(self.most(self.together(4)), 2)   # two run, and then the other two
+        self.assertEqual(self.most(self.together(4)), 2)   # two requests run, then the other two
         self.assertEqual(self.most(self.together(6, Authorization="Bearer k-1")), 3)
         self.assertEqual(self.post(self.PATH, Authorization="Bearer k-3")[0], 401)
-        answers = self.together(9, refused=3)              # two run and four wait
+        answers = self.together(9, refused=3)              # two requests run and four wait
         refused = [(status, headers) for status, headers, _ in answers if status != 200]
         self.assertEqual([status for status, _ in refused], [429] * 3)
         self.assertEqual(refused[0][1]["Retry-After"], "1")
         self.drain()
 
     def test_the_first_service_that_a_request_matches_limits_it(self):
-        """Checks a host and a path that match two services: the second service's limits do not count, and its keys are
-        not accepted."""
+        """Tests a host and a path that match two services. The second service's limits and keys have no effect."""
         (self.folder / "first.keys").write_text("ann k-1\n")
         (self.folder / "second.keys").write_text("bob k-2\n")
         keys, anonymous = "pool.muster__keys", "pool.muster__anonymous-concurrency"
@@ -242,7 +240,7 @@ class Callers(PoolCase):
 
 class Canary(PoolCase):
     def share(self, percent, **variables):
-        """Starts the old revision, and assigns the new revision its share."""
+        """Starts the old revision, and assigns the new revision a share of the requests."""
         self.start(service("slow", slow(0.01, {"maxReplicas": 1}, REVISION="old")))
         self.until(lambda: len(self.replicas("slow")) == 1)
         self.describe(service("slow", slow(more={"maxReplicas": 1, "canaryTrafficPercent": percent}, REVISION="new", **variables)))
@@ -254,8 +252,7 @@ class Canary(PoolCase):
         self.share(20, DELAY="0.01")
         with Load(self.port, 2, "/v1/models/slow:predict", "{}") as load:
             def as_told():
-                """Returns true if the last two hundred requests were divided as configured: a replica may be removed
-                for a moment before."""
+                """Counts replies among two hundred consecutive requests. A replica may be unavailable for a moment before."""
                 new = [json.loads(body).get("revision") == "new" for body in load.bodies[-200:]]
                 return len(new) == 200 and all(17 <= sum(hundred) <= 23 for hundred in (new[:100], new[100:]))
             self.until(as_told)
@@ -369,7 +366,7 @@ class Files(PoolCase):
         self.pool.send_signal(signal.SIGHUP)
         self.says("the files are left as they were: a cannot change between http1 and h2c")
         self.assertEqual(self.post("/v1/models/a:predict")[0], 200)
-        self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # replaces a
+        self.describe(service("b", slow(more={"minReplicas": 1, "maxReplicas": 1})))   # replaces service a
         self.pool.send_signal(signal.SIGHUP)
         self.until(lambda: len(self.replicas("b")) == 1 and "a" not in self.state()["services"] and len(self.state()["haproxy"]) == 1)
         self.assertEqual(self.post("/v1/models/b:predict")[0], 200)

@@ -1,4 +1,4 @@
-"""Common parts of the tests of muster-pool: services, a load, and the pool as a program."""
+"""The common part of the tests of muster-pool: services, load generators, and the pool as a program."""
 import collections
 import http.client
 import importlib.util
@@ -17,7 +17,7 @@ from program import HANG, PROGRAMS, Case, free_port
 PLATFORM = pathlib.Path(__file__).resolve().parents[3] / "python"
 ENVIRONMENT = {**os.environ, "PATH": f"{PROGRAMS}:{os.environ['PATH']}", "PYTHONPATH": str(PLATFORM), "PYTHONDONTWRITEBYTECODE": "1"}
 
-# A replica that starts slowly and replies slowly, and reports its largest number of concurrent requests.
+# A replica that is slow to start and slow to reply. It reports its largest number of concurrent requests.
 SLOW = """
 import http.server, json, os, threading, time
 lock, at_once, most = threading.Lock(), 0, 0
@@ -48,7 +48,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT"])), Handler)
 
 
 def service(name, predictor, **annotations):
-    """Returns the document of a service; `predictor` is a mapping."""
+    """Returns the document of a service. `predictor` is a mapping."""
     return {"apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
             "metadata": {"name": name, "annotations": {key.replace("__", "/"): value for key, value in annotations.items()}},
             "spec": {"predictor": predictor}}
@@ -68,7 +68,7 @@ WINDOW = {"autoscaling.knative.dev__window": "6s"}
 
 
 class Load:
-    """Clients that repeat the same request over persistent connections, and count the results."""
+    """Clients that repeat a request over persistent connections, and count the results."""
 
     def __init__(self, port, clients, path="/v1/models/line:predict", body=None):
         self.port, self.path, self.body = port, path, body or json.dumps({"instances": [[0.01] * 2000]})
@@ -122,7 +122,7 @@ def state_of(folder):
 
 
 def end_all(folder):
-    """Ends the processes that have outlived a pool, as recorded in its state."""
+    """Returns the processes that have outlived a pool, according to the pool's files."""
     state = state_of(folder)
     for pid, _ in [*state["haproxy"], *(each[3] for service_state in state["services"].values() for each in service_state["replicas"])]:
         try:
@@ -152,7 +152,7 @@ class PoolCase(Case):
         return state_of(self.folder / "services.pool")
 
     def replicas(self, name="line", numbered=False):
-        """Returns the serving processes, with the numbers of their servers."""
+        """Returns the serving processes, with each server's number."""
         found = [(each[0], each[3][0]) for each in self.state()["services"].get(name, {"replicas": []})["replicas"] if each[4] == "serving"]
         return found if numbered else [pid for _, pid in found]
 

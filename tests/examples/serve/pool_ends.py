@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests the end and the restart of muster-pool: requests in progress, and sockets that other processes hold.
+"""Tests how muster-pool ends and restarts, with pending requests and with sockets that other processes hold.
 
-CTest runs one class at a time, as for program.py."""
+CTest runs one class at a time, like program.py."""
 import pathlib
 import socket
 import sys
@@ -13,7 +13,7 @@ from pool_case import PLATFORM, PoolCase, service, slow
 
 
 class Drains(PoolCase):
-    """SIGTERM while requests are in progress, held, or queued: all are answered."""
+    """Tests SIGTERM while requests are predicted, held or queued. All requests are answered."""
 
     def answered(self, count, replicas, of, proxy="slow"):
         self.start(of)
@@ -58,16 +58,14 @@ class Sockets(unittest.TestCase):
             return count
 
     def test_the_newest_has_all_connections(self):
-        """Checks any number of earlier live processes: one out of three may still listen, and several may share a
-        socket."""
+        """Tests any number of live earlier processes. A single process may still listen, and several may share a socket."""
         six = pathlib.Path("/proc/net/if_inet6")
         for host in ["127.0.0.1"] + (["[::1]"] if six.exists() and six.read_text() else []):
             for lives in (1, 3):
                 with self.subTest(host=host, lives=lives), tempfile.TemporaryDirectory() as folder:
                     first = self.begin(folder, host, 0, [])
                     at = first.getsockname()[:2]
-                    # two that are killed at once
-                    for newest in (self.begin(folder, host, at[1], [None] * lives) for _ in range(2)):
+                    for newest in (self.begin(folder, host, at[1], [None] * lives) for _ in range(2)):   # two pools that are killed at the same time
                         for _ in range(50):
                             socket.create_connection(at).close()
                         self.assertEqual((self.accepted(newest), self.accepted(first)), (50, 0))

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests how muster-pool scales: only the rule, and with real replicas.
+"""Tests how muster-pool scales: the rule alone, and with real replicas.
 
-CTest runs one class at a time, as for program.py. MUSTER_TEST_PLOTS names a folder for pictures of the measurements."""
+CTest runs one class at a time, like program.py. MUSTER_TEST_PLOTS names a folder for plots of the measurements of Scaling."""
 import contextlib
 import json
 import math
@@ -19,7 +19,7 @@ PLOTS = os.environ.get("MUSTER_TEST_PLOTS", "")
 
 
 class Rule(unittest.TestCase):
-    """Knative's numbers, without processes: a target of 10, used to 70 %; windows of 60 s and 6 s."""
+    """Tests the rule with Knative's numbers, without processes: a target of 10 with 70 % utilisation, and windows of 60 s and 6 s."""
 
     def setUp(self):
         skip_without_what_it_needs(self)
@@ -34,8 +34,7 @@ class Rule(unittest.TestCase):
             return Scaler(read([file.name], 20).services["a"])
 
     def run_for(self, scaler, begin, seconds, busy, ready):
-        """Returns the wanted numbers, a number for each decision; as many replicas are ready as the decision before
-        wanted."""
+        """Returns the desired numbers of replicas, one for each decision. The number of ready replicas is the previous desired number."""
         wanted = []
         for tick in range(seconds * 5):
             now = begin + tick / 5
@@ -54,16 +53,16 @@ class Rule(unittest.TestCase):
         self.assertEqual(set(self.run_for(scaler, 0, 60, 7, 1)), {1})
         burst = self.run_for(scaler, 60, 10, 35, 1)
         self.assertLessEqual(burst[3], 5)
-        self.assertEqual(burst[-1], 5)                       # the stable average asks for two
+        self.assertEqual(burst[-1], 5)                       # the stable average requires two
         after = self.run_for(scaler, 70, 150, 0, 5)
-        self.assertEqual(set(after[:25]), {5})               # no replica is stopped in a panic
-        self.assertEqual([count for count, before in zip(after[1:], after) if count != before], [2, 1, 0])   # halves
+        self.assertEqual(set(after[:25]), {5})               # no replica is stopped in panic mode
+        self.assertEqual([count for count, before in zip(after[1:], after) if count != before], [2, 1, 0])   # the number is halved
 
 
 class Scaling(PoolCase):
     @contextlib.contextmanager
     def watched(self, name):
-        """Records the replicas and the load five times a second, and draws both into a folder if one is named."""
+        """Records the replicas and the load five times a second. Draws both if MUSTER_TEST_PLOTS names a folder."""
         seen, ends, begin, self.load = [], threading.Event(), time.monotonic(), None
 
         def look():
@@ -109,7 +108,7 @@ class Scaling(PoolCase):
     def test_none_to_five_to_none(self):
         self.start(service("slow", slow(0.2, {"minReplicas": 0, "maxReplicas": 5, "scaleTarget": 1}), **WINDOW))
         self.assertEqual(self.replicas("slow"), [])
-        large = "x" * 3_000_000   # longer than a retried request: it is held all the same
+        large = "x" * 3_000_000   # larger than the limit for retries, but held nevertheless
         status, _, answer = self.post("/v1/models/slow:predict", large)
         self.assertEqual((status, answer["got"]), (200, len(large)))
         self.until(lambda: not self.replicas("slow"))
@@ -129,15 +128,14 @@ class Scaling(PoolCase):
         self.start(*both, more=["--cores", "2"])
         with Load(self.port, 6, "/v1/models/one:predict", "{}") as load:
             self.until(lambda: len(self.replicas("one")) == 2)
-            # it has requests and no core: the other service releases a core
-            self.assertEqual(self.post("/any", Host="two.example.com")[0], 200)
+            self.assertEqual(self.post("/any", Host="two.example.com")[0], 200)   # the service has requests and no core, so the other service releases a core
             self.assertLessEqual(len(self.replicas("one")), 1)
         self.assertEqual(load.failed, [])
         self.assertEqual(self.post("/v1/models/three:predict")[0], 404)
         self.drain()
 
     def of_a_lower_priority(self, most):
-        """Checks that a service with one core and a lower priority keeps the core."""
+        """Tests that a service with one core keeps it."""
         self.start(*(service(name, slow(0.1, {"minReplicas": 0, "maxReplicas": most, "scaleTarget": 1, "timeout": 20}), **WINDOW, **{"pool.muster__priority": priority})
                      for name, priority in (("one", "1"), ("two", "0"))), more=["--cores", "2"])
         with Load(self.port, 6, "/v1/models/one:predict", "{}") as load:

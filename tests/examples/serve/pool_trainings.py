@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Tests services and elastic trainings that share cores: muster-pool beside jobs of muster-launch, which is in MUSTER_TEST_LAUNCHER.
+"""Tests services and elastic trainings that share cores: muster-pool together with jobs of muster-launch (MUSTER_TEST_LAUNCHER).
 
-CTest runs one class at a time, as for program.py. MUSTER_TEST_SEED repeats a division."""
+CTest runs one class at a time, like program.py. MUSTER_TEST_SEED repeats a random division."""
 import json
 import math
 import os
@@ -17,7 +17,7 @@ from pool_case import ENVIRONMENT, PLATFORM, WINDOW, Load, PoolCase, model, serv
 from program import HANG, PROGRAMS
 
 SEED = int(os.environ.get("MUSTER_TEST_SEED", "20261127"))
-TRAINED = 40    # seconds with one rank: longer than a burst and its window
+TRAINED = 40    # duration with one rank in seconds, longer than a burst and its window
 
 
 def training(name, cpu=1, priority=0, account="default"):
@@ -30,7 +30,7 @@ def quota(account, cpu):
 
 
 class Division(unittest.TestCase):
-    """Properties of divide(), for randomly drawn cores, limits, replicas and trainings."""
+    """Tests properties of divide() with random cores, limits, replicas and trainings."""
 
     def setUp(self):
         skip_without_what_it_needs(self)
@@ -57,7 +57,7 @@ class Division(unittest.TestCase):
                             sum(sizes[each.name] * each.cores for each in members if account in (None, each.account)))
 
                 def could(each, more):
-                    """Returns true if a training could have so many more cores."""
+                    """Returns true if a training could have so many additional cores."""
                     return sizes[each.name] < each.most and used() + more <= cores and used(each.account) + more <= limits.get(each.account, math.inf)
 
                 grown = [each for each in members if sizes[each.name] > each.least]
@@ -74,8 +74,7 @@ class Division(unittest.TestCase):
                             self.assertLessEqual(each.priority, other.priority)
                             if each.priority == other.priority:
                                 self.assertLessEqual(had[other.name] - had[each.name], each.cores)
-                # a service of equal or higher priority has the cores that it lacked, or has reached its limit
-                if grown and all(each.cores >= 1 for each in members):
+                if grown and all(each.cores >= 1 for each in members):   # each service of the same or a higher priority has all cores that it requires, or is at its limit
                     for priority, account, amount in lacking:
                         if all(priority >= each.priority for each in grown) and account not in limits:
                             self.assertLessEqual(used() + amount, cores)
@@ -103,11 +102,11 @@ class Trainings(PoolCase):
         return job
 
     def idle(self, name, ranks, most):
-        """Starts a job of idle ranks; a rank that is asked to leave does so at once."""
+        """A job of idle ranks. A rank leaves immediately on request."""
         return self.launch(name, ranks, most, "sleep", "600")
 
     def status(self, name):
-        """Returns (ranks, size); None without a job."""
+        """Returns (ranks, size), or None if the job does not exist."""
         try:
             with socket.socket(socket.AF_UNIX) as to:
                 to.settimeout(HANG)
@@ -124,7 +123,7 @@ class Trainings(PoolCase):
     def test_a_burst_takes_a_core_of_a_training_and_gives_it_back(self):
         words = ["--data", "cifar-like:600", "--batch", "50", "--virtual-shards", "4"]
         took = []
-        for _ in range(3):  # other load on the machine only makes it longer
+        for _ in range(3):  # other work on the machine only makes the time longer
             begin = time.monotonic()
             subprocess.run([PROGRAMS / "cnn", *words, "--epochs", "4"], check=True, stdout=subprocess.DEVNULL, timeout=HANG)
             took.append(time.monotonic() - begin)
@@ -156,21 +155,21 @@ class Trainings(PoolCase):
         self.assertEqual(calm.returncode, 0, calm.stdout)
         reports = [json.loads((self.folder / f"{which}.json").read_text()) for which in ("pool", "calm")]
         for one, other in zip(*(report["epochs"] for report in reports), strict=True):
-            self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-9)   # ranks sum their validation losses
-        # A sample that was lost or duplicated would change the model.
+            self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-9)   # the ranks sum their validation results
+        # A lost or repeated sample would change the loss.
         self.assertTrue((self.folder / "pool.model").read_bytes() == (self.folder / "calm.model").read_bytes(), "the model has other bits")
         self.drain()
 
     def test_priorities_and_limits(self):
-        """Checks how many idle ranks each training has."""
+        """Tests the numbers of ranks of jobs with idle ranks."""
         service_of = service("slow", slow(0.5, {"minReplicas": 1, "maxReplicas": 4, "scaleTarget": 1}), **{"pool.muster__priority": "1"}, **WINDOW)
         service_of["metadata"]["namespace"] = "web"
         self.idle("low", 4, 8)
         self.start(service_of, training("low", account="b"), training("high", priority=2, account="a"), training("same", account="b"), quota("a", 3), quota("web", 2),
                    more=["--cores", "7"])
-        self.come_to(low=6)                          # 7 cores, a replica uses one
+        self.come_to(low=6)                          # 7 cores; a replica has one core
         high = self.idle("high", 1, 8)
-        self.come_to(low=3, high=3)                  # its account's limit
+        self.come_to(low=3, high=3)                  # the account's limit
         self.idle("same", 1, 1)
         self.come_to(low=2, high=3, same=1)
         with Load(self.port, 6, "/v1/models/slow:predict", "{}") as load:
@@ -178,20 +177,19 @@ class Trainings(PoolCase):
             self.come_to(low=1, high=3, same=1)
             at = load.counts[200]
             self.until(lambda: load.counts[200] > at + 20)
-            self.assertEqual(len(self.replicas("slow")), 2)   # four are wanted, but its account may only have two
-            high.kill()                              # its ranks end with it
+            self.assertEqual(len(self.replicas("slow")), 2)   # four are desired, but the account's limit is two
+            high.kill()                              # the ranks end with the launcher
             self.come_to(low=4, same=1)
         self.assertEqual(load.failed, [])
         self.come_to(low=5, same=1)
-        self.describe(service_of)                    # which no longer contains the training
+        self.describe(service_of)                    # the pool has lost its record of this service
         self.pool.send_signal(1)
         self.says("read again")
         self.drain()
         self.assertEqual(self.status("low"), (5, 5))
 
     def test_a_new_revision_keeps_to_limits_and_cores(self):
-        """Checks that a new revision starts beside the old one if it fits within the limits; so does each further
-        replica, even if all cores are used."""
+        """Tests a new revision. It starts next to the old revision if it fits into the same cores, as does each further replica, even if all cores are in use."""
         def file_of(revision, cpu=1, least=0, limit=2):
             given = slow(0.01, {"minReplicas": least, "maxReplicas": max(least, 1)}, REVISION=revision)
             given["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
@@ -212,7 +210,7 @@ class Trainings(PoolCase):
         self.start(*file_of("a", limit=1), more=["--cores", "2"])
         with Load(self.port, 1, "/v1/models/slow:predict", "{}") as load:
             self.until(lambda: revisions() == ["a"])
-            for cpu, limit in ((2, 1), (4, 8)):   # too many for its account, and for the pool
+            for cpu, limit in ((2, 1), (4, 8)):   # more than the account's limit, and more than the pool has
                 read_again("b", cpu=cpu, limit=limit)
                 self.says(f"need {cpu} cores at least")
                 at = load.counts[200]
@@ -235,7 +233,7 @@ class Trainings(PoolCase):
         self.assertEqual(self.status("night"), (1, 1))
 
     def test_what_does_not_answer(self):
-        """Checks that a stopped job keeps its cores, and that the socket of another program is no training."""
+        """Tests that a stopped training keeps its cores, and that the socket of another program is not a training."""
         with socket.socket(socket.AF_UNIX) as deaf:
             deaf.bind(str(self.folder / "other.sock"))
             deaf.listen(1)

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The program serve, run like a user would, and the commands of docs/serving.md.
+"""Tests the program serve as users run it, and the commands in docs/serving.md.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
@@ -37,7 +37,7 @@ class Case(unittest.TestCase):
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG, **options)
 
     def start(self, *arguments, **options):
-        """Starts a server and returns it and its port, once it is ready."""
+        """Starts the server. Returns the process and its port once the server is ready."""
         server = subprocess.Popen([*options.pop("before", []), PROGRAMS / "serve", *arguments], cwd=self.folder, stdout=subprocess.PIPE, text=True, **options)
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
@@ -65,7 +65,7 @@ class Case(unittest.TestCase):
 
 
 class Transcript(Case):
-    """Each command of the page prints the output in the page; "..." matches anything."""
+    """Tests that each command of the page prints the output on the page. "..." matches any text."""
 
     before = ""
 
@@ -97,7 +97,7 @@ class Transcript(Case):
 
 
 class Combined(Case):
-    """Versions of several models."""
+    """Tests versions with several models."""
 
     def setUp(self):
         super().setUp()
@@ -133,8 +133,8 @@ class Combined(Case):
         made = self.run_shell("mkdir -p combined/mixed/1 && cp models/line1/1/model.muster combined/mixed/1/a.muster && "
                               "cnn --data cifar-like:50 --epochs 1 --batch 50 --save combined/mixed/1/b.muster")
         self.assertEqual(made.returncode, 0, made.stdout)
-        for words, model, why in (([], "all", "has 3 models (one is served, or all as one); use --combine mean or union"),
-                                  (["--combine", "mean"], "mixed", "cannot be served as one (they take different inputs)")):
+        for words, model, why in (([], "all", "has 3 models (a version serves one model, or a combination); use --combine mean or union"),
+                                  (["--combine", "mean"], "mixed", "cannot be combined (they have different inputs)")):
             with (self.folder / "errors").open("w") as errors:
                 _, port = self.start("--models", "combined", *words, "--listen", "127.0.0.1:0", stderr=errors)
             self.assertNotEqual(self.ask(port, "GET", f"/v2/models/{model}/ready")[0], 200)
@@ -155,7 +155,7 @@ class Program(Case):
                     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
                     connection.connect()
                 except ConnectionRefusedError:
-                    return  # it has drained
+                    return  # the server has drained
                 while not ends.is_set():
                     try:
                         connection.request("POST", "/v1/models/line:predict", body)
@@ -194,7 +194,7 @@ class Program(Case):
             self.assertEqual(port, listening.getsockname()[1])
             first.send_signal(signal.SIGTERM)
             self.assertEqual(first.wait(HANG), 0)
-            waits = socket.create_connection(("127.0.0.1", port))  # before there is another server
+            waits = socket.create_connection(("127.0.0.1", port))  # a connection that is older than the next one
             waits.sendall(b"GET /v2/health/live HTTP/1.1\r\nConnection: close\r\n\r\n")
             self.start("--models", "models", before=passed, pass_fds=[listening.fileno()])
             self.assertIn(b'{"live":true}', waits.makefile("rb").read())
@@ -214,7 +214,7 @@ class Program(Case):
                 self.assertEqual(answer.status, status)
             connection.close()
         requests = [json.loads(line) for line in (self.folder / "spans").read_text().splitlines()]
-        self.assertEqual(len(requests), 4)  # a request without a trace, or with an unrecorded trace, has no spans
+        self.assertEqual(len(requests), 4)  # requests without a recorded trace have no spans
         for number, (whole, *parts) in enumerate(requests):
             self.assertEqual([each["name"] for each in parts], [] if number % 2 else ["receive", "queue", "predict"])
             self.assertEqual((whole["kind"], whole["parentId"]), ("SERVER", span))

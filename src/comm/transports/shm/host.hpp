@@ -39,7 +39,7 @@ class shm_host {
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// Copies `bytes` bytes to memory that this rank repeatedly writes and peers read. The bytes are part of a copy of
   /// `total` bytes. If the cores share no cache, a store to a line that another core has read takes 26 ns, however many
-  /// stores are pending. A store that bypasses the caches takes 2.4 ns (docs/lab-notes.md).
+  /// stores are pending. A store that bypasses the caches takes 2.4 ns (bench/results/lab-notes.csv).
   void put(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total = 0) const noexcept {
     copy_out(destination, source, bytes, no_shared_cache_ && bytes >= least_past_caches ? ~std::size_t{0} : total);
   }
