@@ -34,7 +34,7 @@ class Keys(Case):
     def test_a_file_that_a_word_names(self):
         for number, command in enumerate((
                 "command: 'python3 -c pass {data}/x.csv'", "command: 'python3 -c pass --data={data}/x.csv'", "command: 'prog csv:{data}/x.csv?label=0&header=0'",
-                "command: 'prog npy:{data}/y.npy,{data}/x.csv'", "command: 'prog -I{data}/x.csv'", "command: ['sh', '-c', 'cat \"{data}/x.csv\" | wc']",
+                "command: 'prog npy:{data}/y.npy,{data}/x.csv'", "command: 'prog csv:{data}/%78.csv?label=0'", "command: 'prog -I{data}/x.csv'", "command: ['sh', '-c', 'cat \"{data}/x.csv\" | wc']",
                 "command: ['sh', '-c', 'wc < {data}/x.csv > {data}/made']", "command: 'prog --data {data}'", "command: 'prog {data}/*.csv'",
                 f"command: 'prog @{self.folder}/data/x.csv'", "command: prog\n    environment: {{DATA: '{data}/x.csv'}}",
                 "command: prog\n    environment: {{DATA_PATH: '{data}'}}")):
