@@ -156,7 +156,7 @@ class elastic_backend final : public session_backend {
     }
     if (!about_ranks) std::rethrow_exception(why);
     limit_repetitions(of, why);
-    ++change_.again;
+    change_.again = 1;  // the same step, however often it fails
     stop_present(of);
   }
 

@@ -183,6 +183,8 @@ ended.end(143)
 
 # A step's own error is no failure of a rank, whatever its type: the step is not run again.
 Run("-n", "2", options.program, *JOB, "--throws", "3").end(5, "the program's own store did not answer", done=0)
+# A group that fails two times in one step: one step is run again (the ranks compare), and not two.
+Run("-n", "2", options.program, *JOB, "--breaks", "3").end(0, "step 3 failed 2 times with the same ranks", "1 steps run again", done=2)
 # Ctrl-C goes to all processes of the terminal: muster-launch alone acts on it.
 interrupted = Run("-n", "2", options.program, *ENDLESS, prepare=os.setsid)
 interrupted.ranks(2)

@@ -4,7 +4,7 @@
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
 //                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--throws STEP]
-//                            [--until FILE]
+//                            [--breaks STEP] [--until FILE]
 //   --values   floats of the model, which are reduced in each step and copied to those that join
 //   --ballast  more of the state, which is copied alone
 //   --work     what each step takes beside that, asleep
@@ -12,6 +12,7 @@
 //   --checkpoint  goes on from what is saved there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes a second that files are written and read at
 //   --throws   from this step on its rank 0 throws a timeout_error that is of nothing of the job's
+//   --breaks   its rank 0 ends its group in this step, two times
 //   --until    the epoch in which this file is there is the last, if --epochs does not end before
 //   --steps    says when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 //              and "named TEXT" when the log names a rank or a connection as slow
@@ -74,6 +75,7 @@ struct words {
   std::size_t ballast = 0;  // bytes
   bool steps = false;
   std::uint64_t throws = ~std::uint64_t{0};
+  std::uint64_t breaks = ~std::uint64_t{0};
   std::string checkpoint;
   std::string until;
 };
@@ -93,6 +95,7 @@ words read_words(int argc, char** argv) {
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") read.steps = true;
     if (name == "--throws") read.throws = static_cast<std::uint64_t>(number());
+    if (name == "--breaks") read.breaks = static_cast<std::uint64_t>(number());
     if (name == "--checkpoint" && i + 1 < argc) read.checkpoint = argv[++i];
     if (name == "--until" && i + 1 < argc) read.until = argv[++i];
   }
@@ -179,6 +182,7 @@ void check_change(const muster::elastic::change& what, const muster::group& rank
       {"origin", std::cmp_equal(what.origin.size(), what.size) && what.origin[rank] == what.rank_before},
       {"size before", std::ranges::all_of(what.origin, [&](int before) { return before < what.size_before; })},
       {"step", at.steps + at.evaluations + at.runs == what.step},
+      {"steps again", what.again <= 1},
       {"copied", was_member || is_first || what.copied},
       {"reason", is_first || !what.why.empty()},
       {"times", !was_member || std::ranges::all_of(times, [](double part) { return part > 0; })},
@@ -219,11 +223,16 @@ void train(muster::context& context, const words& asked) {
     }
   };
   bool first = true;
+  int breaks_left = 2;
   const auto step = [&](muster::step& now) {
     if (std::exchange(first, false)) say("ready " + std::to_string(::getpid()));
     const auto batch = loader.next(now.shard());
     if (now.number() >= asked.throws && now.group().rank() == 0)
       throw muster::timeout_error("results", {}, "the program's own store did not answer");
+    if (now.number() == asked.breaks && breaks_left > 0 && now.group().rank() == 0) {
+      --breaks_left;
+      now.group().abort("the test breaks it");
+    }
     std::uint64_t mine = 0;
     for (const auto id : batch.samples) mine += mark_of(id, now.epoch());
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(asked.work));
