@@ -74,6 +74,12 @@ int servers_of(const job_options& options, const group& ranks) {
 constexpr const char* map_key = "ps/map";
 constexpr const char* options_key = "ps/options";
 constexpr const char* places_key = "ps/places";
+constexpr const char* name_key = "ps/name";
+
+// The first process of the job gives it one.
+std::string name_in(any_store& store, clock::time_point until) {
+  return store.compare_and_swap(name_key, 0, muster::detail::random_token().substr(0, 16), until).now.value;
+}
 
 // Before it does anything there: a process of another program or configuration changes nothing.
 void refuse_stranger(any_store& store, const std::string& own, clock::time_point until) {
@@ -127,7 +133,7 @@ struct job::implementation {
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
     const auto seat_of = [&](node_id at, transport& over) {
-      return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
+      return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first, nullptr, nullptr, name};
     };
     if (options.colocated) {
       for (auto& end : muster::detail::connect_endpoints(configuration, ranks, 2))
@@ -188,8 +194,17 @@ struct job::implementation {
     auto protocol = protocol_of(options, configuration);
     // The membership sees deaths, and processes that are stopped or cut off: silence may come of a slow host.
     protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
-    const detail::seat at{{self, 1}, options, protocol, layout,      ranks.transport(),
-                          store,     map_key, *first,   links.get(), &linked};
+    const detail::seat at{{self, 1},
+                          options,
+                          protocol,
+                          layout,
+                          ranks.transport(),
+                          store,
+                          map_key,
+                          *first,
+                          links.get(),
+                          &linked,
+                          name_in(*store, deadline_after(options.timeout))};
     if (serves)
       server = std::make_unique<detail::server_process>(at);
     else

@@ -1,4 +1,7 @@
 // Tables in files: saved by all workers together, or by the servers of an elastic job without any.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -13,9 +16,11 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/ps/job.hpp>
 
 #include "../core/checked_file.hpp"
+#include "../core/descriptor.hpp"
 #include "../core/text.hpp"
 #include "../core/wire.hpp"
 #include "runtime/worker_process.hpp"
@@ -95,6 +100,22 @@ void load_parts(job& of, const std::filesystem::path& path) {
   }
 }
 
+// The job whose tables a manifest is of; empty where there is none that says it.
+std::string job_of(const std::filesystem::path& folder) {
+  try {
+    return json::parse(text_of(folder / manifest_name)).at("job").get<std::string>();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// Two jobs do not commit at the same time. Without an effect where folders cannot be locked.
+muster::detail::descriptor lock_folder(const std::filesystem::path& folder) {
+  muster::detail::descriptor held(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (held) (void)::flock(held.get(), LOCK_EX);
+  return held;
+}
+
 json describe(const table_layout& layout) {
   json tables = json::array();
   for (const auto& one : layout.tables()) {
@@ -112,8 +133,11 @@ json ranges_of(const table_layout& layout) {
 }
 
 // The files that it named before go, but for those that it names again.
-void write_manifest(const std::filesystem::path& folder, const json& head) {
+void write_manifest(const std::filesystem::path& folder, json head, const detail::saved_folders& folders) {
   const auto manifest = folder / manifest_name;
+  const auto held = lock_folder(folder);
+  folders.require_own(folder);
+  if (!folders.job().empty()) head["job"] = folders.job();
   std::vector<std::string> former;
   if (std::filesystem::exists(manifest)) {
     try {
@@ -161,7 +185,36 @@ std::vector<std::uint8_t> encode(state_position where) {
   return bytes;
 }
 
+// What this worker wrote for a save that failed, unless a manifest names it all the same.
+void remove_unnamed(const std::filesystem::path& file) {
+  try {
+    const auto files = json::parse(text_of(file.parent_path() / manifest_name)).at("files");
+    if (std::ranges::count(files, json(file.filename().string())) > 0) return;
+  } catch (const std::exception&) {
+  }
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+}
+
 }  // namespace
+
+void detail::saved_folders::look(const std::filesystem::path& folder) {
+  const auto [seen, is_new] = first_.try_emplace(folder.lexically_normal().string());
+  if (is_new) seen->second = job_of(folder);
+}
+
+void detail::saved_folders::require_own(const std::filesystem::path& folder) const {
+  const std::string there = job_of(folder);
+  const auto seen = first_.find(folder.lexically_normal().string());
+  if (job_.empty() || there.empty() || there == job_ || seen == first_.end() || there == seen->second) return;
+  throw configuration_error("the tables in '" + folder.string() +
+                            "' are of another job (it has saved them since this one began, and they would mix); give "
+                            "each job a folder of its own");
+}
+
+std::uint64_t detail::saved_folders::number(std::uint64_t by) const {
+  return job_.empty() ? by : digest().add(job_).add(by).value();
+}
 
 void detail::add_part_head(muster::detail::wire_writer& to, std::uint32_t table, std::size_t bytes) {
   to.add(table, std::uint64_t{bytes});
@@ -186,8 +239,9 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     if (!file_.empty()) return;  // as what it wrote is not trained on, it is the same
     std::filesystem::create_directories(folder_);
     std::uint64_t number = 0;  // a name that no file of the save before has
-    while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
-    const auto file = folder_ / name_of(number, self);
+    const auto by = folders_.number(self);
+    while (std::filesystem::exists(folder_ / name_of(number, by))) ++number;
+    const auto file = folder_ / name_of(number, by);
     muster::detail::checked_file written(file.string(), [] {});
     written.write(mine.values.take());
     written.commit();
@@ -216,7 +270,7 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
         all["format"] = format_of_servers;
         all["tables"] = describe(layout);
         all["ranges"] = ranges_of(layout);
-        write_manifest(folder_, all);
+        write_manifest(folder_, all, folders_);
       });
     if (is_last || !problem_.empty()) all["outcome"] = problem_;
     auto tried = store_->compare_and_swap(key_, now.version, all.dump(), until);
@@ -238,22 +292,26 @@ std::optional<std::string> detail::save_by_servers::outcome(clock::time_point un
 void save_tables(job& of, group& workers, const std::string& into, const state_position& where) {
   const std::filesystem::path folder = into;
   auto& tables = of.tables();
+  auto& folders = detail::worker_process::folders_of(tables);
+  folders.look(folder);
   tables.flush();
   // All pushes count, and no worker makes others. No server is read that is out of the chain by which they count.
   std::uint64_t newest[] = {detail::worker_process::core_of(tables).newest_map()};
   allreduce(workers, std::span(newest), muster::max);
   detail::worker_process::hear_of_map(tables, newest[0]);
   const std::uint64_t clock = tables.clock_now();
-  std::uint64_t named[] = {clock, static_cast<std::uint64_t>(of.worker())};  // as no file of the save before is
+  // As no file of the save before is, and none of another job.
+  std::uint64_t named[] = {clock, folders.number(static_cast<std::uint64_t>(of.worker()))};
   if (workers.rank() == 0) {
     while (std::filesystem::exists(folder / name_of(named[0], named[1]))) ++named[0];
   }
   broadcast(workers, std::span(named), 0);
+  const auto own = folder / name_of(named[0], named[1], workers.rank());
   together(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    save_parts(of, workers, folder / name_of(named[0], named[1], workers.rank()));
+    save_parts(of, workers, own);
   });
-  together(workers, folder, [&] {
+  const auto publish = [&] {
     require_place(of);
     if (workers.rank() != 0) return;
     std::vector<std::string> files;
@@ -264,13 +322,20 @@ void save_tables(job& of, group& workers, const std::string& into, const state_p
                     {"position", encode(where)},
                     {"tables", describe(of.layout())},
                     {"files", files}};
-    write_manifest(folder, head);
-  });
+    write_manifest(folder, head, folders);
+  };
+  try {
+    together(workers, folder, publish);
+  } catch (...) {
+    remove_unnamed(own);
+    throw;
+  }
 }
 
 std::optional<saved_tables> load_tables(job& of, group& workers, const std::string& from) {
   const std::filesystem::path folder = from;
   std::optional<saved_tables> found;
+  detail::worker_process::folders_of(of.tables()).look(folder);
   together(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;

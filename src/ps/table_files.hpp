@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -35,12 +36,33 @@ struct server_part {
   std::vector<lease> left{};
 };
 
+/// Whose tables lie in folders. A job saves over those that were there when it looked first, and over its own; where
+/// another job has saved since, the files of both would mix.
+class saved_folders {
+ public:
+  /// `job` is a name that no other job has; without one nothing is checked.
+  explicit saved_folders(std::string job = {}) : job_(std::move(job)) {}
+
+  [[nodiscard]] const std::string& job() const noexcept { return job_; }
+  /// Sees what lies there, the first time.
+  void look(const std::filesystem::path& folder);
+  /// Throws configuration_error where another job has saved since then.
+  void require_own(const std::filesystem::path& folder) const;
+  /// For names of files: the same number in one job, and another one in others.
+  [[nodiscard]] std::uint64_t number(std::uint64_t by) const;
+
+ private:
+  std::string job_;
+  std::map<std::string, std::string> first_;  // by folder: the job whose tables were there
+};
+
 /// One save, at one server. An entry of the store gathers the names of the files; the server that completes it writes
 /// the manifest. Calls throw what the store throws, and may be made again then.
 class save_by_servers {
  public:
-  save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder)
-      : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)) {}
+  save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder,
+                  saved_folders folders = saved_folders())
+      : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)), folders_(std::move(folders)) {}
 
   /// Writes this server's part; a disk that is full is for `outcome` to tell, at every server.
   void add(const table_layout& layout, std::uint32_t self, server_part mine, clock::time_point until);
@@ -51,6 +73,7 @@ class save_by_servers {
   std::shared_ptr<any_store> store_;
   std::string key_;
   std::filesystem::path folder_, file_;
+  saved_folders folders_;
   std::string problem_;
 };
 

@@ -3,9 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include <muster/core/error.hpp>
@@ -167,6 +170,99 @@ TEST_CASE("a save removes no file that it names, also where the one before named
     require(files() == first, "it has the same name, and is there");
     require(ps::load_tables(job, workers, folder).has_value(), "and is read");
   });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("of two jobs that save into one folder the second is refused, and the first one's tables stay") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-two-jobs-" + std::to_string(::getpid()));
+  const auto save = [&](ps::job& job, muster::group& workers, float value) -> std::string {
+    if (workers.rank() == 0) job.tables().assign(0, std::vector<float>(some, value));
+    try {
+      ps::save_tables(job, workers, folder);
+    } catch (const muster::error& refused) {
+      return refused.what();
+    }
+    return {};
+  };
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  const auto is_all = [&](float value) {
+    bool is = false;
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+      require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
+      is = all_of(job.tables()) == std::vector<float>(some, value);
+    });
+    return is;
+  };
+  SECTION("one after the other") {
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& first, muster::group& workers) {
+      require(!ps::load_tables(first, workers, folder), "nothing was saved");
+      run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& second, muster::group& its) {
+        require(!ps::load_tables(second, its, folder), "nothing was saved");
+        require(save(second, its, 2).empty(), "it is the first to save");
+        require(save(second, its, 3).empty(), "over what it saved itself");
+      });
+      for (int k = 0; k < 2; ++k) {
+        const auto said = save(first, workers, 1);
+        require(said.find("are of another job") != std::string::npos, "it is refused");
+        require(said.find("give each job a folder of its own") != std::string::npos, "and told what to do");
+      }
+    });
+    CHECK(files() == 2);
+    CHECK(is_all(3));
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& later, muster::group& workers) {
+      require(ps::load_tables(later, workers, folder).has_value(), "it goes on from there");
+      require(save(later, workers, 4).empty(), "and saves over it");
+    });
+    CHECK(files() == 2);
+    CHECK(is_all(4));
+  }
+  SECTION("at the same time") {
+    constexpr int jobs = 3;
+    for (int round = 0; round < 5; ++round) {
+      std::filesystem::remove_all(folder);
+      std::barrier ready(jobs);
+      std::vector<std::string> said(jobs);
+      {
+        std::vector<std::jthread> threads;
+        for (int k = 0; k < jobs; ++k) {
+          threads.emplace_back([&, k] {
+            run_job(test::fabric::local, 2, one_table(2, "async"), [&](ps::job& job, muster::group& workers) {
+              require(!ps::load_tables(job, workers, folder), "nothing was saved");
+              if (workers.rank() == 0) ready.arrive_and_wait();
+              auto of_rank = save(job, workers, static_cast<float>(k + 1));
+              if (workers.rank() == 0) said[static_cast<std::size_t>(k)] = std::move(of_rank);
+            });
+          });
+        }
+      }
+      CHECK(std::ranges::count(said, "") == 1);
+      const auto winner = std::ranges::find(said, "") - said.begin();
+      CHECK(is_all(static_cast<float>(winner + 1)));
+      CHECK(files() == 3);  // the manifest, and a file of each of its workers
+    }
+  }
+  SECTION("by servers without workers") {
+    const std::vector<ps::table_spec> tables = {{.name = "dense", .size = some, .ranges = 1}};
+    const ps::table_layout layout(tables, 1);
+    const auto until = muster::deadline_after(muster::seconds(60));
+    const auto saves = [&](const ps::detail::saved_folders& of) {
+      ps::detail::save_by_servers one(std::make_shared<muster::memory_store>(), "saved", folder, of);
+      one.add(layout, 1, {.ranges = {0}}, until);
+      return one.outcome(until).value();
+    };
+    ps::detail::saved_folders first("first"), second("second");
+    first.look(folder);
+    second.look(folder);
+    CHECK(saves(first).empty());
+    CHECK(saves(first).empty());
+    CHECK_THAT(saves(second), contains("are of another job"));
+    CHECK(files() == 2);
+    ps::detail::saved_folders third("third");
+    third.look(folder);
+    CHECK(saves(third).empty());
+    CHECK_THAT(saves(first), contains("are of another job"));
+    CHECK(files() == 2);
+  }
   std::filesystem::remove_all(folder);
 }
 

@@ -90,6 +90,7 @@ struct seat {
   const shard_map& first;                         ///< unless the store has one
   muster::detail::member_links* links = nullptr;  ///< of an elastic job: `over` is none of its connections
   const muster::detail::member_links::connected* linked = nullptr;  ///< the first of these
+  std::string job{};                                                ///< a name that no other job has
 };
 
 /// How often both sides of the protocol are told the time.

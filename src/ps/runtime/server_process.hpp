@@ -25,7 +25,8 @@ class server_process final : process, public server_outlet {
         values_(at.layout, at.options.how, at.options.compress),
         newest_(first_),
         store_(at.store),
-        self_(at.self.at) {
+        self_(at.self.at),
+        folders_(at.job) {
     values_.before_change([this](range_id range) { link_.give_back(range, ~std::uint64_t{0}); });
     core_.emplace(at.self, protocol_, values_, *this, first_);
     serves_ = !core_->is_fenced();
@@ -38,7 +39,10 @@ class server_process final : process, public server_outlet {
   ~server_process() override { link_.close(); }
 
   /// Where an elastic job without workers leaves its tables.
-  void save_into(const std::string& folder) { folder_ = folder; }
+  void save_into(const std::string& folder) {
+    folder_ = folder;
+    if (!folder.empty()) folders_.look(folder);
+  }
 
   /// Serves as long as the map names it, and stands by else; until the job is over.
   void serve() {
@@ -218,7 +222,7 @@ class server_process final : process, public server_outlet {
     const auto until = now + protocol_.worker_silence;
     if (!save_ || saved_by_ != map.version) {
       saved_by_ = map.version;
-      save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_);
+      save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_, folders_);
       is_added_ = !serves_;
       outcome_until_ = until + protocol_.quorum;
     }
@@ -282,8 +286,9 @@ class server_process final : process, public server_outlet {
   std::uint64_t offered_at_ = 0;                // the version of the map when it wanted to serve last
   std::atomic<bool> stopped_{false};
   node_id self_;
-  bool any_finished_ = false;            // of the workers
-  std::string folder_;                   // for the tables of a job without workers; empty: none
+  bool any_finished_ = false;  // of the workers
+  std::string folder_;         // for the tables of a job without workers; empty: none
+  saved_folders folders_;
   std::optional<save_by_servers> save_;  // by that version of the map
   std::uint64_t saved_by_ = 0;
   bool is_added_ = false;  // what this server has

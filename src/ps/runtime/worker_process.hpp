@@ -18,6 +18,7 @@
 
 #include "../../core/copy.hpp"
 #include "../protocol/worker.hpp"
+#include "../table_files.hpp"
 #include "process.hpp"
 #include "push_codec.hpp"
 
@@ -50,7 +51,8 @@ class worker_process final : process, public worker_outlet {
         versions_(at.layout.ranges(), 0),
         codec_(at.options.compress),
         residuals_(at.layout.ranges()),
-        servers_(std::move(servers)) {
+        servers_(std::move(servers)),
+        folders_(at.job) {
     link_.place_by([this](const message& answer) { return place_of(answer); });
     joins_ = links_ != nullptr && !first_.has_worker(at.self);
     tell_gone();
@@ -63,6 +65,7 @@ class worker_process final : process, public worker_outlet {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   [[nodiscard]] static const worker& core_of(const client& of) noexcept { return of.of_->core_; }
+  [[nodiscard]] static saved_folders& folders_of(client& of) noexcept { return of.of_->folders_; }
   static void hear_of_map(client& of, std::uint64_t version) { of.of_->core_.hear_of_map(version); }
   /// Of `own` memory, or of the caller's.
   void push_part(pending& to, range_id range, message what, std::vector<std::byte> own = {}) {
