@@ -73,6 +73,34 @@ void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vect
   to.resize(at);
 }
 
+// Names of classes that the labels are numbers of: what the parameters learned of one is not of another.
+constexpr const char* classes_part = "muster: classes";
+
+std::string classes_of(const state& of) {
+  for (const auto& property : of.properties())
+    if (property.name == "the names of classes of the data") return property.value;
+  return {};
+}
+
+/// Throws when a checkpoint is of classes with other names than those of the data. One of data without names, and of
+/// before names were saved, is taken.
+void require_classes(const checkpoint_image& image, const state& of, const std::string& path) {
+  const std::string here = classes_of(of);
+  if (image.parts.empty() || image.parts.back().name != classes_part || here.empty()) return;
+  const auto bytes = image.parts.back().bytes;
+  const std::string_view there(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (there == here) return;
+  const auto theirs = detail::split(there, '/'), ours = detail::split(here, '/');
+  const auto [one, other] = std::ranges::mismatch(theirs, ours);
+  const auto name_at = [](const auto& all, auto at) {
+    return at == all.end() ? std::string("none") : "'" + std::string(*at) + "'";
+  };
+  throw data_error({.file = path}, "this checkpoint is of other classes (class " +
+                                       std::to_string(one - theirs.begin()) + " is " + name_at(theirs, one) +
+                                       " there and " + name_at(ours, other) +
+                                       " here); give it the classes it was made with, by muster::with_classes");
+}
+
 /// Throws when a file is not of such a state; its parts come in the order of the state's, which is as it was.
 void require_fit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
                  const std::string& path) {
@@ -102,6 +130,7 @@ void require_fit(const checkpoint_image& image, const std::vector<state_part>& p
              std::to_string(part.bytes.size()));
     }
   }
+  if (at < image.parts.size() && image.parts[at].name == classes_part) ++at;
   if (at < image.parts.size()) refuse("it has '" + image.parts[at].name + "' and this state does not");
 }
 
@@ -269,6 +298,13 @@ void checkpoint::begin(group& ranks, const state& of, double metric) {
   detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};
   if (ranks.rank() == 0) {
     copy_parts(of.parts(), state_kind::replicated, writer_->shared_parts);
+    if (const std::string classes = classes_of(of); !classes.empty()) {
+      const auto bytes = std::as_bytes(std::span(classes));
+      writer_->shared_parts.push_back({classes_part, {}, {}});
+      auto& part = writer_->shared_parts.back();
+      part.kept.assign(bytes.begin(), bytes.end());
+      part.bytes = part.kept;
+    }
     files.shared = file_of(folder_, name, of_all);
     for (int rank = 1; rank < ranks.size() && !writer_->own_parts.empty(); ++rank)
       files.others.push_back(file_of(folder_, name, rank));
@@ -340,6 +376,7 @@ std::string checkpoint::read_one(group& ranks, state& of, const std::string& nam
   };
   return first_problem(ranks, [&](const auto& on_piece) {
     to.image = parse(to.file, path, of_all, state_kind::replicated);
+    require_classes(to.image, of, path);
     const state_position before = of.position();
     of.move_to(to.place_in(of));  // whether its data is this one
     of.move_to(before);

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -64,6 +65,10 @@ class batch_sampler {
     orders_of_parts_.clear();
     if (mixture_) orders_of_parts_.resize(mixture_->parts());
   }
+
+  /// The names of classes that the labels are numbers of, if the data have them.
+  void set_classes(std::vector<std::string> names) { classes_ = std::move(names); }
+  [[nodiscard]] const std::vector<std::string>& classes() const noexcept { return classes_; }
 
   /// The data are in shards, of which each rank may have others.
   void set_sharded() noexcept { sharded_ = true; }
@@ -147,6 +152,7 @@ class batch_sampler {
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
   std::uint64_t grown_ = 0, every_ = 0;
   bool sharded_ = false;
+  std::vector<std::string> classes_;
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // each of even and odd epochs of its own
   struct place_of_part {
