@@ -36,7 +36,7 @@ bool flag(spec_reader& from, const std::string& name, bool fallback) {
 
 /// The path, once all options have been taken: whatever is left of them is refused before a file is touched.
 std::string path_of(spec_reader& from) {
-  std::string path = from.value("path");
+  std::string path = from.path();
   from.finish(from.name() + ":PATH");
   return path;
 }
@@ -231,7 +231,7 @@ opened_source open_record_files(spec_reader& from, const read_options& options) 
   }
   std::string path = (far ? from.name() + ":" : "") + path_of(from);
   const auto is_set = [&](std::string_view alone) {  // without a '=' it is part of the path
-    if (!path.ends_with(alone)) return false;
+    if (!path.ends_with(alone) || from.text().find(alone) == std::string::npos) return false;
     path.resize(path.size() - alone.size());
     return true;
   };
@@ -249,7 +249,8 @@ opened_source open_query(spec_reader& from, const read_options& given) {
   how.key = from.take("key").value_or("");
   how.timeout = seconds(from.number_of("timeout", how.timeout.count(), 0, false));
   const read_options options = with_text_options(from, given);
-  const auto connection = path_of(from);
+  const std::string connection = from.value("connection");  // libpq decodes it
+  from.finish(from.name() + ":CONNECTION");
   if (query.empty()) from.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_opener open = opener_of_queries;
   if (open == nullptr) {  // the text may hold a password
@@ -331,8 +332,8 @@ any_record_source open_mixture(std::string_view text, const read_options& option
     const auto weight =
         parse_number<double>(weight_at == std::string::npos ? "" : std::string_view(word).substr(weight_at + 1));
     if (!weight) {
-      throw configuration_error("source 'mix:" + detail::without_password(text) + "' cannot be used ('" +
-                                detail::without_password(word) +
+      throw configuration_error("source 'mix:" + detail::without_secrets(text) + "' cannot be used ('" +
+                                detail::without_secrets(word) +
                                 "' has no weight); write such as mix:records:a=0.7,records:b=0.3");
     }
     std::string name = word.substr(0, weight_at);

@@ -23,11 +23,20 @@ enum class error_kind : int {
   training = 7        ///< a training diverged: a value that it reports is not finite
 };
 
+namespace detail {
+
+/// The text for errors, logs, reports and files that others may read: without the user and password of an address
+/// (scheme://user:password@host), and with "..." for the values of password=, token=, sig=, X-Amz-Signature= and other
+/// keys by which an address or a connection is as good as a password.
+[[nodiscard]] std::string without_secrets(std::string_view text);
+
+}  // namespace detail
+
 /// The base of all exceptions that muster throws on purpose.
 class error : public std::runtime_error {
  public:
-  /// `text` is one line: problem (why) suggestion.
-  error(error_kind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  /// `text` is one line: problem (why) suggestion. Passwords and signatures of addresses in it are left out.
+  error(error_kind kind, const std::string& text) : std::runtime_error(detail::without_secrets(text)), kind_(kind) {}
 
   /// The kind, to switch on without a chain of catch clauses.
   [[nodiscard]] error_kind kind() const noexcept { return kind_; }

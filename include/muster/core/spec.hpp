@@ -28,8 +28,8 @@ class spec_reader {
   spec_reader(std::string_view what, std::string_view text);
 
   /// A source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. What follows the last '?' are keys if there is a '=' in it, and
-  /// part of the path otherwise. The path is the only value, with whatever commas it has. In the value of a key %26 is
-  /// an ampersand, and so on.
+  /// part of the path otherwise; a '?' at the end is neither, so that an address may end with a query of its own. The
+  /// path is the only value, with whatever commas it has. In the value of a key %26 is an ampersand, and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
   /// The whole text as given.
@@ -43,7 +43,10 @@ class spec_reader {
   [[nodiscard]] bool has_value() const noexcept { return next_ < values_.size(); }
   /// That value, which errors call `called`; it must be there.
   [[nodiscard]] const std::string& value(std::string_view called);
-  /// The same as `least` to `most` paths with commas between them; in each of them %2C is a comma, and so on.
+  /// The next value as a path: %20 is a blank in it, and so on. An address (detail::is_far) is as it is given: its
+  /// server reads it so.
+  [[nodiscard]] std::string path();
+  /// The same as `least` to `most` paths with commas between them; a comma in a path is %2C.
   [[nodiscard]] std::vector<std::string> paths(std::size_t least, std::size_t most);
   /// The same as a number of at least `low` (above it if `open`).
   [[nodiscard]] double number(std::string_view called, double low, bool open);
@@ -100,13 +103,17 @@ class spec_reader {
 
 namespace detail {
 
+/// Whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
+[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
+  return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
+}
+/// The bytes that a text with %20 for a blank, and so on, stands for.
+[[nodiscard]] std::string decoded(std::string_view text);
+
 /// Throws configuration_error unless a program can register a `what` of that name (lower-case letters, digits and
 /// underscores) beside those that are known, and `given` says that it gave what it is made by.
 void require_registrable(std::string_view what, std::string_view name, const std::vector<std::string>& known,
                          bool given);
-
-/// The text for an error: no more than what comes before a connection to a database that may hold a password.
-[[nodiscard]] std::string without_password(std::string_view text);
 
 }  // namespace detail
 

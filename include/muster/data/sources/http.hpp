@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <string_view>
 
 #include <muster/core/clock.hpp>
 
@@ -27,11 +26,6 @@ struct http_options {
 };
 
 namespace detail {
-
-/// Whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
-[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
-  return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
-}
 
 /// Makes these addresses known, and returns true; defined in muster::http.
 bool register_http() noexcept;
