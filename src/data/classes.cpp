@@ -84,6 +84,8 @@ class class_source : public detail::source_with_facts {
     return class_source(state_->from.version(records), state_->classes, schema().classes, state_->numbers);
   }
   [[nodiscard]] held_shards held() const { return state_->from.held(); }
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const { return state_->from.host_state(); }
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return state_->from.host_state_now(); }
   [[nodiscard]] data_location where(sample_id id) const { return state_->from.where(id); }
   void expect(std::span<const sample_id> ids) const { state_->from.expect(ids); }
   [[nodiscard]] std::optional<source_statistics> known_statistics() const {

@@ -167,13 +167,16 @@ def check_shown(folder, address):
     cache = f"cache={folder}/cache"
     place = f"{address}/signed/a%20folder%25"
     (folder / "a folder%" / "bad.csv").write_text("a,y\n1,2\nx,3\n")
-    refused(f"csv:{place}/bad.csv?{QUERY}?label=y&{cache}", "bad.csv", ":3", "'x'")
+    bad = f"csv:{place}/bad.csv?{QUERY}?label=y&{cache}"
+    said = run("convert", bad, folder / "none", status=3).stderr
+    assert re.search(r"bad\.csv\?.*X-Amz-Signature=\.\.\.:3:\d+: 'x' ", said), said
+    assert json.loads(run("verify", bad, "--json", status=3).stdout)["bad"] == 1
     refused(f"csv:{place}/bad.csv?{QUERY}", "'X-Amz-Credential' is not one of", "ADDRESS?QUERY?", status=2)
     refused(f"csv:{place}/none.csv?{QUERY}?{cache}", "none.csv", "404")
     refused(f"{place}/none?{QUERY}?{cache}", "none", "404")
     refused(f"csv:http://me:s3cr3t@127.0.0.1:1/x.csv?{cache}", "has a name or password", status=2)
     source = f"csv:{place}/a%20table%25.csv?{QUERY}?label=y&{cache}"
-    for words in (("inspect", source), ("inspect", source, "--json"), ("stats", source, "--json"), ("convert", source, folder / "made", "--json"), ("dump", source)):
+    for words in (("inspect", source), ("inspect", source, "--json"), ("stats", source, "--json"), ("convert", source, folder / "made", "--json"), ("verify", source, "--json")):
         run(*words)
     assert not any(b"s3cr3t" in file.read_bytes() for file in (folder / "made").iterdir())
     for training in trainings:
