@@ -36,7 +36,7 @@ struct server_part {
   std::vector<lease> left{};
 };
 
-/// Whose tables lie in folders. A job saves over those that were there when it looked first, and over its own; where
+/// Knows which job's tables lie in folders. A job saves over those that were there when it looked first, and over its own; where
 /// another job has saved since, the files of both would mix.
 class saved_folders {
  public:
@@ -44,11 +44,11 @@ class saved_folders {
   explicit saved_folders(std::string job = {}) : job_(std::move(job)) {}
 
   [[nodiscard]] const std::string& job() const noexcept { return job_; }
-  /// Sees what lies there, the first time.
+  /// Keeps which job's tables lie there, at the first call.
   void look(const std::filesystem::path& folder);
   /// Throws configuration_error where another job has saved since then.
   void require_own(const std::filesystem::path& folder) const;
-  /// For names of files: the same number in one job, and another one in others.
+  /// Returns a number for names of files: the same in one job, and another one in other jobs.
   [[nodiscard]] std::uint64_t number(std::uint64_t by) const;
 
  private:

@@ -43,8 +43,8 @@ class spec_reader {
   [[nodiscard]] bool has_value() const noexcept { return next_ < values_.size(); }
   /// That value, which errors call `called`; it must be there.
   [[nodiscard]] const std::string& value(std::string_view called);
-  /// The next value as a path: %20 is a blank in it, and so on. An address (detail::is_far) is as it is given: its
-  /// server reads it so.
+  /// Returns the next value as a path: %20 is a blank in it, and so on. An address (detail::is_far) is returned as it
+  /// is given: its server reads it so.
   [[nodiscard]] std::string path();
   /// The same as `least` to `most` paths with commas between them; a comma in a path is %2C.
   [[nodiscard]] std::vector<std::string> paths(std::size_t least, std::size_t most);
@@ -103,11 +103,11 @@ class spec_reader {
 
 namespace detail {
 
-/// Whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
+/// Returns whether a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
 [[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
   return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
 }
-/// The bytes that a text with %20 for a blank, and so on, stands for.
+/// Returns the bytes that a text with %20 for a blank, and so on, stands for.
 [[nodiscard]] std::string decoded(std::string_view text);
 
 /// Throws configuration_error unless a program can register a `what` of that name (lower-case letters, digits and

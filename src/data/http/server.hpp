@@ -38,8 +38,8 @@ class http_server {
   /// Throws configuration_error for an address that is none, or has a password in it.
   http_server(std::string address, seconds timeout);
 
-  /// A name in the folder as addresses have it: of a file whose name is known, and of one that was given as part of an
-  /// address. Below, `name` is one of these.
+  /// Return a name in the folder as addresses have it: of a file whose name is known, and of one that was given as part
+  /// of an address. Below, `name` is one of these.
   [[nodiscard]] static std::string name_of_file(const std::string& file);
   [[nodiscard]] std::string name_in_address(const std::string& text) const;
   /// What it is called in messages: without the query of the address, which may be a signature.
