@@ -36,8 +36,8 @@ struct server_part {
   std::vector<lease> left{};
 };
 
-/// Knows which job's tables lie in folders. A job saves over those that were there when it looked first, and over its own; where
-/// another job has saved since, the files of both would mix.
+/// Knows which job's tables lie in folders. A job saves over those that were there when it looked first, and over its
+/// own; where another job has saved since, the files of both would mix.
 class saved_folders {
  public:
   /// `job` is a name that no other job has; without one nothing is checked.

@@ -25,9 +25,9 @@ enum class error_kind : int {
 
 namespace detail {
 
-/// Returns the text for errors, logs, reports and files that others may read: without the user and password of an address
-/// (scheme://user:password@host), and with "..." for the values of password=, token=, sig=, X-Amz-Signature= and other
-/// keys by which an address or a connection is as good as a password.
+/// Returns the text for errors, logs, reports and files that others may read: without the user and password of an
+/// address (scheme://user:password@host), and with "..." for the values of password=, token=, sig=, X-Amz-Signature=
+/// and other keys by which an address or a connection is as good as a password.
 [[nodiscard]] std::string without_secrets(std::string_view text);
 
 }  // namespace detail

@@ -359,7 +359,7 @@ class worker_process final : process, public worker_outlet {
   std::uint64_t bytes_told_ = 0;  // of them, to the event sink
   std::vector<node_id> servers_;  // that can serve, and live
   saved_folders folders_;
-  bool joins_ = false;            // the map does not name it yet
+  bool joins_ = false;   // the map does not name it yet
   std::string refusal_;  // of a push or pull: what is behind it cannot count, so that every call ends with this
 };
 
