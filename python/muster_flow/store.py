@@ -234,6 +234,7 @@ class Store:
 
     def say(self, **event):
         """One line of the metadata."""
+        event |= {name: without_secrets(event[name]) for name in ("why",) if event.get(name)}   # it may be what a program said of its data
         line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
         with writing(self.metadata):
             handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)

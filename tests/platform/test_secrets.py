@@ -89,6 +89,11 @@ class Files(Case):
         done = self.bench("run", self.workflow(steps.replace("N}", "1}").replace("s3cr3tN", "s3cr3t1")), "--out", self.folder / "out")
         self.assertNotIn(SECRET, done.stdout + done.stderr)
         self.check_files(self.folder / "out", 3)
+        fails = self.workflow("  one:\n    command: ['sh', '-c', 'echo cannot read $DATABASE; exit 3']\n    outputs: {made: made.txt}\n"
+                              "    environment: {DATABASE: 'postgresql://me:s3cr3t@db/x'}")
+        done = self.bench("run", fails, "--out", self.folder / "fails", status=1)
+        self.assertIn("cannot read postgresql://...@db/x", done.stdout + done.stderr)
+        self.assertNotIn(SECRET, done.stdout + done.stderr)
         for words in (("explain", self.workflow(steps.replace("s3cr3tN", "s3cr3t2").replace("N}", "2}")), "one", "--out", self.folder / "out"),
                       ("status", self.workflow(steps.replace("s3cr3tN", "s3cr3t2").replace("N}", "2}")), "--out", self.folder / "out")):
             done = self.bench(*words)
