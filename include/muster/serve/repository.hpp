@@ -29,9 +29,10 @@ struct served_model {
 /// FOLDER/MODEL/VERSION/: a version is a whole number, and appears by a rename of its folder. A thread of the
 /// repository looks for versions, loads the highest, lets it predict once and once in a full batch, and only then puts
 /// it in the place of the one before, which answers what it has taken. A version that does not load is reported once
-/// and left aside until its folder is another one: the highest that loads is served. A version that is removed is not
-/// served any more. Names have letters, digits and ".", "_", "-" alone. What else
-/// is there is reported once; names that begin with ".", and folders of a model with a "." in their name, are not.
+/// and left aside until its folder or a file in the folder changes: the highest that loads is served. A version that is
+/// removed is not served any more. A version whose files are overwritten in place is served as it was loaded, until two
+/// successive looks find the same files and these files load. Names have letters, digits and ".", "_", "-" alone. What
+/// else is there is reported once; names that begin with ".", and folders of a model with a "." in their name, are not.
 class repository {
  public:
   /// Makes a predictor of the folder of a version; what it throws says that the version is damaged.

@@ -51,7 +51,7 @@ class http_folder final : public far_folder {
     file(std::string of_name, std::uint64_t bytes, cached_records of_cache)
         : name(std::move(of_name)), size(bytes), blocks(std::move(of_cache)), states(blocks.size) {}
 
-    std::string name;
+    std::string name;  // percent-encoded
     std::uint64_t size;
     cached_records blocks;
     std::string version{};  // that answers must have, if any
@@ -92,7 +92,8 @@ class http_folder final : public far_folder {
   [[nodiscard]] bool lock_block(const file& of, std::uint64_t block, bool locked) const noexcept;
   [[nodiscard]] std::uint64_t number_of(const file& of, std::uint64_t block) const noexcept;
 
-  // The answer, with its text or (null) none; asks again until there is one.
+  // Returns the answer, with its text unless `text` is null. Repeats the request until the server answers. Without a
+  // text the request is a HEAD, or a GET of the first byte where HEAD is not allowed (as for a signed address).
   [[nodiscard]] curl_request ask(const std::string& name, std::string* text);
   // With the mutex. `only_here`: no other process, now or later, is to find it.
   [[nodiscard]] std::size_t know(const std::string& name, std::uint64_t size, std::uint64_t content,

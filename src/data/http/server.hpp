@@ -38,10 +38,17 @@ class http_server {
   /// Throws configuration_error for an address that is none, or has a password in it.
   http_server(std::string address, seconds timeout);
 
-  /// What `name` in the folder is called in messages.
+  /// Returns the percent-encoded name of a file in the folder. The other functions take such a name.
+  [[nodiscard]] static std::string name_of_file(const std::string& file);
+  /// Returns the same for a name that was given as part of an address, and may already be encoded.
+  [[nodiscard]] std::string name_in_address(const std::string& text) const;
+  /// Returns the file's address for messages, without the query of the address, which may be a signature.
   [[nodiscard]] std::string address_of(const std::string& name) const { return address_ + name; }
-  /// What it is asked for by: of S3, with the server.
-  [[nodiscard]] std::string url_of(const std::string& name) const { return url_ + name; }
+  /// Returns a text that identifies the file: its address with the server (also for S3), and its query without the
+  /// signature.
+  [[nodiscard]] std::string identity_of(const std::string& name) const;
+  /// Returns true if the address has a query, which is sent with each request.
+  [[nodiscard]] bool has_query() const noexcept { return query_.size() > 1; }
   /// A request for it; `take`, with `to`, is called with the bytes that come, as libcurl has it.
   [[nodiscard]] curl_request ask(const std::string& name, curl_write_callback take, void* to) const;
   /// What a request that ended with `code` came to.
@@ -51,7 +58,8 @@ class http_server {
   void use_bucket(const std::string& bucket_and_folder);
 
   std::string address_;  // with a slash at its end
-  std::string url_;      // the same for libcurl
+  std::string query_;    // begins with a question mark, or is empty
+  std::string url_;      // the address for libcurl
   std::string signature_, user_, password_, certificates_;
   std::unique_ptr<curl_slist, freed_by<&::curl_slist_free_all>> headers_;
   seconds timeout_;

@@ -91,7 +91,7 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
   });
   muster::digest all;
   for (state::opened& one : made->files) {
-    made->name += (made->size != 0 ? "," : "") + one.path;
+    made->name += (made->size != 0 ? "," : "") + detail::without_secrets(one.path);
     one.first = made->size;
     made->size += one.offsets.size();
     detail::add_sampled_content(all, one.file->bytes(), options.threads);
