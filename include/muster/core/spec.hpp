@@ -28,8 +28,8 @@ class spec_reader {
   spec_reader(std::string_view what, std::string_view text);
 
   /// A source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. What follows the last '?' are keys if there is a '=' in it, and
-  /// part of the path otherwise; a '?' at the end is neither, so that an address may end with a query of its own. The
-  /// path is the only value, with whatever commas it has. In the value of a key %26 is an ampersand, and so on.
+  /// part of the path otherwise; a '?' at the end of an address is neither, so that it may end with a query of its own.
+  /// The path is the only value, with whatever commas it has. In the value of a key %26 is an ampersand, and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
   /// The whole text as given.
