@@ -53,7 +53,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   }
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
-  if (path.ends_with('?')) {
+  if (path.ends_with('?') && (detail::is_far(text) || detail::is_far(path))) {
     path.remove_suffix(1);
   } else if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
     for (const auto word : detail::split(path.substr(mark + 1), '&')) {

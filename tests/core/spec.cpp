@@ -136,6 +136,7 @@ TEST_CASE("a source is a scheme, a path that may hold anything, and keys behind 
   auto ended = spec_reader::of_source("npy:https://a/x?sig=a,https://a/y%20?sig=b?");
   CHECK(ended.paths(1, 2) == Words{"https://a/x?sig=a", "https://a/y%20?sig=b"});
   ended.finish("npy:PATH");
+  CHECK(spec_reader::of_source("csv:what?").path() == "what?");
   CHECK(spec_reader::of_source("s3://bucket/my%20set?").path() == "//bucket/my%20set");
   CHECK_THAT(refusal([] {
                auto source = spec_reader::of_source("csv:https://server/x.csv?sig=secret");
