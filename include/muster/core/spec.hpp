@@ -29,8 +29,8 @@ class spec_reader {
 
   /// Parses a source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. The text after the last '?' contains keys if it contains
   /// a '=', and is part of the path otherwise. A '?' at the end of an address is dropped, so that the address may end
-  /// with its own query. The path is the only value, with all its commas. In the value of a key %26 is an ampersand, and
-  /// so on.
+  /// with its own query. The path is the only value, with all its commas. In the value of a key %26 is an ampersand,
+  /// and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
   /// Returns the complete text as given.
