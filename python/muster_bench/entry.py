@@ -5,6 +5,7 @@ import os
 import sys
 
 from .errors import FINISHED, INTERRUPTED, REFUSED, Refusal
+from .text import without_secrets
 
 IN_PIP = {"yaml": "pyyaml"}   # where its name is another one
 
@@ -19,7 +20,7 @@ def start(program, packages, call):
     try:
         return call()
     except Refusal as refusal:
-        said = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        said = without_secrets(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()   # why it ended is the last line, where both go to one file too
         print(f"{program}: {said}", file=sys.stderr)

@@ -13,8 +13,8 @@ import time
 
 from muster_bench import seen
 from muster_bench.errors import Refusal
-from muster_bench.files import Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
-from muster_bench.text import PLACEHOLDER
+from muster_bench.files import PRIVATE, Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
+from muster_bench.text import PLACEHOLDER, without_secrets
 
 
 MARKER = "muster-flow.json"   # marks a folder of results
@@ -178,7 +178,7 @@ class Store:
             elif name in KINDS:
                 for one in sorted({*value, *(then or {})}):
                     if value.get(one) != (then or {}).get(one):
-                        said = f" from {then.get(one)} to {value.get(one)}" if name in ("parameters", "environment") else ""
+                        said = without_secrets(f" from {then.get(one)} to {value.get(one)}") if name in ("parameters", "environment") else ""
                         yield f"its {KINDS[name]} '{one}' changed{said}"
             elif value != then and (name != "memoize" or value):
                 yield f"its {name} changed"
@@ -234,9 +234,10 @@ class Store:
 
     def say(self, **event):
         """One line of the metadata."""
+        event |= {name: without_secrets(event[name]) for name in ("why",) if event.get(name)}   # may quote a program's output, which may name its data
         line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
         with writing(self.metadata):
-            handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
             try:
                 os.write(handle, line.encode())
             finally:
