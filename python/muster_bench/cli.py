@@ -15,6 +15,7 @@ from .launchers import cores_here, launched, shown
 from .request import LAUNCHED, assignments, planned
 from .runner import Runner
 from .sweep import MOST_RUNS
+from .text import without_secrets
 
 ABOUT = """Runs the benchmarks of a file, continues after an interruption, and reports.
 
@@ -120,7 +121,7 @@ def run_command(chosen):
     if chosen.dry_run:
         home = pathlib.Path(chosen.out or "OUT").absolute()
         for run in plan:
-            print(f"{run.id}\n  {shown(*launched(run, home / 'experiments' / run.id))}")
+            print(f"{run.id}\n  {without_secrets(shown(*launched(run, home / 'experiments' / run.id)))}")
         print(f"{len(plan)} runs, {division} division")
         return FINISHED
     if not chosen.out:

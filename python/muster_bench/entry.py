@@ -5,6 +5,7 @@ import os
 import sys
 
 from .errors import FINISHED, INTERRUPTED, REFUSED, Refusal
+from .text import without_secrets
 
 IN_PIP = {"yaml": "pyyaml"}   # packages with another name in pip
 
@@ -19,7 +20,7 @@ def start(program, packages, call):
     try:
         return call()
     except Refusal as refusal:
-        message = str(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        message = without_secrets(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
             sys.stdout.flush()   # keeps the reason the last line, also if both streams are the same file
         print(f"{program}: {message}", file=sys.stderr)

@@ -14,7 +14,7 @@ import sys
 
 from . import hosts, pods, simgrid
 from .errors import Refusal
-from .files import write_whole
+from .files import PRIVATE, write_whole
 from .text import value_text
 
 WORKER = pathlib.Path(__file__).with_name("worker.py")
@@ -123,7 +123,7 @@ def prepare(run, folder, attempt):
     """Writes the files that a launcher needs besides the command."""
     launcher = run.template.launcher
     if launcher.kind == "kubernetes":
-        write_whole(objects_file(folder), json.dumps(_objects(run, folder, attempt), indent=1))
+        write_whole(objects_file(folder), json.dumps(_objects(run, folder, attempt), indent=1), mode=PRIVATE)
     if launcher.kind == "simgrid":
         network, bandwidth, latency = (run.text(text, folder, attempt) for text in
                                        (launcher.network, launcher.bandwidth, launcher.latency))

@@ -5,7 +5,7 @@ import threading
 
 from .forms import as_text
 from .metrics import SPEEDUPS
-from .text import human_seconds
+from .text import human_seconds, without_secrets
 
 
 class Progress:
@@ -18,7 +18,7 @@ class Progress:
 
     def say(self, text):
         with self._lock:
-            print(text, file=self._stream, flush=True)
+            print(without_secrets(text), file=self._stream, flush=True)
 
     def begin(self):
         kept = self._planned - len(self._waiting)

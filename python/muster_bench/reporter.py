@@ -5,15 +5,17 @@ import csv
 import fcntl
 import io
 import json
+import os
 import pathlib
 import shutil
 import sqlite3
 import statistics
 import subprocess
+import urllib.parse
 
 from .errors import NoRoom, Refusal
 from .files import make_folder, write_whole, writing
-from .text import value_text
+from .text import value_text, without_secrets
 
 TEXTS = ("name", "experiment", "template", "launcher", "division", "id", "row", "ranks", "repeat", "seed", "status", "why", "host",
          "folder", "began")
@@ -45,12 +47,12 @@ def open_place(text):
     if text.startswith(("postgresql://", "postgres://")):
         return _Postgres(text)
     if ":" in text.split("/")[0]:
-        raise Refusal(f"'{text}' is no place of a report (it is a folder, sqlite:FILE or postgresql://...); write one of these")
+        raise Refusal(f"'{without_secrets(text)}' is no place of a report (it is a folder, sqlite:FILE or postgresql://...); write one of these")
     return _Folder(text)
 
 
 def lost(place, why):
-    return NoRoom(f"the report in '{place}' cannot be used ({why}); what was measured stays where it is, and muster-bench report PLACE DIR "
+    return NoRoom(f"the report in '{without_secrets(place)}' cannot be used ({why}); what was measured stays where it is, and muster-bench report PLACE DIR "
                   "appends it later")
 
 
@@ -132,19 +134,33 @@ class _Sqlite:
             f"SELECT {NAMES} FROM {TABLE} {ORDER}").fetchall())]
 
 
+def _apart(address):
+    """Returns the address without its password, and the variable from which psql reads the password: other users can read a process's arguments."""
+    before, _, options = address.partition("?")
+    scheme, _, rest = before.partition("://")
+    host, slash, path = rest.partition("/")
+    user, at, host = host.rpartition("@")
+    user, colon, password = user.partition(":")
+    left = [option for option in options.split("&") if option and not option.startswith("password=")]
+    password = next((option.partition("=")[2] for option in options.split("&") if option.startswith("password=")), password if colon else None)
+    return (f"{scheme}://{user}{at}{host}{slash}{path}{'?' if left else ''}{'&'.join(left)}",
+            {} if password is None else {"PGPASSWORD": urllib.parse.unquote(password)})
+
+
 class _Postgres:
     """A PostgreSQL database, accessed by psql, which uses the passwords and services of the user."""
 
     def __init__(self, name):
         self.name = name
+        self._place, self._password = _apart(name)
         if shutil.which("psql") is None:
-            raise Refusal(f"'{name}' cannot be reached (there is no psql here); apt-get install postgresql-client, or report to a folder or "
+            raise Refusal(f"'{without_secrets(name)}' cannot be reached (there is no psql here); apt-get install postgresql-client, or report to a folder or "
                           "sqlite:FILE")
 
     def _psql(self, script):
         try:
-            done = subprocess.run(["psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", self.name], input=script, capture_output=True,
-                                  text=True, timeout=PATIENCE)
+            done = subprocess.run(["psql", "-X", "-q", "-1", "-v", "ON_ERROR_STOP=1", "-d", self._place], input=script, capture_output=True,
+                                  text=True, timeout=PATIENCE, env={**os.environ, **self._password})
         except subprocess.TimeoutExpired:
             raise lost(self.name, f"no answer within {PATIENCE} s") from None
         if done.returncode != 0:

@@ -14,7 +14,7 @@ from .errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from .plan import make_run, program_of
 from .progress import Progress
 from .readers import Unreadable, read_results
-from .text import last_said
+from .text import last_said, without_secrets
 
 MARKER = "muster-bench.json"    # marks a folder of results
 TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs are active
@@ -90,8 +90,7 @@ class Runner:
 
     def _mark(self):
         files.write_json(self.folder / MARKER, {"format": files.FORMAT, "name": self.file.name, "division": self.division,
-                                                # converts keys to texts
-                                                "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))})
+                                                "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))}, mode=files.PRIVATE)   # converts keys to texts
 
     def _check_owner(self):
         """Refuses a folder with other content."""
@@ -330,6 +329,7 @@ class Runner:
 
     def _keep(self, run, home, attempts, found, seconds, quiet=None, **more):
         found = found or NOTHING
+        attempts = [{**one, "why": without_secrets(one["why"])} for one in attempts]   # the output of a program may name its data
         last = attempts[-1]
         files.write_json(home / "result" / "result.json", {
             "format": files.FORMAT, "id": run.id, "key": run.key, "program": run.program, "status": last["status"], "why": last["why"], "attempts": attempts,

@@ -5,6 +5,7 @@ import os
 import pathlib
 import re
 import shutil
+import urllib.parse
 
 from .errors import Refusal
 from .files import files_under
@@ -33,8 +34,9 @@ def paths_in(text, places):
             continue
         rest = text[at:]
         cuts = [len(rest), *(match.start() for match in reversed(list(DELIMITERS.finditer(rest))))]
-        length = next((cut for cut in cuts if os.path.lexists(rest[:cut])), cuts[-1])
-        yield rest[:length], bool(WRITTEN.search(text[:at]))
+        length, path = next(((cut, path) for cut in cuts for path in (rest[:cut], urllib.parse.unquote(rest[:cut])) if os.path.lexists(path)),
+                            (cuts[-1], rest[:cuts[-1]]))   # in a source of data %20 is a blank
+        yield path, bool(WRITTEN.search(text[:at]))
         at += max(length, 1)
 
 

@@ -6,7 +6,7 @@ import pathlib
 
 from . import metrics
 from .files import FORMAT, read_json, write_whole
-from .text import value_text
+from .text import shown_values, value_text, without_secrets
 
 FIRST = ("id", "experiment", "template", "launcher", "division", "ranks", "repeat", "seed", "status", "why", "attempts", "row")
 SUMMARY_FIRST = ("experiment", "row", "ranks", "runs", "failed", "skipped")
@@ -44,9 +44,9 @@ def entries_of(folder, file, plan, division):
 def _entries(file, run, division, result, parameters):
     common = {"id": run.id, "experiment": run.experiment.name, "template": run.template.name,
               "launcher": run.template.launcher.kind, "division": division, "ranks": run.ranks, "repeat": run.repeat,
-              "seed": run.seed, "status": result["status"], "why": result["why"], "attempts": len(result["attempts"]),
-              "parameters": parameters, "series": result["series"], "program": result.get("program", ""),
-              "settings": result.get("settings", {}),
+              "seed": run.seed, "status": result["status"], "why": without_secrets(result["why"]), "attempts": len(result["attempts"]),
+              "parameters": shown_values(parameters), "series": result["series"], "program": result.get("program", ""),
+              "settings": shown_values(result.get("settings", {})),
               "machine_seconds": result.get("machine_seconds"), "began": result.get("began"), "environment": result.get("environment")}
     measured = {**result["metrics"], **metrics.derive(file, run, result)}
     rows = result["rows"] or [{"row": "", "metrics": {}}]

@@ -7,6 +7,44 @@ from .errors import Refusal, closest, listed
 
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*?)([A-Za-z_][A-Za-z0-9_.-]*)\}|\{|\}")
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+SECRET_KEYS = ("password", "passwd", "pwd", "sig", "signature", "credential", "token", "secret", "secret_key", "access_key", "accesskey", "api_key", "apikey",
+               "secretkey", "auth", "authorization", "accesskeyid")   # ends of keys, the same as in src/core/error.cpp
+KEY_VALUE = re.compile(r"([A-Za-z_-]*)( *= *)(?! |\.\.\.)('(?:\\.|[^'\\])*'?|[^&?# \t\n'\")]*)")
+
+
+def without_secrets(text):
+    """Returns the text for messages, tables and reports: without the user and password of an address, and with "..." for the values of password=, token=,
+    sig=, X-Amz-Signature= and other keys whose value gives access. The same as detail::without_secrets in src/core/error.cpp."""
+    def user(match):
+        word = match.group(1)
+        end = min((at for at in map(word.find, "/?#") if at >= 0), default=len(word))
+        host, colon, rest = word[:end].partition(":")
+        if colon and not re.fullmatch(r"\d*", rest):   # a password may contain characters that should have been encoded
+            end = len(word)
+        at = word.rfind("@", 0, end)
+        return "://" + (word if at < 0 else "..." + word[at:])
+
+    def value(match):
+        key = match.group(1).lower().replace("-", "_")
+        return match.group(1) + match.group(2) + "..." if key.endswith(SECRET_KEYS) else match.group(0)
+
+    text = re.sub(r"://([^ \t\n'\"]*?)(?=://|[ \t\n'\"]|$)", user, str(text))
+    pieces, at = [], 0
+    while match := KEY_VALUE.search(text, at):   # a value that is not secret may contain a key
+        shown = value(match)
+        if shown == match.group(0):
+            pieces.append(text[at:match.start(3)])
+            at = match.start(3)
+        else:
+            pieces += text[at:match.start()], shown
+            at = match.end()
+    return "".join(pieces) + text[at:]
+
+
+def shown_values(values):
+    """Returns parameters or variables for tables and reports, with "..." for secrets."""
+    return {name: "..." if isinstance(value, str) and name.lower().replace("-", "_").endswith(SECRET_KEYS) else
+            without_secrets(value) if isinstance(value, str) else value for name, value in values.items()}
 
 
 def value_text(value):

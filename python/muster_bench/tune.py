@@ -18,7 +18,7 @@ from .live import Look
 from .plan import make_run
 from .progress import Progress
 from .runner import Runner, signals
-from .text import value_text
+from .text import shown_values, value_text
 from .tuning import Range
 
 PRUNED = "pruned: "   # starts the reason in the result of a pruned run
@@ -119,7 +119,7 @@ class Tuner(Runner):
             print("no trial has a result by which it can be judged")
             return FAILED_RUNS
         print(f"best: trial {best.number}, {self.tuning.measure} {best.value:.5g}: " +
-              " ".join(f"--set {name}={value_text(value)}" for name, value in best.parameters.items()), flush=True)
+              " ".join(f"--set {name}={value_text(value)}" for name, value in shown_values(best.parameters).items()), flush=True)
         return FINISHED
 
     def _said(self, trouble):
@@ -344,7 +344,7 @@ class Tuner(Runner):
         names = list(self.tuning.over)
         budget = self.tuning.rungs.parameter if self.tuning.rungs else None
         header = ["trial", *names, *([budget] if budget else []), self.tuning.measure, "state", "why"]
-        lines = [[str(trial.number), *[value_text(trial.parameters[name]) for name in names], *([value_text(trial.budget)] if budget else []),
+        lines = [[str(trial.number), *[value_text(shown_values(trial.parameters)[name]) for name in names], *([value_text(trial.budget)] if budget else []),
                   "" if trial.value is None else f"{trial.value:.6g}", SAID[trial.state], trial.why] for trial in trials]
         text = io.StringIO()
         csv.writer(text, lineterminator="\n").writerows([header, *lines])
@@ -371,4 +371,4 @@ class Tuner(Runner):
 
 
 def _text(parameters):
-    return " ".join(f"{name}={value_text(value)}" for name, value in parameters.items())
+    return " ".join(f"{name}={value_text(value)}" for name, value in shown_values(parameters).items())

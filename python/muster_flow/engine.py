@@ -41,11 +41,11 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
             raise Refusal("steps become jobs by sbatch (which is not here); install slurm-client, or leave --slurm out")
         for step in flow.steps.values():
             launchers.check_launcher(wrapper.on_slurm(step) if slurm is not None else step)
-        files.write_whole(folder / "flow.json", json.dumps(flow.to_json()))
+        files.write_whole(folder / "flow.json", json.dumps(flow.to_json()), mode=files.PRIVATE)
         # keeps the locks: a step of a killed runner may still hold one
         for ended in files.make_folder(folder / "run").glob("[!.]*"):
             ended.unlink()
-        files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay))
+        files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay), mode=files.PRIVATE)
         words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
         return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})})
     finally:

@@ -13,8 +13,8 @@ import time
 
 from muster_bench import seen
 from muster_bench.errors import Refusal
-from muster_bench.files import Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
-from muster_bench.text import PLACEHOLDER
+from muster_bench.files import PRIVATE, Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
+from muster_bench.text import PLACEHOLDER, without_secrets
 
 
 MARKER = "muster-flow.json"   # marks a folder of results
@@ -185,7 +185,7 @@ class Store:
             elif name in KINDS:
                 for key in sorted({*value, *(then or {})}):
                     if value.get(key) != (then or {}).get(key):
-                        change = f" from {then.get(key)} to {value.get(key)}" if name in ("parameters", "environment") else ""
+                        change = without_secrets(f" from {then.get(key)} to {value.get(key)}") if name in ("parameters", "environment") else ""
                         yield f"its {KINDS[name]} '{key}' changed{change}"
             elif value != then and (name != "memoize" or value):
                 yield f"its {name} changed"
@@ -242,9 +242,10 @@ class Store:
 
     def say(self, **event):
         """Adds one line to the metadata."""
+        event |= {name: without_secrets(event[name]) for name in ("why",) if event.get(name)}   # may quote the output of a program, which may contain addresses of data
         line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
         with writing(self.metadata):
-            handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+            handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
             try:
                 os.write(handle, line.encode())
             finally:

@@ -11,6 +11,7 @@ import time
 
 from muster_bench import files, process
 from muster_bench.files import signature
+from muster_bench.text import without_secrets
 from muster_bench.errors import INTERRUPTED, Busy, Refusal
 from muster_bench.runner import signals
 from . import engine, wrapper
@@ -140,4 +141,4 @@ def run(read, folder):
 
 
 def say(text):
-    print(f"{datetime.datetime.now().isoformat(sep=' ', timespec='seconds')} {text}", flush=True)
+    print(f"{datetime.datetime.now().isoformat(sep=' ', timespec='seconds')} {without_secrets(text)}", flush=True)

@@ -109,7 +109,7 @@ class Work:
                   "parts": parts, "written": written, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
-        files.write_json(home / "record.json", record, durable=False)  # without the record the step runs again
+        files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without the record the step runs again
         self.store.use(self.step, found.key)
         self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
@@ -183,7 +183,7 @@ class Work:
         files.make_folder(self.store.home(key))
         record = {"step": self.step.name, "key": key, "state": "abandoned", "cause": "needs", "why": why, "parts": {"memoize": None}, "outputs": {}, "series": [],
                   "ended": time.time()}
-        files.write_json(self.store.home(key) / "record.json", record)
+        files.write_json(self.store.home(key) / "record.json", record, mode=files.PRIVATE)
         self.store.use(self.step, key)
         self._say("end", state="abandoned", cause="needs", why=why, key=key)
         return record

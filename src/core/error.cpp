@@ -23,11 +23,78 @@ std::string before_problem(const data_location& where) {
   return place.empty() ? place : place + ": ";
 }
 
+// Returns the location with a file name that contains no secrets.
+data_location shown(data_location where) {
+  where.file = detail::without_secrets(where.file);
+  return where;
+}
+
+bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+
+char small(char c) noexcept { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
+
+// Returns true for a key whose value is secret. The list holds the ends of such keys: the keys of signed addresses have
+// a prefix, as in X-Amz-Signature.
+bool is_secret_key(std::string_view key) {
+  constexpr std::string_view ends[] = {"password",      "passwd",     "pwd",    "sig",        "signature",
+                                       "credential",    "token",      "secret", "secret_key", "access_key",
+                                       "accesskey",     "api_key",    "apikey", "secretkey",  "auth",
+                                       "authorization", "accesskeyid"};
+  std::string lower(key);
+  std::ranges::transform(lower, lower.begin(), small);
+  std::ranges::replace(lower, '-', '_');
+  return std::ranges::any_of(ends, [&](std::string_view end) { return lower.ends_with(end); });
+}
+
+constexpr std::string_view hidden = "...";
+
+// Hides users and passwords: the text between "://" and the last '@' before the end of the server's name. A password
+// may contain characters that should have been encoded. After a colon that no port follows, a '@' after a slash
+// therefore also ends a password.
+void hide_users(std::string& text) {
+  for (std::size_t at = text.find("://"); at != std::string::npos; at = text.find("://", at)) {
+    at += 3;
+    const std::size_t word_end = std::min(text.find_first_of(" \t\n'\"", at), text.size());
+    std::size_t end = std::min(text.find_first_of("/?#", at), word_end);
+    const std::size_t colon = text.find(':', at);
+    if (colon < end && text.find_first_not_of("0123456789", colon + 1) < end) end = word_end;
+    const std::size_t user = text.rfind('@', end);
+    if (user != std::string::npos && user >= at && user < end) text.replace(at, user - at, hidden);
+  }
+}
+
+// Hides the values of secret keys in addresses and database connections: KEY=VALUE, KEY = VALUE and KEY='VALUE'.
+void hide_values(std::string& text) {
+  for (std::size_t at = text.find('='); at != std::string::npos; at = text.find('=', at + 1)) {
+    const std::size_t key_end = text.find_last_not_of(' ', at == 0 ? 0 : at - 1) + 1;
+    std::size_t key = std::min(key_end, at);
+    while (key > 0 && (is_letter(text[key - 1]) || text[key - 1] == '_' || text[key - 1] == '-')) --key;
+    if (!is_secret_key(std::string_view(text).substr(key, key_end - key))) continue;
+    const std::size_t begin = std::min(text.find_first_not_of(' ', at + 1), text.size());
+    if (text.compare(begin, hidden.size(), hidden) == 0) continue;  // hidden by an earlier call
+    std::size_t end = begin;
+    if (text[begin] == '\'') {
+      for (++end; end < text.size() && text[end] != '\''; ++end) end += text[end] == '\\' ? 1 : 0;
+      end = std::min(end + 1, text.size());
+    } else {
+      end = std::min(text.find_first_of("&?# \t\n'\")", begin), text.size());
+    }
+    text.replace(begin, end - begin, hidden);
+  }
+}
+
 }  // namespace
 
+std::string detail::without_secrets(std::string_view text) {
+  std::string result(text);
+  hide_users(result);
+  hide_values(result);
+  return result;
+}
+
 data_error::data_error(data_location where, const std::string& text)
-    : error(error_kind::data, before_problem(where) + text),
-      where_(std::move(where)),
+    : error(error_kind::data, before_problem(shown(where)) + text),
+      where_(shown(std::move(where))),
       problem_(before_problem(where_).size()) {}
 
 peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)

@@ -6,6 +6,8 @@
 #include <memory>
 #include <mutex>
 
+#include <muster/core/error.hpp>
+
 namespace muster { inline namespace v0 {
 namespace {
 
@@ -58,9 +60,10 @@ void log(log_level level, std::string_view text) noexcept {
   logger& target = instance();
   if (level < target.level || level == log_level::off) return;
   if (rank_of_thread > 0 && level < log_level::error && !target.all_ranks) return;
-  const log_message message{level, rank_of_thread, text};
   std::shared_ptr<const log_callback> callback;  // keeps the callback alive while it runs, even if it replaces itself
   try {
+    const std::string shown = detail::without_secrets(text);
+    const log_message message{level, rank_of_thread, shown};
     if (is_in_callback) return write_to_stderr(message);
     const std::lock_guard lock(target.mutex);
     callback = target.callback;

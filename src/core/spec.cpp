@@ -8,9 +8,8 @@
 #include "text.hpp"
 
 namespace muster { inline namespace v0 {
-namespace {
 
-std::string decoded(std::string_view text) {
+std::string detail::decoded(std::string_view text) {
   std::string plain;
   for (std::size_t at = 0; at < text.size(); ++at) {
     unsigned code = 0;
@@ -24,8 +23,6 @@ std::string decoded(std::string_view text) {
   }
   return plain;
 }
-
-}  // namespace
 
 spec_reader::spec_reader(std::string_view subject, std::string_view text) : subject_(subject), text_(text) {
   const auto words = detail::split(text, ',');
@@ -56,14 +53,16 @@ spec_reader spec_reader::of_source(std::string_view text) {
   }
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
-  if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
+  if (path.ends_with('?') && (detail::is_far(text) || detail::is_far(path))) {
+    path.remove_suffix(1);
+  } else if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
     for (const auto word : detail::split(path.substr(mark + 1), '&')) {
       const auto equals = word.find('=');
       if (equals == 0 || equals == std::string_view::npos) {
         result.refuse("'" + std::string(word) + "' is not KEY=VALUE, and & separates two keys",
                       "write %26 for an ampersand in a value");
       }
-      result.add(std::string(word.substr(0, equals)), decoded(word.substr(equals + 1)));
+      result.add(std::string(word.substr(0, equals)), detail::decoded(word.substr(equals + 1)));
     }
     path = path.substr(0, mark);
   }
@@ -79,8 +78,8 @@ void spec_reader::add(std::string key, std::string value) {
 }
 
 void spec_reader::refuse(const std::string& why, const std::string& suggestion) const {
-  throw configuration_error(subject_ + " '" + detail::without_password(text_) + "' cannot be used (" +
-                            detail::without_password(why) + "); " + detail::without_password(suggestion));
+  throw configuration_error(subject_ + " '" + detail::without_secrets(text_) + "' cannot be used (" +
+                            detail::without_secrets(why) + "); " + detail::without_secrets(suggestion));
 }
 
 void spec_reader::refuse_word(const std::string& called, std::string_view word,
@@ -112,9 +111,16 @@ const std::string& spec_reader::value(std::string_view called) {
   return values_[next_++];
 }
 
+std::string spec_reader::path() {
+  const std::string& given = value("path");
+  return detail::is_far(text_) || detail::is_far(given) ? given : detail::decoded(given);
+}
+
 std::vector<std::string> spec_reader::paths(std::size_t least, std::size_t most) {
   std::vector<std::string> found;
-  for (const auto word : detail::split(value("path"), ',')) found.push_back(decoded(word));
+  const bool is_address = detail::is_far(text_);
+  for (const auto word : detail::split(value("path"), ','))
+    found.push_back(is_address || detail::is_far(word) ? std::string(word) : detail::decoded(word));
   const bool named = std::ranges::none_of(found, [](const auto& path) { return path.empty(); });
   if (named && found.size() >= least && found.size() <= most) return found;
   refuse(named ? "it names " + std::to_string(found.size()) + " files" : "there is nothing between two commas",
@@ -172,7 +178,12 @@ void spec_reader::finish(const std::string& example) const {
     refuse(
         "'" + name_ + "' takes " + (next_ == 0 ? "no value" : "no more values") + ", and not '" + values_[next_] + "'",
         "write such as " + example);
-  if (!keys_.empty()) refuse_word("", keys_.front().first, known_keys_, "write such as " + example);
+  if (keys_.empty()) return;
+  const bool is_address = detail::is_far(text_) || (!values_.empty() && detail::is_far(values_.front()));
+  refuse_word("", keys_.front().first, known_keys_,
+              is_address ? "write ADDRESS?QUERY?" + (known_keys_.empty() ? "" : known_keys_.front() + "=...") +
+                               " for an address with a query, or ADDRESS?QUERY? without options"
+                         : "write such as " + example);
 }
 
 void detail::require_registrable(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
@@ -186,25 +197,6 @@ void detail::require_registrable(std::string_view subject, std::string_view name
     refuse("the name is invalid", "use lower-case letters, digits and underscores");
   if (std::ranges::find(known, name) != known.end()) refuse("the name exists already", "use another name");
   if (!has_factory) refuse("the function that creates it is null", "pass a function");
-}
-
-std::string detail::without_password(std::string_view text) {
-  constexpr std::size_t none = std::string_view::npos;
-  const std::size_t url_mark = text.find('@') != none ? text.find("://") : none;
-  const std::size_t end = std::min({text.find("password="), text.find("password "), url_mark});
-  std::string result = std::string(text.substr(0, end)) + (end != none ? "..." : "");
-  // The query of a signed address is as secret as a password.
-  std::string small(result);
-  std::ranges::transform(small, small.begin(), [](unsigned char letter) { return std::tolower(letter); });
-  for (const std::string key : {"sig=", "signature=", "credential=", "token=", "secret="}) {
-    for (std::size_t at = small.find(key); at != none; at = small.find(key, at)) {
-      at += key.size();
-      const std::size_t size = std::min(small.find_first_of("&' )", at), small.size()) - at;
-      result.replace(at, size, "...");
-      small.replace(at, size, "...");
-    }
-  }
-  return result;
 }
 
 }}  // namespace muster::v0

@@ -85,6 +85,8 @@ class class_source : public detail::source_with_facts {
     return class_source(state_->wrapped.version(records), state_->classes, schema().classes, state_->numbers);
   }
   [[nodiscard]] held_shards held() const { return state_->wrapped.held(); }
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const { return state_->wrapped.host_state(); }
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return state_->wrapped.host_state_now(); }
   [[nodiscard]] data_location where(sample_id id) const { return state_->wrapped.where(id); }
   void expect(std::span<const sample_id> ids) const { state_->wrapped.expect(ids); }
   [[nodiscard]] std::optional<source_statistics> known_statistics() const {

@@ -303,7 +303,10 @@ held_shards loader::held() const { return engine_->last ? engine_->last->source(
 void loader::deal_by(std::vector<held_shards> ranks) { engine_->deal_by(std::move(ranks)); }
 bool loader::may_grow() const noexcept { return engine_->plan.may_grow(); }
 const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
-live_cursor loader::cursor() noexcept { return live_cursor(engine_->plan); }
+live_cursor loader::cursor() noexcept {
+  engine_->plan.set_classes(schema().classes);
+  return live_cursor(engine_->plan);
+}
 std::uint64_t loader::step() const noexcept { return engine_->plan.step(); }
 std::uint64_t loader::steps_per_epoch() const noexcept { return engine_->plan.steps_per_epoch(); }
 const record_schema& loader::schema() const noexcept {

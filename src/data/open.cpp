@@ -36,7 +36,7 @@ bool flag(spec_reader& spec, const std::string& name, bool fallback) {
 
 /// Returns the path after all options have been taken. Remaining options are refused before a file is opened.
 std::string path_of(spec_reader& spec) {
-  std::string path = spec.value("path");
+  std::string path = spec.path();
   spec.finish(spec.name() + ":PATH");
   return path;
 }
@@ -233,7 +233,7 @@ opened_source open_record_files(spec_reader& spec, const read_options& options) 
   }
   std::string path = (far ? spec.name() + ":" : "") + path_of(spec);
   const auto is_set = [&](std::string_view alone) {  // without a '=' the text is part of the path
-    if (!path.ends_with(alone)) return false;
+    if (!path.ends_with(alone) || spec.text().find(alone) == std::string::npos) return false;
     path.resize(path.size() - alone.size());
     return true;
   };
@@ -251,7 +251,8 @@ opened_source open_query(spec_reader& spec, const read_options& defaults) {
   postgres.key = spec.take("key").value_or("");
   postgres.timeout = seconds(spec.number_of("timeout", postgres.timeout.count(), 0, false));
   const read_options options = with_text_options(spec, defaults);
-  const auto connection = path_of(spec);
+  const std::string connection = spec.value("connection");  // libpq decodes the text
+  spec.finish(spec.name() + ":CONNECTION");
   if (query.empty()) spec.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_opener open = opener_of_queries;
   if (open == nullptr) {  // the specification is not shown, because it may contain a password
@@ -334,8 +335,8 @@ any_record_source open_mixture(std::string_view text, const read_options& option
     const auto weight =
         parse_number<double>(weight_at == std::string::npos ? "" : std::string_view(word).substr(weight_at + 1));
     if (!weight) {
-      throw configuration_error("source 'mix:" + detail::without_password(text) + "' cannot be used ('" +
-                                detail::without_password(word) +
+      throw configuration_error("source 'mix:" + detail::without_secrets(text) + "' cannot be used ('" +
+                                detail::without_secrets(word) +
                                 "' has no weight); write such as mix:records:a=0.7,records:b=0.3");
     }
     std::string name = word.substr(0, weight_at);

@@ -157,7 +157,7 @@ class elastic_backend final : public session_backend {
     }
     if (!about_ranks) std::rethrow_exception(why);
     limit_repetitions(target, why);
-    ++change_.again;
+    change_.again = 1;  // counts steps: a step that fails several times is counted once
     stop_present(target);
   }
 

@@ -39,7 +39,7 @@ json describe_bad(const muster::bad_record& bad) {
 // The path of muster's own records; empty for another source.
 std::string path_of_records(const std::string& specification) {
   if (!specification.starts_with("records:")) return {};
-  const std::string path = muster::spec_reader::of_source(specification).value("path");
+  const std::string path = muster::spec_reader::of_source(specification).path();
   return path.substr(0, path.ends_with("?follow") ? path.size() - std::string_view("?follow").size() : path.size());
 }
 
@@ -231,7 +231,9 @@ json copy_records(const copy_request& request) {
     throw muster::data_error({std::string(source.name())},
                              "was changed while it was read (the records would be of both); start again");
   }
-  json report = {{"source", specification}, {"to", request.to}, {"schema", to_string(source.schema())}};
+  json report = {{"source", muster::detail::without_secrets(specification)},
+                 {"to", request.to},
+                 {"schema", to_string(source.schema())}};
   std::vector<muster::manifest_entry> files;
   if (out.one) {
     const auto written = out.one->commit();
@@ -259,9 +261,12 @@ json copy_records(const copy_request& request) {
 json describe_source(const std::string& specification, int threads) {
   const auto source = muster::open_source(specification, options_for(true, threads));
   const auto& schema = source.schema();
-  json report = {{"source", specification},       {"schema", to_string(schema)},
-                 {"records", source.size()},      {"record_bytes", schema.record_bytes()},
-                 {"labels", schema.labels},       {"mapped", source.mapped()},
+  json report = {{"source", muster::detail::without_secrets(specification)},
+                 {"schema", to_string(schema)},
+                 {"records", source.size()},
+                 {"record_bytes", schema.record_bytes()},
+                 {"labels", schema.labels},
+                 {"mapped", source.mapped()},
                  {"digest", hex(source.digest())}};
   if (const auto bad = source.known_bad()) report["bad"] = *bad;
   if (!source.notes().empty()) report["notes"] = source.notes();
@@ -295,7 +300,10 @@ json describe_statistics(const std::string& specification, int threads) {
                 {"least", of.least},
                 {"greatest", of.greatest}};
   };
-  json report = {{"source", specification}, {"records", found.records}, {"left_out", found.left_out}, {"kept", kept}};
+  json report = {{"source", muster::detail::without_secrets(specification)},
+                 {"records", found.records},
+                 {"left_out", found.left_out},
+                 {"kept", kept}};
   report["columns"] = json::array();
   for (const auto& column : found.columns) report["columns"].push_back(describe(column));
   if (found.label.count != 0) report["label"] = json::array({describe(found.label)});
@@ -318,9 +326,12 @@ json verify_source(const std::string& specification, std::uint64_t most_shown, i
       if (shown.size() < most_shown) shown.push_back(describe_bad(bad));
     }
   });
-  json report = {{"source", specification}, {"records", source.size()},
-                 {"bytes", bytes},          {"digest", hex(source.digest())},
-                 {"bad", log.count()},      {"seconds", muster::seconds_since(start)}};
+  json report = {{"source", muster::detail::without_secrets(specification)},
+                 {"records", source.size()},
+                 {"bytes", bytes},
+                 {"digest", hex(source.digest())},
+                 {"bad", log.count()},
+                 {"seconds", muster::seconds_since(start)}};
   report["bad_by_file"] = log.count_by_file();
   report["bad_records"] = shown;
   return report;

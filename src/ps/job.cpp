@@ -74,6 +74,12 @@ int servers_of(const job_options& options, const group& ranks) {
 constexpr const char* map_key = "ps/map";
 constexpr const char* options_key = "ps/options";
 constexpr const char* places_key = "ps/places";
+constexpr const char* name_key = "ps/name";
+
+// Returns the unique name of the job, which the first process chooses and stores.
+std::string shared_job_name(any_store& store, clock::time_point until) {
+  return store.compare_and_swap(name_key, 0, muster::detail::random_token().substr(0, 16), until).now.value;
+}
 
 // Checked first, so that a process of another program or configuration changes nothing.
 void refuse_stranger(any_store& store, const std::string& own, clock::time_point until) {
@@ -128,7 +134,8 @@ struct job::implementation {
     const auto name = name_of_job(ranks);
     const auto protocol = protocol_of(options, configuration);
     const auto setup_of = [&](node_id place, transport& over) {
-      return detail::process_setup{{place, 1}, options, protocol, layout, over, store, name, first};
+      return detail::process_setup{{place, 1}, options, protocol, layout,  over, store,
+                                   name,       first,   nullptr,  nullptr, name};
     };
     if (options.colocated) {
       for (auto& end : muster::detail::connect_endpoints(configuration, ranks, 2))
@@ -192,8 +199,17 @@ struct job::implementation {
     auto protocol = protocol_of(options, configuration);
     // The membership detects deaths, and processes that are stopped or cut off. Silence may be due to a slow host.
     protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
-    const detail::process_setup setup{{self, 1}, options, protocol, layout,      ranks.transport(),
-                                      store,     map_key, *first,   links.get(), &linked};
+    const detail::process_setup setup{{self, 1},
+                                      options,
+                                      protocol,
+                                      layout,
+                                      ranks.transport(),
+                                      store,
+                                      map_key,
+                                      *first,
+                                      links.get(),
+                                      &linked,
+                                      shared_job_name(*store, deadline_after(options.timeout))};
     if (serves)
       server = std::make_unique<detail::server_process>(setup);
     else

@@ -1,4 +1,7 @@
 // Tables in files: saved by all workers together, or by the servers of an elastic job without workers.
+#include <fcntl.h>
+#include <sys/file.h>
+
 #include <algorithm>
 #include <cstring>
 #include <functional>
@@ -13,9 +16,11 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/ps/job.hpp>
 
 #include "../core/checked_file.hpp"
+#include "../core/descriptor.hpp"
 #include "../core/text.hpp"
 #include "../core/wire.hpp"
 #include "runtime/worker_process.hpp"
@@ -96,6 +101,23 @@ void load_parts(job& parameters, const std::filesystem::path& path) {
   }
 }
 
+// Returns the job that saved the tables in the folder; empty if no manifest names a job.
+std::string job_of(const std::filesystem::path& folder) {
+  try {
+    return json::parse(text_of(folder / manifest_name)).at("job").get<std::string>();
+  } catch (const std::exception&) {
+    return {};
+  }
+}
+
+// Locks the folder, so that two jobs do not write their manifests at the same time. Has no effect on file systems
+// without locks for folders.
+muster::detail::descriptor lock_folder(const std::filesystem::path& folder) {
+  muster::detail::descriptor lock(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (lock) (void)::flock(lock.get(), LOCK_EX);
+  return lock;
+}
+
 json describe(const table_layout& layout) {
   json described = json::array();
   for (const auto& table : layout.tables()) {
@@ -113,8 +135,11 @@ json ranges_of(const table_layout& layout) {
 }
 
 // Writes the manifest, and removes the files that the previous manifest named, except files that the new one names.
-void write_manifest(const std::filesystem::path& folder, const json& head) {
+void write_manifest(const std::filesystem::path& folder, json head, const detail::saved_folders& folders) {
   const auto manifest = folder / manifest_name;
+  const auto lock = lock_folder(folder);
+  folders.require_own(folder);
+  if (!folders.job().empty()) head["job"] = folders.job();
   std::vector<std::string> former;
   if (std::filesystem::exists(manifest)) {
     try {
@@ -163,7 +188,36 @@ std::vector<std::uint8_t> encode(state_position position) {
   return bytes;
 }
 
+// Removes the file that this worker wrote for a failed save, unless a manifest names the file nevertheless.
+void remove_unnamed(const std::filesystem::path& file) {
+  try {
+    const auto files = json::parse(text_of(file.parent_path() / manifest_name)).at("files");
+    if (std::ranges::count(files, json(file.filename().string())) > 0) return;
+  } catch (const std::exception&) {
+  }
+  std::error_code ignored;
+  std::filesystem::remove(file, ignored);
+}
+
 }  // namespace
+
+void detail::saved_folders::note_owner(const std::filesystem::path& folder) {
+  const auto [entry, is_new] = first_owners_.try_emplace(folder.lexically_normal().string());
+  if (is_new) entry->second = job_of(folder);
+}
+
+void detail::saved_folders::require_own(const std::filesystem::path& folder) const {
+  const std::string owner = job_of(folder);
+  const auto first = first_owners_.find(folder.lexically_normal().string());
+  if (job_.empty() || owner.empty() || owner == job_ || first == first_owners_.end() || owner == first->second) return;
+  throw configuration_error("the tables in '" + folder.string() +
+                            "' belong to another job (which saved them since this job began, and the files of both "
+                            "jobs would mix); give each job its own folder");
+}
+
+std::uint64_t detail::saved_folders::file_number(std::uint64_t saver) const {
+  return job_.empty() ? saver : digest().add(job_).add(saver).value();
+}
 
 void detail::add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes) {
   out.add(table, std::uint64_t{bytes});
@@ -188,8 +242,9 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     if (!file_.empty()) return;  // nothing was trained since the file was written, so it is still valid
     std::filesystem::create_directories(folder_);
     std::uint64_t number = 0;  // a name that no file of the previous save has
-    while (std::filesystem::exists(folder_ / name_of(number, self))) ++number;
-    const auto file = folder_ / name_of(number, self);
+    const auto saver = folders_.file_number(self);
+    while (std::filesystem::exists(folder_ / name_of(number, saver))) ++number;
+    const auto file = folder_ / name_of(number, saver);
     muster::detail::checked_file written(file.string(), [] {});
     written.write(mine.values.take());
     written.commit();
@@ -218,7 +273,7 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
         all["format"] = format_of_servers;
         all["tables"] = describe(layout);
         all["ranges"] = ranges_of(layout);
-        write_manifest(folder_, all);
+        write_manifest(folder_, all, folders_);
       });
     if (is_last || !problem_.empty()) all["outcome"] = problem_;
     auto swapped = store_->compare_and_swap(key_, entry.version, all.dump(), until);
@@ -240,6 +295,8 @@ std::optional<std::string> detail::save_by_servers::outcome(clock::time_point un
 void save_tables(job& parameters, group& workers, const std::string& folder_name, const state_position& position) {
   const std::filesystem::path folder = folder_name;
   auto& tables = parameters.tables();
+  auto& folders = detail::worker_process::folders_of(tables);
+  folders.note_owner(folder);
   tables.flush();
   // All pushes are committed, and no worker pushes now. The newest map version ensures that no server that was removed
   // from a chain answers the pulls.
@@ -247,17 +304,18 @@ void save_tables(job& parameters, group& workers, const std::string& folder_name
   allreduce(workers, std::span(newest), muster::max);
   detail::worker_process::note_map_version(tables, newest[0]);
   const std::uint64_t clock = tables.clock_now();
-  // Unused by the files of the previous save.
-  std::uint64_t named[] = {clock, static_cast<std::uint64_t>(parameters.worker())};
+  // Unused by the files of the previous save and by other jobs' files.
+  std::uint64_t named[] = {clock, folders.file_number(static_cast<std::uint64_t>(parameters.worker()))};
   if (workers.rank() == 0) {
     while (std::filesystem::exists(folder / name_of(named[0], named[1]))) ++named[0];
   }
   broadcast(workers, std::span(named), 0);
+  const auto own = folder / name_of(named[0], named[1], workers.rank());
   run_at_all(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    save_parts(parameters, workers, folder / name_of(named[0], named[1], workers.rank()));
+    save_parts(parameters, workers, own);
   });
-  run_at_all(workers, folder, [&] {
+  const auto publish = [&] {
     require_place(parameters);
     if (workers.rank() != 0) return;
     std::vector<std::string> files;
@@ -268,13 +326,20 @@ void save_tables(job& parameters, group& workers, const std::string& folder_name
                     {"position", encode(position)},
                     {"tables", describe(parameters.layout())},
                     {"files", files}};
-    write_manifest(folder, head);
-  });
+    write_manifest(folder, head, folders);
+  };
+  try {
+    run_at_all(workers, folder, publish);
+  } catch (...) {
+    remove_unnamed(own);
+    throw;
+  }
 }
 
 std::optional<saved_tables> load_tables(job& parameters, group& workers, const std::string& folder_name) {
   const std::filesystem::path folder = folder_name;
   std::optional<saved_tables> found;
+  detail::worker_process::folders_of(parameters.tables()).note_owner(folder);
   run_at_all(workers, folder, [&] {
     const auto manifest = folder / manifest_name;
     if (!std::filesystem::exists(manifest)) return;

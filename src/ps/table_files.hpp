@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <span>
@@ -36,12 +37,35 @@ struct server_part {
   std::vector<lease> left{};
 };
 
+/// The owners of the tables in folders. A job may replace its own tables, and the tables that were in the folder when
+/// the job first read the folder. If another job has saved into the folder since then, the files of both jobs would
+/// mix, and the save is refused.
+class saved_folders {
+ public:
+  /// Takes the unique name of this job. Without a name nothing is checked.
+  explicit saved_folders(std::string job = {}) : job_(std::move(job)) {}
+
+  [[nodiscard]] const std::string& job() const noexcept { return job_; }
+  /// Records the job that owns the tables in the folder. Later calls for the same folder have no effect.
+  void note_owner(const std::filesystem::path& folder);
+  /// Throws configuration_error if another job has saved into the folder since `note_owner`.
+  void require_own(const std::filesystem::path& folder) const;
+  /// Returns a number for file names, which differs between jobs and is constant within a job. `saver` is the worker or
+  /// server that writes the file.
+  [[nodiscard]] std::uint64_t file_number(std::uint64_t saver) const;
+
+ private:
+  std::string job_;
+  std::map<std::string, std::string> first_owners_;  // by folder: the job that owned the tables at first
+};
+
 /// A save at one server. An entry of the store collects the names of the files. The server that completes the entry
 /// writes the manifest. The functions throw the store's errors, and may then be called again.
 class save_by_servers {
  public:
-  save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder)
-      : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)) {}
+  save_by_servers(std::shared_ptr<any_store> store, std::string key, std::string folder,
+                  saved_folders folders = saved_folders())
+      : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)), folders_(std::move(folders)) {}
 
   /// Writes this server's part. If the disk is full, `outcome` reports that at every server.
   void add(const table_layout& layout, std::uint32_t self, server_part mine, clock::time_point until);
@@ -53,6 +77,7 @@ class save_by_servers {
   std::shared_ptr<any_store> store_;
   std::string key_;
   std::filesystem::path folder_, file_;
+  saved_folders folders_;
   std::string problem_;
 };
 

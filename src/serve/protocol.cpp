@@ -297,6 +297,11 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
 
 parsed_request parse_predict(std::string_view body, const model_info& model, std::size_t max_rows) {
   const json document = parse_json(body);
+  if (member(document, "inputs"))
+    refuse_field("inputs", "has rows by columns, which are not supported; send instances");
+  const auto signature = member(document, "signature_name");
+  if (signature && required<std::string_view>(document, "signature_name", "signature_name") != "serving_default")
+    refuse_field("signature_name", "is not serving_default, the only signature of each model");
   const auto instances = required<array>(document, "instances", "instances");
   require_form_in_json(model.output, "predictions", "use v2, and request binary data");
   const auto& input = model.input;

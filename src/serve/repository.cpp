@@ -13,9 +13,11 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include "../core/scheduling.hpp"
+#include "../data/file_state.hpp"
 #include "statistics.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {
@@ -24,13 +26,20 @@ namespace muster { inline namespace v0 { namespace serve {
 struct repository::identity {
   std::uint64_t version = 0;
   std::uint64_t inode = 0;
-  std::int64_t changed = 0;  // change time in nanoseconds, because inode numbers are reused
+  std::int64_t changed = 0;  // change time in nanoseconds
+  std::uint64_t files = 0;   // digest of the files' names and states
   friend auto operator<=>(const identity&, const identity&) = default;
+  /// Returns true if both are the same folder, whose files may differ. An inode may be reused, and then has another
+  /// time.
+  [[nodiscard]] bool is_folder_of(const identity& other) const noexcept {
+    return version == other.version && inode == other.inode && changed == other.changed;
+  }
 };
 
 struct repository::entry {
   std::shared_ptr<model_statistics> statistics = std::make_shared<model_statistics>();
   std::optional<identity> served;
+  std::optional<identity> last;  // the served folder at the last look
   std::set<identity> damaged;
 };
 
@@ -39,6 +48,30 @@ namespace {
 bool is_model_name(std::string_view name) {
   constexpr std::string_view allowed = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._-";
   return !name.starts_with('.') && name.find_first_not_of(allowed) == std::string_view::npos;
+}
+
+/// Returns a digest that differs after each change of a file below the folder. Waits until a later change has another
+/// time.
+std::uint64_t state_of_files(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code failed;
+  for (std::filesystem::recursive_directory_iterator at(folder, failed), end; !failed && at != end;
+       at.increment(failed))
+    paths.push_back(at->path().string());
+  std::ranges::sort(paths);
+  digest all;
+  timespec newest{};
+  for (const auto& path : paths) {
+    struct stat found {};
+    if (::stat(path.c_str(), &found) != 0) continue;
+    all.add(path.substr(folder.size())).add(detail::state_of(found));
+    const auto is_before = [](const timespec& a, const timespec& b) {
+      return a.tv_sec < b.tv_sec || (a.tv_sec == b.tv_sec && a.tv_nsec < b.tv_nsec);
+    };
+    if (is_before(newest, found.st_ctim)) newest = found.st_ctim;
+  }
+  detail::wait_for_next_tick(newest);
+  return all.value();
 }
 
 /// Returns the names in a folder, or no names if the path is not a folder.
@@ -141,8 +174,9 @@ void repository::scan_model(const std::string& name) {
             "a version is a folder whose name is a whole number without leading zeros; rename it, for example to 1");
       continue;
     }
-    versions.insert(
-        {*number, status.st_ino, status.st_ctim.tv_sec * std::int64_t{1'000'000'000} + status.st_ctim.tv_nsec});
+    versions.insert({*number, status.st_ino,
+                     status.st_ctim.tv_sec * std::int64_t{1'000'000'000} + status.st_ctim.tv_nsec,
+                     state_of_files(path)});
   }
   if (versions.empty() && !entries_.contains(name)) return;
   auto& model_entry = entries_[name];
@@ -150,10 +184,20 @@ void repository::scan_model(const std::string& name) {
   std::erase_if(model_entry->damaged, [&](const identity& each) { return !versions.contains(each); });
   for (auto each = versions.rbegin(); each != versions.rend(); ++each) {
     if (model_entry->served == *each) return;
+    // The served version is in memory. The repository serves it until new files with the same number are complete.
+    const bool is_in_its_place = model_entry->served && model_entry->served->version == each->version;
+    const bool is_written_over = model_entry->served && model_entry->served->is_folder_of(*each);
+    if (is_written_over && std::exchange(model_entry->last, *each) != *each) return;
+    if (is_in_its_place && model_entry->damaged.contains(*each)) return;
     if (model_entry->damaged.contains(*each)) continue;
     const std::string version = folder + "/" + std::to_string(each->version);
+    const auto has_changed = [&] { return state_of_files(version) != each->files; };
     try {
       any_predictor model = load_(version);
+      if (has_changed()) {  // the model may contain old and new files
+        if (is_in_its_place) return;
+        continue;
+      }
       warm_up(model, options_.max_batch);
       replace(
           name,
@@ -164,10 +208,11 @@ void repository::scan_model(const std::string& name) {
       return;
     } catch (...) {
       model_entry->damaged.insert(*each);
-      log(log_level::error, version + " is not served (" + describe(std::current_exception()) +
-                                "); add a complete version under a higher number");
+      log(log_level::error, version + " is not served" + (is_in_its_place ? " with its current files (" : " (") +
+                                describe(std::current_exception()) + "); add a complete version under a higher number");
       const std::lock_guard lock(mutex_);
       ++failed_loads_;
+      if (is_in_its_place) return;
     }
   }
   model_entry->served.reset();

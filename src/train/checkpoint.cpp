@@ -73,6 +73,37 @@ void copy_parts(const std::vector<state_part>& parts, state_kind kind, std::vect
   copies.resize(at);
 }
 
+/// Name of the part with the names of the classes. Labels are numbers of classes, so parameters that were trained with
+/// other names are useless.
+constexpr const char* classes_part = "muster: classes";
+
+/// Returns the names of the classes with slashes between them; empty for data without named classes.
+std::string classes_of(const state& described) {
+  for (const auto& property : described.properties())
+    if (property.name == "the names of classes of the data") return property.value;
+  return {};
+}
+
+/// Throws when the names of a checkpoint's classes differ from the data's names. A checkpoint without names is
+/// accepted: its data had none, or an older muster saved it.
+void require_classes(const checkpoint_image& image, const state& target, const std::string& path) {
+  const std::string expected = classes_of(target);
+  if (image.parts.empty() || image.parts.back().name != classes_part || expected.empty()) return;
+  const auto bytes = image.parts.back().bytes;
+  const std::string_view saved(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  if (saved == expected) return;
+  const auto saved_names = detail::split(saved, '/'), expected_names = detail::split(expected, '/');
+  const auto [saved_at, expected_at] = std::ranges::mismatch(saved_names, expected_names);
+  const auto name_at = [](const auto& names, auto at) {
+    return at == names.end() ? std::string("none") : "'" + std::string(*at) + "'";
+  };
+  throw data_error({.file = path}, "this checkpoint has other classes (class " +
+                                       std::to_string(saved_at - saved_names.begin()) + " is " +
+                                       name_at(saved_names, saved_at) + " in the checkpoint and " +
+                                       name_at(expected_names, expected_at) +
+                                       " in the data); pass the checkpoint's classes to muster::with_classes");
+}
+
 /// Throws when a file does not fit the state. The parts of the file are in the order of the state's parts. The state
 /// does not change.
 void require_fit(const checkpoint_image& image, const std::vector<state_part>& parts, state_kind kind,
@@ -103,6 +134,7 @@ void require_fit(const checkpoint_image& image, const std::vector<state_part>& p
              std::to_string(part.bytes.size()));
     }
   }
+  if (at < image.parts.size() && image.parts[at].name == classes_part) ++at;
   if (at < image.parts.size()) refuse("it has '" + image.parts[at].name + "' and this state does not");
 }
 
@@ -274,6 +306,13 @@ void checkpoint::begin(group& ranks, const state& saved_state, double metric) {
   detail::checkpoint_files files{.head = head, .rank = ranks.rank(), .own = file_of(folder_, name, ranks.rank())};
   if (ranks.rank() == 0) {
     copy_parts(saved_state.parts(), state_kind::replicated, writer_->shared_parts);
+    if (const std::string classes = classes_of(saved_state); !classes.empty()) {
+      const auto bytes = std::as_bytes(std::span(classes));
+      writer_->shared_parts.push_back({classes_part, {}, {}});
+      auto& part = writer_->shared_parts.back();
+      part.copy.assign(bytes.begin(), bytes.end());
+      part.bytes = part.copy;
+    }
     files.shared = file_of(folder_, name, replicated_file);
     for (int rank = 1; rank < ranks.size() && !writer_->own_parts.empty(); ++rank)
       files.other_files.push_back(file_of(folder_, name, rank));
@@ -347,6 +386,7 @@ std::string checkpoint::read_checkpoint(group& ranks, state& saved_state, const 
   };
   return first_problem(ranks, [&](const auto& on_piece) {
     result.image = parse(result.file, path, replicated_file, state_kind::replicated);
+    require_classes(result.image, saved_state, path);
     const state_position before = saved_state.position();
     saved_state.move_to(result.place_in(saved_state));  // throws if the state's data does not fit
     saved_state.move_to(before);

@@ -128,6 +128,23 @@ TEST_CASE("a source is a scheme, a path that may hold anything, and keys behind 
   CHECK(keyed.take("label") == "x&y");
   CHECK(keyed.take("header") == "1");
   keyed.finish("csv:PATH");
+  CHECK(spec_reader::of_source("csv:/my%20data/50%25%2Fx").path() == "/my data/50%/x");
+  auto address = spec_reader::of_source("csv:https://server/my%20x.csv?X-Amz-Date=1&sig=a%2B?label=y");
+  CHECK(address.take("label") == "y");
+  CHECK(address.path() == "https://server/my%20x.csv?X-Amz-Date=1&sig=a%2B");
+  address.finish("csv:PATH");
+  auto ended = spec_reader::of_source("npy:https://a/x?sig=a,https://a/y%20?sig=b?");
+  CHECK(ended.paths(1, 2) == Words{"https://a/x?sig=a", "https://a/y%20?sig=b"});
+  ended.finish("npy:PATH");
+  CHECK(spec_reader::of_source("csv:what?").path() == "what?");
+  CHECK(spec_reader::of_source("s3://bucket/my%20set?").path() == "//bucket/my%20set");
+  CHECK_THAT(refusal([] {
+               auto source = spec_reader::of_source("csv:https://server/x.csv?sig=secret");
+               (void)source.take("label");
+               (void)source.path();
+               source.finish("csv:PATH");
+             }),
+             contains("'sig' is not one of label") && contains("write ADDRESS?QUERY?label=...") && !contains("secret"));
   auto several = spec_reader::of_source("raw:a%2Cb,%25,c?k=1");
   CHECK(several.paths(1, 3) == Words{"a,b", "%", "c"});
   CHECK_THAT(refusal([] { (void)spec_reader::of_source("raw:a,,b").paths(1, 3); }), contains("between two commas"));

@@ -6,7 +6,9 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
+#include <muster/data/cache.hpp>
 #include <muster/data/dataset_builder.hpp>
+#include <muster/data/loader.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/data/sources/image_folder.hpp>
@@ -46,6 +48,28 @@ muster::any_record_source labelled(const std::vector<float>& labels) {
 }
 
 }  // namespace
+
+TEST_CASE("a cache of a source with classes knows files that take the place of others of the same size") {
+  const temporary_folder folder;
+  make_images(folder, "a", {"cat/x.jpg", "dog/y.jpg"});
+  const auto open = [&] {
+    return muster::with_classes(muster::open_source("images:" + folder / "a"), std::vector<std::string>{"cat", "dog"});
+  };
+  const auto first_bytes = [&] {
+    auto loader = open() | muster::batch(1) | muster::cache(folder / "cache");
+    const auto bytes = loader.next({0, 1}).bytes;
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  const auto before = open();
+  CHECK(before.host_state() == muster::open_source("images:" + folder / "a").host_state());
+  CHECK(before.host_state() == before.host_state_now());
+  CHECK(first_bytes() == "cat/x.jpg");
+  CHECK(first_bytes() == "cat/x.jpg");
+  folder.write("a/cat/x.jpg", "CAT/X.JPG");
+  CHECK(before.host_state() != before.host_state_now());
+  CHECK(open().digest() == before.digest());
+  CHECK(first_bytes() == "CAT/X.JPG");
+}
 
 TEST_CASE("the classes of a folder are those of its images, in the order of numbers and names, and the rest is told") {
   const temporary_folder folder;

@@ -183,6 +183,8 @@ ended.end(143)
 
 # An error in a step's function is not a failure of a rank, whatever its type: the step is not repeated.
 Run("-n", "2", options.program, *JOB, "--throws", "3").end(5, "the program's own store did not answer", done=0)
+# A group that fails twice in the same step: the ranks compare the counts, and a single step is repeated.
+Run("-n", "2", options.program, *JOB, "--breaks", "3").end(0, "step 3 failed 2 times with the same ranks", "1 steps run again", done=2)
 # Ctrl-C is sent to all processes of the terminal: only muster-launch acts on it.
 interrupted = Run("-n", "2", options.program, *ENDLESS, prepare=os.setsid)
 interrupted.ranks(2)

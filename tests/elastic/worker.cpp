@@ -4,7 +4,7 @@
 //
 // usage: test_elastic_worker [--samples N] [--batch N] [--epochs N] [--values N] [--work MILLISECONDS] [--burn MS]
 //                            [--ballast MB] [--steps] [--checkpoint FOLDER] [--disk MB] [--throws STEP]
-//                            [--until FILE]
+//                            [--breaks STEP] [--until FILE]
 //   --values   number of floats of the model, which are reduced in each step and copied to ranks that join
 //   --ballast  further state, which is only copied
 //   --work     additional time per step, asleep
@@ -12,6 +12,7 @@
 //   --checkpoint  continues from the checkpoint there, and saves after each epoch: "saves PROCESS", then "saved"
 //   --disk     megabytes per second at which files are written and read
 //   --throws   from this step on, rank 0 throws a timeout_error that is unrelated to the job's group
+//   --breaks   rank 0 aborts its group in this step, twice
 //   --until    the epoch in which this file exists is the last, unless --epochs ends the run before
 //   --steps    prints when each step is committed: "step NUMBER GENERATION RANKS NANOSECONDS"
 //              and "named TEXT" when the log names a rank or a connection as slow
@@ -75,6 +76,7 @@ struct worker_options {
   std::size_t ballast = 0;  // bytes
   bool steps = false;
   std::uint64_t throws = ~std::uint64_t{0};
+  std::uint64_t breaks = ~std::uint64_t{0};
   std::string checkpoint;
   std::string until;
 };
@@ -94,6 +96,7 @@ worker_options parse_options(int argc, char** argv) {
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") parsed.steps = true;
     if (name == "--throws") parsed.throws = static_cast<std::uint64_t>(number());
+    if (name == "--breaks") parsed.breaks = static_cast<std::uint64_t>(number());
     if (name == "--checkpoint" && i + 1 < argc) parsed.checkpoint = argv[++i];
     if (name == "--until" && i + 1 < argc) parsed.until = argv[++i];
   }
@@ -180,6 +183,7 @@ void check_change(const muster::elastic::change& change, const muster::group& ra
       {"origin", std::cmp_equal(change.origin.size(), change.size) && change.origin[rank] == change.rank_before},
       {"size before", std::ranges::all_of(change.origin, [&](int before) { return before < change.size_before; })},
       {"step", at.steps + at.evaluations + at.runs == change.step},
+      {"steps again", change.again <= 1},
       {"copied", was_member || is_first || change.copied},
       {"reason", is_first || !change.why.empty()},
       {"times", !was_member || std::ranges::all_of(times, [](double part) { return part > 0; })},
@@ -220,11 +224,16 @@ void train(muster::context& context, const worker_options& options) {
     }
   };
   bool first = true;
+  int breaks_left = 2;
   const auto step = [&](muster::step& current) {
     if (std::exchange(first, false)) print_line("ready " + std::to_string(::getpid()));
     const auto batch = loader.next(current.shard());
     if (current.number() >= options.throws && current.group().rank() == 0)
       throw muster::timeout_error("results", {}, "the program's own store did not answer");
+    if (current.number() == options.breaks && breaks_left > 0 && current.group().rank() == 0) {
+      --breaks_left;
+      current.group().abort("the test breaks the group");
+    }
     std::uint64_t mine = 0;
     for (const auto id : batch.samples) mine += mark_of(id, current.epoch());
     std::this_thread::sleep_for(std::chrono::duration<double, std::milli>(options.work));

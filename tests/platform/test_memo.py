@@ -11,6 +11,7 @@ import bench
 from flow import Case
 from muster_bench.files import Digests, FolderLock, digest_of, files_under, signature
 from muster_bench.errors import Busy
+from muster_bench import seen
 from muster_flow import steps, workflow
 from muster_flow.store import Store
 
@@ -31,6 +32,13 @@ class Keys(Case):
         self.assertEqual(before, self.key(step), step)
         change()
         self.assertNotEqual(before, self.key(step, places), step)
+
+    def test_a_source_names_its_file_by_codes(self):
+        path = self.write("data/my x.csv", "1,2\n")
+        self.write("data/my", "")
+        for word in (f"csv:{self.folder}/data/my%20x.csv?label=0", f"--data=npy:/x,{self.folder}/data/my%20x.csv"):
+            self.assertIn(str(path), [found for found, _ in seen.paths_in(word, [])], word)
+        self.assertIn(str(path.parent / "my"), [found for found, _ in seen.paths_in(f"{self.folder}/data/my%21", [])])
 
     def test_a_file_that_a_word_names(self):
         for number, command in enumerate((

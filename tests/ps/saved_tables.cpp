@@ -3,9 +3,12 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
+#include <barrier>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 #include <vector>
 
 #include <muster/core/error.hpp>
@@ -170,6 +173,99 @@ TEST_CASE("a save removes no file that it names, also where the one before named
     require(files() == first, "it has the same name, and is there");
     require(ps::load_tables(job, workers, folder).has_value(), "and is read");
   });
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("of two jobs that save into one folder the second is refused, and the first one's tables stay") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-two-jobs-" + std::to_string(::getpid()));
+  const auto save = [&](ps::job& job, muster::group& workers, float value) -> std::string {
+    if (workers.rank() == 0) job.tables().assign(0, std::vector<float>(some, value));
+    try {
+      ps::save_tables(job, workers, folder);
+    } catch (const muster::error& refused) {
+      return refused.what();
+    }
+    return {};
+  };
+  const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
+  const auto is_all = [&](float value) {
+    bool is_equal = false;
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+      require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
+      is_equal = all_of(job.tables()) == std::vector<float>(some, value);
+    });
+    return is_equal;
+  };
+  SECTION("one after the other") {
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& first, muster::group& workers) {
+      require(!ps::load_tables(first, workers, folder), "nothing was saved");
+      run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& second, muster::group& second_workers) {
+        require(!ps::load_tables(second, second_workers, folder), "nothing was saved");
+        require(save(second, second_workers, 2).empty(), "the first save is accepted");
+        require(save(second, second_workers, 3).empty(), "a job replaces its own tables");
+      });
+      for (int k = 0; k < 2; ++k) {
+        const auto problem = save(first, workers, 1);
+        require(problem.find("belong to another job") != std::string::npos, "the save is refused");
+        require(problem.find("give each job its own folder") != std::string::npos, "the error has a suggestion");
+      }
+    });
+    CHECK(files() == 2);
+    CHECK(is_all(3));
+    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& later, muster::group& workers) {
+      require(ps::load_tables(later, workers, folder).has_value(), "the tables are there");
+      require(save(later, workers, 4).empty(), "a job replaces the tables that it loaded");
+    });
+    CHECK(files() == 2);
+    CHECK(is_all(4));
+  }
+  SECTION("at the same time") {
+    constexpr int jobs = 3;
+    for (int round = 0; round < 5; ++round) {
+      std::filesystem::remove_all(folder);
+      std::barrier ready(jobs);
+      std::vector<std::string> problems(jobs);
+      {
+        std::vector<std::jthread> threads;
+        for (int k = 0; k < jobs; ++k) {
+          threads.emplace_back([&, k] {
+            run_job(test::fabric::local, 2, one_table(2, "async"), [&](ps::job& job, muster::group& workers) {
+              require(!ps::load_tables(job, workers, folder), "nothing was saved");
+              if (workers.rank() == 0) ready.arrive_and_wait();
+              auto problem = save(job, workers, static_cast<float>(k + 1));
+              if (workers.rank() == 0) problems[static_cast<std::size_t>(k)] = std::move(problem);
+            });
+          });
+        }
+      }
+      CHECK(std::ranges::count(problems, "") == 1);
+      const auto winner = std::ranges::find(problems, "") - problems.begin();
+      CHECK(is_all(static_cast<float>(winner + 1)));
+      CHECK(files() == 3);  // the manifest, and a file from each of the winner's workers
+    }
+  }
+  SECTION("by servers without workers") {
+    const std::vector<ps::table_spec> tables = {{.name = "dense", .size = some, .ranges = 1}};
+    const ps::table_layout layout(tables, 1);
+    const auto until = muster::deadline_after(muster::seconds(60));
+    const auto outcome_of = [&](const ps::detail::saved_folders& folders) {
+      ps::detail::save_by_servers save(std::make_shared<muster::memory_store>(), "saved", folder, folders);
+      save.add(layout, 1, {.ranges = {0}}, until);
+      return save.outcome(until).value();
+    };
+    ps::detail::saved_folders first("first"), second("second");
+    first.note_owner(folder);
+    second.note_owner(folder);
+    CHECK(outcome_of(first).empty());
+    CHECK(outcome_of(first).empty());
+    CHECK_THAT(outcome_of(second), contains("belong to another job"));
+    CHECK(files() == 2);
+    ps::detail::saved_folders third("third");
+    third.note_owner(folder);
+    CHECK(outcome_of(third).empty());
+    CHECK_THAT(outcome_of(first), contains("belong to another job"));
+    CHECK(files() == 2);
+  }
   std::filesystem::remove_all(folder);
 }
 

@@ -1,6 +1,7 @@
 #include <muster/serve/repository.hpp>
 
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -114,6 +115,80 @@ TEST_CASE("the highest version that loads is served, others are left aside and r
     CHECK(predict(*models.find("b")) == 16);
     CHECK(predict(*old) == 12);  // a version accepts requests as long as a caller holds it
   }
+}
+
+TEST_CASE("files of the served version that are written over change it when they are whole, and not before") {
+  const test::heard_log heard;
+  const models_folder files;
+  files.add("a", 1, "1");
+  files.add("a", 2, "2");
+  serve::repository models(files.path(), load, {}, never);
+  models.look();
+  REQUIRE(predict(*models.find("a")) == 8);
+  const auto inode_of = [&] {
+    struct stat found {};
+    REQUIRE(::stat((files.folder / "a/2").c_str(), &found) == 0);
+    return found.st_ino;
+  };
+  const auto inode = inode_of();
+  const auto write_over = [&](const std::string& text) { std::ofstream(files.folder / "a/2/factor") << text; };
+  write_over("");  // as after cp has truncated the file
+  models.look();
+  CHECK(predict(*models.find("a")) == 8);
+  CHECK(models.failed_loads() == 0);  // the file may be incomplete
+  models.look();
+  models.look();
+  CHECK(models.failed_loads() == 1);
+  CHECK(heard.text().find("a/2 is not served with its current files") != std::string::npos);
+  REQUIRE(models.find("a"));
+  CHECK(version_of(models, "a") == 2);  // neither the previous version nor none
+  CHECK(predict(*models.find("a")) == 8);
+  write_over("3");
+  models.look();
+  CHECK(predict(*models.find("a")) == 8);
+  models.look();
+  CHECK(predict(*models.find("a")) == 12);
+  CHECK(inode_of() == inode);
+  CHECK(models.failed_loads() == 1);
+}
+
+TEST_CASE("a damaged version whose file is written over is tried again") {
+  const models_folder files;
+  files.add("a", 1, "no number");
+  muster::set_log_level(muster::log_level::off, false);
+  serve::repository models(files.path(), load, {}, never);
+  models.look();
+  muster::set_log_level(muster::log_level::warning, false);
+  CHECK(models.find("a") == nullptr);
+  std::ofstream(files.folder / "a/1/factor") << "5";
+  models.look();
+  REQUIRE(models.find("a"));
+  CHECK(predict(*models.find("a")) == 20);
+}
+
+TEST_CASE("a version of several files that change while they are read is served of one kind of them") {
+  const models_folder files;
+  files.add("a", 1, "1");
+  const auto add_second = [&](const std::string& text) { std::ofstream(files.folder / "a/1/second") << text; };
+  add_second("1");
+  bool changes = true;
+  const auto load_both = [&](const std::string& folder) -> serve::any_predictor {
+    float first = 0, second = 0;
+    std::ifstream(folder + "/factor") >> first;
+    if (changes) {
+      std::ofstream(folder + "/factor") << "2";
+      add_second("2");
+    }
+    std::ifstream(folder + "/second") >> second;
+    return sums{.factor = first + 10 * second};
+  };
+  serve::repository models(files.path(), load_both, {}, never);
+  models.look();
+  CHECK(models.find("a") == nullptr);  // a mix of 1 and 2
+  changes = false;
+  models.look();
+  REQUIRE(models.find("a"));
+  CHECK(predict(*models.find("a")) == 88);
 }
 
 TEST_CASE("what is left out of a folder of models is said once") {

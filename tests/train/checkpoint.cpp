@@ -7,6 +7,9 @@
 
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
+#include <muster/data/classes.hpp>
+#include <muster/data/loader.hpp>
+#include <muster/data/open.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
@@ -271,6 +274,61 @@ TEST_CASE("a checkpoint of another model or of other data is refused with what d
     muster::arena plain(job.memory, {{"w", {50}}, {"b", {}}});
     muster::state less{plain};
     CHECK_THROWS_WITH(load(store, world, less), contains("has 'optimizer velocity' and this state does not"));
+  });
+  muster::set_log_level(muster::log_level::warning, false);
+}
+
+TEST_CASE("a checkpoint keeps the names of classes, and data of other names is refused") {
+  const temporary_folder folder;
+  const std::string records = folder / "records";
+  std::ofstream(records) << std::string("\0a\1b\0c\1d", 8);
+  const auto data = [&](const std::vector<std::string>& names) {
+    auto source = muster::open_source("raw:" + records + "?shape=1&offset=1&label=uint8@0");
+    return (names.empty() ? std::move(source) : muster::with_classes(std::move(source), names)) | muster::batch(2);
+  };
+  muster::set_log_level(muster::log_level::off, true);
+  test::run_ranks(1, [&](muster::group& world) {
+    std::vector<double> sum(1);
+    const auto with = [&](const std::vector<std::string>& names, const auto& use) {
+      auto loader = data(names);
+      muster::state state{muster::restored_values{"sum", std::span(sum)}, loader.cursor()};
+      use(loader, state);
+    };
+    const auto save_as = [&](const std::string& store, const std::vector<std::string>& names) {
+      with(names, [&](auto& loader, auto& state) {
+        auto session = muster::fixed_session(world);
+        session.run(state,
+                    [&](muster::step& current) {
+                      (void)loader.next(current.shard());
+                      sum[0] = 7;
+                    },
+                    {.steps = 1});
+        save(muster::checkpoint(folder / store), world, state);
+        sum[0] = 0;
+      });
+    };
+    const auto loads = [&](const std::string& store, const std::vector<std::string>& names) {
+      std::string outcome = "loaded";
+      with(names, [&](auto&, auto& state) {
+        try {
+          require(load(muster::checkpoint(folder / store), world, state), "the checkpoint exists");
+          require(sum[0] == 7, "the values are restored");
+        } catch (const muster::data_error& refused) {
+          outcome = refused.what();
+        }
+        sum[0] = 0;
+      });
+      return outcome;
+    };
+    save_as("named", {"cat", "dog"});
+    CHECK(loads("named", {"cat", "dog"}) == "loaded");
+    CHECK(loads("named", {}) == "loaded");
+    CHECK_THAT(loads("named", {"cat", "horse"}),
+               contains("has other classes (class 1 is 'dog' in the checkpoint and 'horse' in the data)"));
+    CHECK_THAT(loads("named", {"cat", "dog", "horse"}),
+               contains("(class 2 is none in the checkpoint and 'horse' in the data)"));
+    save_as("nameless", {});
+    CHECK(loads("nameless", {"cat", "dog"}) == "loaded");
   });
   muster::set_log_level(muster::log_level::warning, false);
 }

@@ -23,11 +23,21 @@ enum class error_kind : int {
   training = 7        ///< a training diverged: a reported value is not finite
 };
 
+namespace detail {
+
+/// Returns the text for errors, logs, reports and files that other users may read. The text has no user and password
+/// in an address (scheme://user:password@host), and has "..." for the values of password=, token=, sig=,
+/// X-Amz-Signature= and other keys whose value gives access to an address or a database.
+[[nodiscard]] std::string without_secrets(std::string_view text);
+
+}  // namespace detail
+
 /// The base of all exceptions that muster throws intentionally.
 class error : public std::runtime_error {
  public:
-  /// Creates an error. `text` is a single line: problem (why) suggestion.
-  error(error_kind kind, const std::string& text) : std::runtime_error(text), kind_(kind) {}
+  /// Creates an error. `text` is a single line: problem (why) suggestion. Passwords and signatures of addresses in
+  /// `text` are left out.
+  error(error_kind kind, const std::string& text) : std::runtime_error(detail::without_secrets(text)), kind_(kind) {}
 
   /// Returns the kind, for a switch instead of a chain of catch clauses.
   [[nodiscard]] error_kind kind() const noexcept { return kind_; }

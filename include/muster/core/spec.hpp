@@ -28,8 +28,9 @@ class spec_reader {
   spec_reader(std::string_view subject, std::string_view text);
 
   /// Parses a source of data: SCHEME:PATH?KEY=VALUE&KEY=VALUE. The text after the last '?' contains keys if it contains
-  /// a '=', and is part of the path otherwise. The path is the only value, with all its commas. In the value of a key
-  /// %26 is an ampersand, and so on.
+  /// a '=', and is part of the path otherwise. A '?' at the end of an address is dropped, so that the address may end
+  /// with its own query. The path is the only value, with all its commas. In the value of a key %26 is an ampersand,
+  /// and so on.
   [[nodiscard]] static spec_reader of_source(std::string_view text);
 
   /// Returns the complete text as given.
@@ -43,6 +44,9 @@ class spec_reader {
   [[nodiscard]] bool has_value() const noexcept { return next_ < values_.size(); }
   /// Returns the next value, which must exist. Errors call the value `called`.
   [[nodiscard]] const std::string& value(std::string_view called);
+  /// Returns the next value as a path. In the path %20 is a blank, and so on. An address (detail::is_far) is returned
+  /// as given, because its server decodes the address.
+  [[nodiscard]] std::string path();
   /// Returns the next value as `least` to `most` paths with commas between them. In each path %2C is a comma, and so
   /// on.
   [[nodiscard]] std::vector<std::string> paths(std::size_t least, std::size_t most);
@@ -101,13 +105,17 @@ class spec_reader {
 
 namespace detail {
 
+/// Returns true if a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
+[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
+  return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
+}
+/// Returns the bytes of a percent-encoded text, in which %20 is a blank, and so on.
+[[nodiscard]] std::string decoded(std::string_view text);
+
 /// Throws configuration_error unless a program can register a `subject` with that name (lower-case letters, digits and
 /// underscores) that is not in `known`. `has_factory` is true if the program passed a non-empty factory.
 void require_registrable(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
                          bool has_factory);
-
-/// Returns the text for an error. The text ends before a database connection, which may contain a password.
-[[nodiscard]] std::string without_password(std::string_view text);
 
 }  // namespace detail
 

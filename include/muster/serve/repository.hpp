@@ -31,8 +31,10 @@ struct served_model {
 ///
 /// A thread of the repository scans the folder periodically. It loads a model's highest version and warms it up with a
 /// prediction for a single row and for a full batch. Then the new version replaces the previous version, which
-/// completes its pending requests. A version that fails to load is reported once, and is skipped until its folder is
-/// replaced; the next lower version that loads is served meanwhile. A removed version is no longer served.
+/// completes its pending requests. A version that fails to load is reported once, and is skipped until its folder or a
+/// file in the folder changes; the next lower version that loads is served meanwhile. A removed version is no longer
+/// served. If files of the served version are overwritten in place, the repository serves the loaded version until two
+/// successive scans find the same files and these files load.
 ///
 /// A model's name has only letters, digits and ".", "_", "-". Other entries of the folders are reported once and
 /// ignored. Entries that begin with ".", and folders of a model with a "." in their name, are ignored without a report.

@@ -13,6 +13,7 @@ from ..files import open_regular, read_json
 from ..live import Look
 from ..metrics import GOALS, LESS_IS_BETTER, shares
 from ..runner import MARKER
+from ..text import shown_values, without_secrets
 from ..verdict import MACHINE, noise, verdict
 
 NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]{0,199}")
@@ -151,8 +152,8 @@ class Runs:
         found = _numbers(result.get("metrics") or {}) or _exported(attempt / "metrics.prom")
         goals = content.get("experiments", {}).get(row["experiment"], {}).get("goal", content.get("goal", []))
         return {"series": series, "results": found, "rows": [{"row": _text(entry["row"]), "metrics": _numbers(entry["metrics"])} for entry in result.get("rows", [])],
-                "settings": _plain(result.get("settings", {})), "attempts": list(result.get("attempts", [])), "words": [_text(word) for word in described.get("words", [])],
-                "environment": _plain(described.get("environment", {})),
+                "settings": _plain(result.get("settings", {})), "attempts": list(result.get("attempts", [])), "words": [without_secrets(_text(word)) for word in described.get("words", [])],
+                "environment": shown_values(_plain(described.get("environment", {}))),
                 "goals": [_goal(entry, series) for entry in (goals if isinstance(goals, list) else [goals])],
                 "shares": shares(found, found.get("train_seconds")), "phases": {key[6:-8]: value for key, value in found.items() if key.startswith("phase_")},
                 "workers": _workers(attempt), "posted": _posted(attempt / "posted.jsonl"), "trace": (attempt / "trace.json").exists()}

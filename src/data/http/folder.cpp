@@ -11,6 +11,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
@@ -31,6 +32,40 @@ void create_private_folder(const std::string& folder) {
   throw configuration_error("the folder '" + folder + "' cannot be the cache (" +
                             (is_own ? "others may write into it" : "it belongs to another user, or is not a folder") +
                             "); remove it, or name another folder by cache=FOLDER");
+}
+
+long status_of(CURL* answer) {
+  long status = 0;
+  ::curl_easy_getinfo(answer, CURLINFO_RESPONSE_CODE, &status);
+  return status;
+}
+
+// Returns true if the server may have refused the method. Signed addresses and some servers permit only GET.
+bool refuses_head(CURL* answer) {
+  constexpr long malformed = 400, forbidden = 403, not_allowed = 405, not_implemented = 501;
+  const long status = status_of(answer);
+  return status == malformed || status == forbidden || status == not_allowed || status == not_implemented;
+}
+
+// Returns true if the answer to a request for the first byte has the length. The file may be empty, and a server may
+// send all bytes.
+bool is_answered(CURL* answer, CURLcode code) {
+  constexpr long whole = 200, part = 206, not_satisfiable = 416;
+  const long status = status_of(answer);
+  return ((code == CURLE_OK || code == CURLE_WRITE_ERROR) && (status == whole || status == part)) ||
+         status == not_satisfiable;
+}
+
+// Returns the length of the whole file; -1 if the server does not report the length.
+curl_off_t length_of(CURL* answer) {
+  curl_header* header = nullptr;
+  if (::curl_easy_header(answer, "Content-Range", 0, CURLH_HEADER, -1, &header) == CURLHE_OK) {
+    const std::string_view range = header->value;  // "bytes 0-0/1000"
+    return parse_number<curl_off_t>(range.substr(std::min(range.find('/'), range.size() - 1) + 1)).value_or(-1);
+  }
+  curl_off_t length = -1;
+  ::curl_easy_getinfo(answer, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  return length;
 }
 
 cache_options cache_of(const http_options& options) {
@@ -70,12 +105,13 @@ http_folder::~http_folder() {
 
 std::string http_folder::text(const std::string& name) {
   std::string text;
-  (void)send_request(name, &text);
+  (void)send_request(http_server::name_of_file(name), &text);
   return text;
 }
 
 curl_request http_folder::send_request(const std::string& name, std::string* text) {
   const auto start = clock::now();
+  bool by_byte = text == nullptr && server_.has_query();
   for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     if (text != nullptr) text->clear();
     const auto append = [](char* data, std::size_t size, std::size_t count, void* output) noexcept -> std::size_t {
@@ -86,11 +122,21 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
         return 0;
       }
     };
-    curl_request request = server_.make_request(name, append, text);
-    if (text == nullptr) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
+    const auto stop = [](char*, std::size_t size, std::size_t count, void*) noexcept -> std::size_t {
+      return size * count > 1 ? 0 : size * count;  // a server that sends the whole file has already sent its length
+    };
+    curl_request request = server_.make_request(name, text == nullptr ? +stop : +append, text);
+    if (text == nullptr && !by_byte) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
+    if (by_byte) ::curl_easy_setopt(request.get(), CURLOPT_RANGE, "0-0");
     ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
-    request_failure failure = http_server::failure_of(request.get(), ::curl_easy_perform(request.get()));
+    const CURLcode code = ::curl_easy_perform(request.get());
+    if (by_byte && is_answered(request.get(), code)) return request;
+    request_failure failure = http_server::failure_of(request.get(), code);
     if (failure.reason.empty()) return request;
+    if (text == nullptr && !by_byte && refuses_head(request.get())) {
+      by_byte = true;
+      continue;
+    }
     const auto remaining = timeout_ - seconds(seconds_since(start));
     if (failure.retryable && remaining.count() <= 0) failure = after_retries(std::move(failure), timeout_);
     if (!failure.retryable) throw data_error({server_.address_of(name)}, error_text_of(failure));
@@ -100,7 +146,7 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
 
 std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::uint64_t content) {
   const std::lock_guard lock(mutex_);
-  const std::size_t number = register_file(name, size, content);
+  const std::size_t number = register_file(http_server::name_of_file(name), size, content);
   const std::string& why = files_[number].uncached_reason;
   if (!why.empty() && !std::exchange(warned_of_cache_, true)) {
     muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
@@ -109,12 +155,12 @@ std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::u
   return number;
 }
 
-far_file http_folder::find(const std::string& name) {
+far_file http_folder::find(const std::string& part_of_address) {
+  const std::string name = server_.name_in_address(part_of_address);
   const auto refuse = [&](const std::string& problem) { throw data_error({server_.address_of(name)}, problem); };
   const curl_request reply = send_request(name, nullptr);
   const std::string version = version_of(reply.get());
-  curl_off_t length = -1;
-  ::curl_easy_getinfo(reply.get(), CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
+  const curl_off_t length = length_of(reply.get());
   if (length < 0 || version.empty()) {
     refuse(std::string("cannot be kept (the server sends no ") + (length < 0 ? "length" : "ETag or Last-Modified") +
            " for it); use another server, or copy the file to a disk");
@@ -127,7 +173,7 @@ far_file http_folder::find(const std::string& name) {
   const bool is_exact = has_strong_etag(reply.get());
   std::random_device random;
   const std::uint64_t content = digest()
-                                    .add(server_.url_of(name))
+                                    .add(server_.identity_of(name))
                                     .add(version)
                                     .add(is_exact ? 0 : std::uint64_t{random()} << 32U | random())
                                     .value();

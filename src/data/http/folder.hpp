@@ -60,7 +60,7 @@ class http_folder final : public far_folder {
     file(std::string file_name, std::uint64_t bytes, cached_records cached_blocks)
         : name(std::move(file_name)), size(bytes), blocks(std::move(cached_blocks)), states(blocks.size) {}
 
-    std::string name;
+    std::string name;  // percent-encoded
     std::uint64_t size;
     cached_records blocks;
     std::string version{};  // version that replies must have; empty: any version
@@ -102,7 +102,8 @@ class http_folder final : public far_folder {
   [[nodiscard]] std::uint64_t cache_key_of(const file& owner, std::uint64_t block) const noexcept;
 
   // Sends a request for a file and returns the completed request. Fetches the contents into `text`, or only the header
-  // if `text` is null. Retries temporary failures until the timeout.
+  // if `text` is null: by HEAD, or by a GET of the first byte where HEAD is not allowed (as for a signed address).
+  // Retries temporary failures until the timeout.
   [[nodiscard]] curl_request send_request(const std::string& name, std::string* text);
   // Registers a file and returns its number. The caller holds mutex_. With `process_only` no other process can find the
   // cached file, now or later.

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <string_view>
 #include <utility>
 
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
+
+#include "../../core/text.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
@@ -29,6 +33,24 @@ std::string escaped(std::string_view text) {
     result += '%';
     result += digits[static_cast<unsigned char>(c) >> 4U];
     result += digits[static_cast<unsigned char>(c) & 15U];
+  }
+  return result;
+}
+
+// Returns a part of an address with all characters encoded that an address must not contain. A blank becomes %20, and
+// %20 is kept.
+std::string normalised(std::string_view text) {
+  constexpr std::string_view digits = "0123456789abcdefABCDEF";
+  constexpr std::string_view others = "!$&'()*+,;=:@[]";  // RFC 3986
+  std::string result;
+  for (std::size_t at = 0; at < text.size(); ++at) {
+    const auto code = text.substr(at, 3);
+    const bool is_code =
+        code.size() == 3 && code.front() == '%' && code.find_first_not_of(digits, 1) == std::string_view::npos;
+    if (is_code || others.find(text[at]) != std::string_view::npos)
+      result += text[at];
+    else
+      result += escaped(text.substr(at, 1));
   }
   return result;
 }
@@ -70,6 +92,9 @@ http_server::http_server(std::string address, seconds timeout) : address_(std::m
   // Initialises libcurl once for each process, without cleanup.
   static const CURLcode initialised = ::curl_global_init(CURL_GLOBAL_DEFAULT);
   if (initialised != CURLE_OK) throw error(error_kind::other, "libcurl cannot be initialised; copy the data to a disk");
+  const auto query_at = std::min(address_.find('?'), address_.size());
+  query_ = address_.substr(query_at);
+  address_.resize(query_at);
   while (address_.ends_with('/')) address_.pop_back();
   address_ += '/';
   const auto host_at = address_.find("//") + 2;
@@ -81,8 +106,32 @@ http_server::http_server(std::string address, seconds timeout) : address_(std::m
         "); write an address such as https://server/folder, and put names and passwords into ~/.netrc");
   }
   certificates_ = first_of("CURL_CA_BUNDLE", "SSL_CERT_FILE");
-  url_ = address_;
-  if (address_.starts_with("s3://")) use_bucket(address_.substr(host_at));
+  url_ = address_.substr(0, host_at) + normalised(address_.substr(host_at));
+  if (!address_.starts_with("s3://")) return;
+  if (has_query()) {
+    throw configuration_error("the address " + address_ +
+                              " cannot have a query (requests to S3 are signed by muster); " +
+                              "leave the query out, or write the https:// address of the file");
+  }
+  use_bucket(decoded(address_.substr(host_at)));
+}
+
+std::string http_server::name_of_file(const std::string& file) { return escaped(file); }
+
+std::string http_server::name_in_address(const std::string& text) const {
+  return signature_.empty() && !address_.starts_with("s3://") ? normalised(text) : escaped(decoded(text));
+}
+
+std::string http_server::identity_of(const std::string& name) const {
+  std::string identity = url_ + name;
+  for (const auto word : split(std::string_view(query_).substr(query_.empty() ? 0 : 1), '&')) {
+    const auto hidden = without_secrets(word);
+    std::string key(word.substr(0, word.find('=')));
+    std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::tolower(c); });
+    const bool is_of_signature = key.starts_with("x-amz-") || key.starts_with("x-goog-") || hidden != word;
+    if (!word.empty() && !is_of_signature) identity.append("&").append(word);
+  }
+  return identity;
 }
 
 void http_server::use_bucket(const std::string& bucket_and_folder) {
@@ -113,7 +162,7 @@ curl_request http_server::make_request(const std::string& name, curl_write_callb
   CURL* const easy = request.get();
   constexpr double most_silence = 10;  // seconds
   const double silence = std::clamp(timeout_.count(), 1.0, most_silence);
-  ::curl_easy_setopt(easy, CURLOPT_URL, (url_ + escaped(name)).c_str());
+  ::curl_easy_setopt(easy, CURLOPT_URL, (url_ + name + query_).c_str());
   ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   ::curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, url_.starts_with("https") ? "https" : "http,https");

@@ -39,10 +39,17 @@ class http_server {
   /// Throws configuration_error for an invalid address, or an address with a password.
   http_server(std::string address, seconds timeout);
 
-  /// Returns the address of the file `name` for messages.
+  /// Returns the percent-encoded name of a file in the folder. The other functions take such a name.
+  [[nodiscard]] static std::string name_of_file(const std::string& file);
+  /// Returns the same for a name that was given as part of an address, and may already be encoded.
+  [[nodiscard]] std::string name_in_address(const std::string& text) const;
+  /// Returns the file's address for messages, without the query of the address, which may be a signature.
   [[nodiscard]] std::string address_of(const std::string& name) const { return address_ + name; }
-  /// Returns the URL of the file `name` for requests. For S3 the URL has the server's name.
-  [[nodiscard]] std::string url_of(const std::string& name) const { return url_ + name; }
+  /// Returns a text that identifies the file: its address with the server (also for S3), and its query without the
+  /// signature.
+  [[nodiscard]] std::string identity_of(const std::string& name) const;
+  /// Returns true if the address has a query, which is sent with each request.
+  [[nodiscard]] bool has_query() const noexcept { return query_.size() > 1; }
   /// Makes a request for the file `name`. libcurl calls `on_bytes` with the received bytes and with `user_data`.
   [[nodiscard]] curl_request make_request(const std::string& name, curl_write_callback on_bytes, void* user_data) const;
   /// Returns the failure of a request that ended with `code`.
@@ -52,6 +59,7 @@ class http_server {
   void use_bucket(const std::string& bucket_and_folder);
 
   std::string address_;  // address for messages, with a slash at the end
+  std::string query_;    // begins with a question mark, or is empty
   std::string url_;      // address for libcurl
   std::string signature_, user_, password_, certificates_;
   std::unique_ptr<curl_slist, freed_by<&::curl_slist_free_all>> headers_;

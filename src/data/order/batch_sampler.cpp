@@ -320,6 +320,7 @@ live_cursor::live_cursor(detail::batch_sampler& plan) noexcept : muster::cursor(
 std::vector<std::pair<std::string, std::string>> live_cursor::properties() const {
   auto all = properties_of(now());
   if (!plan_->reads_one_source()) all.erase(all.begin(), all.begin() + 2);
+  if (!plan_->classes().empty()) all.emplace_back("names of classes", detail::joined(plan_->classes(), "/"));
   return all;
 }
 const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,10 @@ class batch_sampler {
     orders_of_parts_.clear();
     if (mixture_) orders_of_parts_.resize(mixture_->parts());
   }
+
+  /// Sets the names of the classes. The labels are the classes' numbers. Empty for data without named classes.
+  void set_classes(std::vector<std::string> names) { classes_ = std::move(names); }
+  [[nodiscard]] const std::vector<std::string>& classes() const noexcept { return classes_; }
 
   /// Declares that the data are in shards, and that ranks may have different shards.
   void set_sharded() noexcept { sharded_ = true; }
@@ -158,6 +163,7 @@ class batch_sampler {
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
   std::uint64_t selected_size_ = 0, every_ = 0;
   bool sharded_ = false;
+  std::vector<std::string> classes_;  // names, by number
   std::shared_ptr<const proportions> mixture_;
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // the orders of the part's even and odd epochs
   struct place_of_part {

@@ -5,6 +5,7 @@
 #include <mutex>
 
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -232,8 +232,9 @@ record_files::record_files(const std::string& path, const record_read_options& o
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
                               " (it is not a folder of records); name a folder, or use records:FILE");
   }
-  auto content = folder ? state::contents(path, far) : detail::manifest_content();
-  *this = record_files(std::make_shared<const state>(path, options, std::move(far), std::move(content)));
+  const std::string shown = far ? path.substr(0, path.find('?')) : path;  // without a query, which may be a signature
+  auto content = folder ? state::contents(shown, far) : detail::manifest_content();
+  *this = record_files(std::make_shared<const state>(shown, options, std::move(far), std::move(content)));
 }
 
 held_shards record_files::held() const {

@@ -63,8 +63,9 @@ fixed_records open_array(const std::string& scheme, const std::string& path, con
       schema.labels.push_back(labels_per_record == 1 ? "label" : "label" + std::to_string(k));
     }
   }
-  return fixed_records(scheme + ":" + path + (labels.empty() ? "" : "," + labels), std::move(schema), records,
-                       std::move(columns));
+  return fixed_records(
+      detail::without_secrets(scheme + ":" + path) + (labels.empty() ? "" : "," + detail::without_secrets(labels)),
+      std::move(schema), records, std::move(columns));
 }
 
 dtype idx_type(unsigned code) {

@@ -13,6 +13,7 @@
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/spec.hpp>
 
 #include "../../core/descriptor.hpp"
 #include "../cache/content_digest.hpp"
@@ -113,12 +114,14 @@ void mapped_file::open(const std::string& path) {
 
 void mapped_file::fetch(const std::string& path, const http_options& http) {
   constexpr std::uint64_t part_bytes = std::uint64_t{8} << 20;
-  const auto slash = path.rfind('/');
-  if (slash < path.find("//") + 2 || slash + 1 == path.size())
+  const auto query = std::min(path.find('?'), path.size());  // start of the query, which is sent with each request
+  const std::string file_address = path.substr(0, query);
+  const auto slash = file_address.rfind('/');
+  if (slash < path.find("//") + 2 || slash + 1 == file_address.size())
     throw configuration_error(
         path + " cannot be read (it has no file name); write an address such as https://server/folder/table.csv");
-  const auto folder = detail::open_far(path.substr(0, slash), http);
-  const detail::far_file file = folder->find(path.substr(slash + 1));
+  const auto folder = detail::open_far(path.substr(0, slash) + path.substr(query), http);
+  const detail::far_file file = folder->find(file_address.substr(slash + 1));
   state_ = file.version;
   const detail::far_part whole_file{file.number, 0, file.size};
   folder->expect({&whole_file, 1});

@@ -227,6 +227,7 @@ any_record_source records_of_text(std::shared_ptr<const mapped_file> text, std::
 
 opened_source open_text(std::string name, const std::string& path, const read_options& options,
                         const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make) {
+  name = without_secrets(name);
   auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
   auto format = make(file->text());
   if (options.on_demand && file->text().size() > most_text_in_memory)

@@ -91,7 +91,7 @@ tfrecord_files::tfrecord_files(const std::vector<std::string>& paths, const tfre
   });
   muster::digest all;
   for (state::opened& file : new_state->files) {
-    new_state->name += (new_state->size != 0 ? "," : "") + file.path;
+    new_state->name += (new_state->size != 0 ? "," : "") + detail::without_secrets(file.path);
     file.first = new_state->size;
     new_state->size += file.offsets.size();
     detail::add_sampled_content(all, file.file->bytes(), options.threads);

@@ -92,6 +92,7 @@ struct process_setup {
   const shard_map& first;                                           ///< used if the store has no map
   muster::detail::member_links* links = nullptr;                    ///< in an elastic job; `over` is then unused
   const muster::detail::member_links::connected* linked = nullptr;  ///< the first connections of an elastic job
+  std::string job{};                                                ///< unique name of the job
 };
 
 /// Number of ticks of the protocol in each `retry`.

@@ -25,7 +25,8 @@ class server_process final : process, public server_output {
         values_(setup.layout, setup.options.how, setup.options.compress),
         newest_(first_),
         store_(setup.store),
-        self_(setup.self.at) {
+        self_(setup.self.at),
+        folders_(setup.job) {
     values_.before_change([this](range_id range) { link_.release(range, ~std::uint64_t{0}); });
     core_.emplace(setup.self, protocol_, values_, *this, first_);
     serves_ = !core_->is_fenced();
@@ -38,7 +39,10 @@ class server_process final : process, public server_output {
   ~server_process() override { link_.close(); }
 
   /// Sets the folder into which an elastic job without workers saves its tables.
-  void save_into(const std::string& folder) { folder_ = folder; }
+  void save_into(const std::string& folder) {
+    folder_ = folder;
+    if (!folder.empty()) folders_.note_owner(folder);
+  }
 
   /// Serves while the map contains this server, and is a hot spare otherwise. Returns when the job is over.
   void serve() {
@@ -224,7 +228,7 @@ class server_process final : process, public server_output {
     const auto until = now + protocol_.worker_silence;
     if (!save_ || saved_by_ != map.version) {
       saved_by_ = map.version;
-      save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_);
+      save_.emplace(store_, "ps/saved/" + std::to_string(map.version), folder_, folders_);
       is_added_ = !serves_;
       outcome_until_ = until + protocol_.quorum;
     }
@@ -290,6 +294,7 @@ class server_process final : process, public server_output {
   node_id self_;
   bool any_finished_ = false;            // some worker has sent its farewell
   std::string folder_;                   // for the tables of a job without workers; empty: none
+  saved_folders folders_;                // owners of the tables in the folder
   std::optional<save_by_servers> save_;  // the save by the map version `saved_by_`
   std::uint64_t saved_by_ = 0;
   bool is_added_ = false;  // this server's part was added

@@ -18,6 +18,7 @@
 
 #include "../../core/copy.hpp"
 #include "../protocol/worker.hpp"
+#include "../table_files.hpp"
 #include "process.hpp"
 #include "push_codec.hpp"
 
@@ -50,7 +51,8 @@ class worker_process final : process, public worker_output {
         versions_(setup.layout.ranges(), 0),
         codec_(setup.options.compress),
         residuals_(setup.layout.ranges()),
-        servers_(std::move(servers)) {
+        servers_(std::move(servers)),
+        folders_(setup.job) {
     link_.set_target_lookup([this](const message& answer) { return target_of(answer); });
     joins_ = links_ != nullptr && !first_.has_worker(setup.self);
     report_lost();
@@ -63,6 +65,7 @@ class worker_process final : process, public worker_output {
   [[nodiscard]] const table_layout& layout() const noexcept { return layout_; }
   [[nodiscard]] const worker& core() const noexcept { return core_; }
   [[nodiscard]] static const worker& core_of(const client& tables) noexcept { return tables.process_->core_; }
+  [[nodiscard]] static saved_folders& folders_of(client& tables) noexcept { return tables.process_->folders_; }
   static void note_map_version(client& tables, std::uint64_t version) {
     tables.process_->core_.note_map_version(version);
   }
@@ -360,6 +363,7 @@ class worker_process final : process, public worker_output {
   std::uint64_t bytes_pushed_ = 0;
   std::uint64_t bytes_recorded_ = 0;  // bytes of `bytes_pushed_` that the event sink has recorded
   std::vector<node_id> servers_;      // places that can serve and are not lost
+  saved_folders folders_;             // owners of the tables in the folders that this worker loads from and saves into
   bool joins_ = false;                // the map does not contain this worker yet
   // Reason of a refused push or pull. Later pushes to its range cannot be committed, so every call throws.
   std::string refusal_;

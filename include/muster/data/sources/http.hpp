@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <limits>
 #include <string>
-#include <string_view>
 
 #include <muster/core/clock.hpp>
 
@@ -28,11 +27,6 @@ struct http_options {
 };
 
 namespace detail {
-
-/// Returns true if a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
-[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
-  return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
-}
 
 /// Registers the functions for these addresses and returns true. Defined in muster::http.
 bool register_http() noexcept;
