@@ -99,7 +99,7 @@ def sources_of(place, options=""):
 
 
 class nginx:
-    """Serves a folder: /x unchanged, /slow/x at a limited rate, /first/x with a part that begins at 0, /403/x and
+    """Serves a folder: /x unchanged, /slow/x at a limited rate, /first/x with the part that its first request named, /403/x and
     /500/x with errors."""
 
     def __init__(self, folder):
