@@ -13,7 +13,7 @@
 namespace images {
 namespace detail {
 
-/// Of "resnet20-v1-B"; false if it is not of that form.
+/// Parses a name such as "resnet20-v1-B"; returns false if the name does not have this form.
 inline bool read_residual(const model_description& what, nn::resnet_options& options) {
   options.classes = what.classes;
   options.input = what.input;
@@ -30,7 +30,7 @@ inline bool read_residual(const model_description& what, nn::resnet_options& opt
 
 }  // namespace detail
 
-/// Puts an empty network together. Throws muster::configuration_error for a name that is none.
+/// Builds the layers of an empty network. Throws muster::configuration_error for an unknown name.
 template <class Net>
 void assemble_model(Net& net, const model_description& what) {
   if (what.name == "resnet50") return nn::assemble_resnet50(net, what.classes);

@@ -20,9 +20,9 @@
 namespace images {
 namespace {
 
-/// As MNIST's are normalised.
+/// Mean and deviation that are customary for MNIST.
 constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
-/// As ImageNet's are.
+/// Mean and deviation that are customary for ImageNet.
 constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
 
 muster::image_options normalisation(const image_data& of) {
@@ -37,7 +37,7 @@ muster::jpeg_options jpeg_of(const image_data& of) {
   return {.height = side, .width = side, .resize = side * 8 / 7};
 }
 
-/// One more than the largest label.
+/// Returns the largest label plus one.
 std::size_t classes_of(const muster::any_record_source& source) {
   std::vector<muster::sample_id> ids(source.size());
   std::iota(ids.begin(), ids.end(), muster::sample_id{0});
@@ -84,7 +84,7 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   return made;
 }
 
-// `holds_out`: the test images are going to be others.
+// `holds_out` states that other images will replace the test images.
 image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed, bool holds_out,
                      std::size_t side) {
   if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test), side);

@@ -34,12 +34,13 @@ namespace {
 
 constexpr muster::seconds for_copies{60};
 
-/// The ranks of this host that the launcher, or this process, has started.
+/// Returns the number of this host's ranks that the launcher, or this process, started.
 int ranks_here(muster::context& context, muster::group& world) {
   return context.launcher().size > 1 ? context.launcher().local_size : world.size();
 }
 
-/// Collective. NCCL takes one rank a device, and ranks that come and go may have to share one.
+/// Returns true if each rank can have a device of its own. Collective. NCCL requires one rank for each device, and
+/// ranks that join and leave may have to share a device.
 bool each_has_a_device(muster::context& context, muster::group& world) {
   const bool enough = ranks_here(context, world) <= muster::device_count();
   return !context.elastic() && world.size() > 1 && muster::allreduce(world, enough ? 1 : 0, muster::min) == 1;
@@ -89,7 +90,7 @@ class on_device final : public device_model {
   void train(std::span<const float> images, std::span<const float> labels, double scale, const nn::pass& now) override {
     muster::clear(arena_.gradients(), stream_);
     if (!alone_) return net_.train(images, labels, scale, now);
-    // No rank waits for a gradient: the whole pass starts as one.
+    // No rank waits for a gradient, so that the whole pass is started as one unit.
     auto whole = now;
     whole.ready = {};
     net_.train(images, labels, scale, whole);

@@ -47,7 +47,7 @@ namespace {
 
 constexpr std::size_t side = 32, colours = 3, classes = 10;
 
-/// A class's pattern: the sum of some waves in each colour.
+/// The pattern of a class: the sum of some waves in each colour.
 struct pattern {
   struct wave {
     double across, down, phase, height;

@@ -11,8 +11,8 @@
 namespace images {
 namespace {
 
-/// MLBench's task 1a as its editions have it; the rate of 2019 is for each sample of a step, so that it grows with the
-/// number of ranks.
+/// A preset for the editions of MLBench's task 1a. The rate of 2019 is for each sample of a step, so that it grows with
+/// the number of ranks.
 struct preset {
   const char* name;
   std::uint64_t epochs;
@@ -36,7 +36,7 @@ std::string schedule_of(const preset& chosen, int ranks) {
   return text.str();
 }
 
-/// The command line and what it may leave open.
+/// The parsed command line, in which some options may be unset.
 struct command_line {
   options chosen;
   std::string goal, preset_name;
@@ -49,7 +49,7 @@ struct command_line {
     o = which.defaults;
     o.program = which.name;
     augment = o.augment ? "on" : "off";
-    app.set_help_flag();  // run_main has it
+    app.set_help_flag();  // run_main handles --help.
     model = which.add_flags(app);
     app.add_option("--data", o.data,
                    "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), "
@@ -134,7 +134,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   o.model = line.model();
   o.augment = line.augment == "on";
   o.how.threads = std::max(o.stages.threads, 1);
-  if (line.app.count("--batch") > 0) o.batch_per_rank = 0;  // the program's own
+  if (line.app.count("--batch") > 0) o.batch_per_rank = 0;  // This is the program's own default.
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);

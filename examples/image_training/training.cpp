@@ -41,7 +41,8 @@ class run {
         tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
-    // Statistics of a rank's own are its own state; shared ones, and those of virtual shards, are the same everywhere.
+    // A rank's own statistics are state of this rank. Shared statistics, and statistics of virtual shards, are equal on
+    // every rank.
     const auto kind =
         chosen.share_statistics || in_shards_ ? muster::state_kind::replicated : muster::state_kind::rank_local;
     const auto statistics = [&] { return muster::restored_values{"batch_norm", net_->statistics(), kind}; };
@@ -50,7 +51,7 @@ class run {
     } else {
       device_ = make_device_model(context, world, chosen, what_, *net_, arena_);
       auto how = muster::training::sync_of_job(context);
-      how.codec = {};  // the device's gradients have one of their own
+      how.codec = {};  // The device's gradients have their own codec.
       training_.emplace(context, how, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
                         statistics());
     }
@@ -102,7 +103,8 @@ class run {
     step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
       if (!device_) backward.clear();
       backward.divided_by(static_cast<double>(batch.global_size));
-      if (in_shards_) std::ranges::copy(before, statistics.begin());  // what a shard sees depends on no other
+      // Each shard sees the same statistics, independent of other shards.
+      if (in_shards_) std::ranges::copy(before, statistics.begin());
       const double scale = 1.0 / static_cast<double>(batch.global_size);
       const nn::pass now{.images = part.samples.size(),
                          .statistics = statistics_ ? &*statistics_ : nullptr,
@@ -137,7 +139,7 @@ class run {
     if (!in_shards_) average_statistics(step.group(), *net_);
     const auto on_device = [this](auto images, auto count) { return device_->predict(images, count); };
     const predictor model = device_ ? predictor(on_device) : predictor_of(*net_);
-    const auto found = evaluate(step.group(), model, net_->classes(), test_);  // of all ranks
+    const auto found = evaluate(step.group(), model, net_->classes(), test_);  // Sums over all ranks.
     if (step.group().rank() != 0) return;
     const auto images = static_cast<double>(found.images);
     step.report_sum("val_loss", found.loss, images);
@@ -160,7 +162,7 @@ class run {
   const bool in_shards_;
   const image_data& data_;
   const std::string started_as_;
-  const bool speaks_first_;  // before there is a group
+  const bool speaks_first_;  // Set before there is a group.
   model_description what_;
   std::unique_ptr<nn::network<float>> net_;
   muster::arena arena_;
@@ -171,10 +173,10 @@ class run {
   muster::timeline timeline_;
   muster::tracker tracker_;
   std::vector<float> slopes_;
-  std::unique_ptr<device_model> device_;  // null: the host trains
+  std::unique_ptr<device_model> device_;  // Null if the host trains.
   std::optional<muster::training> training_;
-  /// A duplicate of the ranks for shared statistics, so that their collectives do not have to agree with those of
-  /// gradients on an order.
+  /// A duplicate of the ranks for shared statistics, so that their collectives need no common order with the
+  /// collectives of gradients.
   std::optional<muster::group> statistics_;
 };
 
@@ -189,7 +191,7 @@ int run_program(int argc, char** argv, const program& which) {
       }
     }
     const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout, chosen.side,
-                                  chosen.scaled_alone);  // ranks that are threads share it
+                                  chosen.scaled_alone);  // Ranks that are threads share the data.
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});

@@ -11,7 +11,7 @@
 namespace logistic {
 namespace {
 
-// alpha of alpha / sqrt(t) in MLBench's task 2a, by ranks.
+// Returns alpha of alpha / sqrt(t) in MLBench's task 2a, by the number of ranks.
 double mlbench_alpha(int ranks) {
   constexpr std::array<std::pair<int, double>, 4> table = {{{1, 200}, {2, 400}, {4, 600}, {8, 700}}};
   for (const auto& [most, alpha] : table) {
@@ -23,7 +23,7 @@ double mlbench_alpha(int ranks) {
 constexpr const char* default_file_schedule = "inverse-sqrt:2";
 constexpr const char* default_synthetic_schedule = "inverse-sqrt:200";
 
-/// The command line and what it may leave open.
+/// The parsed command line, in which some options may be unset.
 struct command_line {
   options chosen;
   std::string goal;
@@ -32,7 +32,7 @@ struct command_line {
 
   command_line() {
     auto& o = chosen;
-    app.set_help_flag();  // run_main has it
+    app.set_help_flag();  // run_main handles --help.
     auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, or another source of numbers")
                       ->type_name("SPEC");
     auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");

@@ -25,7 +25,7 @@ void activation<T>::reserve(std::size_t images) {
   } else if (!outside_ && values_->size() < size) {
     *values_ = muster::buffer<T>(size);
   }
-  if (sum_ != nullptr || outside_) return;  // the sum's reserve() hands its own out
+  if (sum_ != nullptr || outside_) return;  // The sum's reserve() provides the memory.
   if (gradients_->size() < size) *gradients_ = muster::buffer<T>(size);
   const auto hand_out = [](const auto& self, activation& owner) -> void {
     for (activation* const part : owner.sharers_) {
@@ -94,7 +94,7 @@ void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool m
   if (masked) how.relu = false;
   const auto values = stored(image);
   const auto slope = view(gradient(image));
-  // The sums that the normalisation of a term needs are taken while the gradient is at hand.
+  // Takes the sums for the normalisation of a term while the gradient is in the cache.
   activation* of = norm_ != nullptr ? this : nullptr;
   std::size_t taken = 0;
   if (of == nullptr && !terms_.empty() && terms_.front()->norm_ != nullptr) {

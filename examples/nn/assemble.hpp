@@ -1,4 +1,4 @@
-// The models of the examples, layer by layer, for whatever has the functions of nn::network: on the host or on a
+// The models of the examples, layer by layer, for any type with the functions of nn::network, on the host or on a
 // device.
 #pragma once
 
@@ -24,7 +24,7 @@ Activation& convolve1(Net& net, Activation& in, std::size_t channels, std::size_
   return net.convolve(in, {.channels = channels, .kernel = 1, .stride = stride});
 }
 
-/// What goes around a block of version 1.
+/// Returns the shortcut around a block of version 1.
 template <class Net, class Activation>
 Activation& shortcut(Net& net, Activation& in, std::size_t channels, std::size_t stride, char option) {
   if (in.shape().channels == channels && stride == 1) return in;
@@ -39,8 +39,8 @@ Activation& basic_block(Net& net, Activation& in, std::size_t channels, std::siz
   return net.relu(net.add(second, shortcut(net, in, channels, stride, option)));
 }
 
-/// Version 2: what goes into the block is normalised and rectified first; between stages that also goes into the
-/// projection, which has a bias and no normalisation of its own.
+/// Builds a block of version 2. The input of the block is normalised and rectified first. Between stages this
+/// normalised input also feeds the projection, which has a bias and no normalisation.
 template <class Net, class Activation>
 Activation& preactivated_block(Net& net, Activation& in, std::size_t channels, std::size_t stride, char option) {
   auto& ready = net.normalised_view(in);
@@ -122,7 +122,7 @@ void assemble_cnn(Net& net, cnn_variant variant, std::size_t classes) {
     return net.relu(net.convolve(in, {.channels = channels, .kernel = 3, .bias = true}));
   };
   const auto pooled = [&](auto& in) -> auto& {
-    // What is normalised behind a ReLU is stored rectified: a copy, by a dropout of nothing.
+    // Batch normalisation after a ReLU needs rectified values in memory. A dropout with rate zero makes this copy.
     return net.max(variant == cnn_variant::batch_norm ? net.sigmoid(net.normalise(net.drop(in, 0.0))) : in, {});
   };
   auto& first = pooled(convolve(net.input(), 32));

@@ -44,7 +44,8 @@ void direct_convolution<T>::make_classes() {
   outputs_.columns = along(out.width, shape.in.width);
   outputs_.panels =
       muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels * panel_columns(shape.out_channels, *kernels_));
-  // Back again: the taps of a class look at the outputs that an input of it went into, the last one at the first.
+  // Reverses the taps for the backward pass: the taps of a class read the outputs to which an input of this class
+  // contributed. The last tap reads the first output.
   const auto back = [&](std::size_t first, std::size_t in_side, std::size_t side) {
     tap_axis axis{{}, first < shape.kernel ? (shape.kernel - first + s - 1) / s : 0, side};
     for (std::size_t at = 0; at < in_side; ++at) {
@@ -68,8 +69,8 @@ void direct_convolution<T>::make_classes() {
   }
 }
 
-// Small images are done together, or the last tile of each group would waste much and weights would be read too often;
-// but what they are made of should stay in the second cache.
+// Small images are processed in blocks. Otherwise the last tile of each group would be mostly empty, and the weights
+// would be read too often. The inputs of a block should stay in the second-level cache.
 template <class T>
 void direct_convolution<T>::choose_block() {
   constexpr std::size_t pixels_at_once = 128, cache = 384 * 1024;
@@ -175,7 +176,7 @@ void direct_convolution<T>::pack(pixel_class& taps) {
   const std::size_t rows = taps.rows.taps, columns = taps.columns.taps, all = rows * columns * shape.out_channels;
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {
-      // The last tap of a class looks at the first of the outputs.
+      // The last tap of a class reads the first output.
       const std::size_t ky = taps.first_row + shape.stride * (rows - 1 - r);
       const std::size_t kx = taps.first_column + shape.stride * (columns - 1 - c);
       const T* const from = weights_.data() + (ky * shape.kernel + kx) * shape.in.channels * shape.out_channels;

@@ -36,7 +36,7 @@ class onednn_convolution final : public convolution<float> {
   [[nodiscard]] image_view<float> input(std::size_t k) noexcept override { return view(input_, shape().in, k); }
   [[nodiscard]] image_view<float> slope(std::size_t k) noexcept override { return view(slope_, shape().out(), k); }
   void begin(std::span<const float> weights) override {
-    omp_set_num_threads(1);  // of this thread's oneDNN: lanes take the others
+    omp_set_num_threads(1);  // Limits oneDNN to this thread; lanes use the other threads.
     weights_ = weights;
   }
 
@@ -74,7 +74,7 @@ class onednn_convolution final : public convolution<float> {
   }
 
  private:
-  /// What oneDNN makes for a number of images.
+  /// The primitives that oneDNN creates for a number of images.
   struct primitives {
     memory::desc in, weights, out, forward_scratch, data_scratch, slopes_scratch;
     dnnl::primitive forward, data, slopes;
@@ -100,12 +100,12 @@ class onednn_convolution final : public convolution<float> {
     with.weights = {{dim(s.out_channels), dim(s.in.channels), dim(s.kernel), dim(s.kernel)}, f32, tag::hwio};
     with.out = {{dim(images), dim(out.channels), dim(out.height), dim(out.width)}, f32, tag::nhwc};
     const memory::dims strides(2, dim(s.stride)), before(2, dim(s.padding));
-    const auto behind_of = [&](std::size_t in, std::size_t made) {  // the last stride may leave something over
+    const auto behind_of = [&](std::size_t in, std::size_t made) {  // The last stride may leave pixels unused.
       return dim((made - 1) * s.stride + s.kernel) - dim(in) - dim(s.padding);
     };
     const memory::dims behind = {behind_of(s.in.height, out.height), behind_of(s.in.width, out.width)};
     constexpr auto direct = dnnl::algorithm::convolution_auto;
-    // oneDNN's own scratchpad is the thread's that makes a primitive, and lanes move between threads.
+    // oneDNN's own scratchpad belongs to the thread that creates a primitive, and lanes move between threads.
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::convolution_forward::primitive_desc forward(

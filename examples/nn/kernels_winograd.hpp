@@ -5,7 +5,7 @@
 
 namespace nn { namespace {
 
-/// Panel is the columns that are packed together.
+/// Winograd's transforms for panels of Panel columns, the columns that are packed together.
 template <class T, std::size_t Width, std::size_t Panel>
 struct winograd_kernels {
   template <class Chunk>
@@ -22,7 +22,7 @@ struct winograd_kernels {
   template <class V>
   using line = typename V::value[lines];
 
-  /// The values at all points: at a and -a, or at their inverses, from the terms of even and of odd powers.
+  /// Computes the values at two opposite points, a and -a or their inverses, from the terms of even and of odd powers.
   template <class V, class Value = typename V::value>
   [[gnu::always_inline]] static inline void at_points(Value zero, Value even, Value odd, Value inverse_even,
                                                       Value inverse_odd, Value infinity, line<V>& to) {
@@ -34,21 +34,21 @@ struct winograd_kernels {
     to[5] = infinity;
   }
 
-  /// B^T of six numbers.
+  /// Multiplies six numbers by B^T.
   template <class V>
   [[gnu::always_inline]] static inline void spread_input(const line<V>& d, line<V>& to) {
     at_points<V>(d[0] - T(2.5) * d[2] + d[4], d[4] - 2 * d[2], a * (d[3] - 2 * d[1]), d[4] - half * d[2],
                  2 * a * (d[3] - half * d[1]), d[1] - T(2.5) * d[3] + d[5], to);
   }
 
-  /// G of three taps.
+  /// Multiplies three taps by G.
   template <class V>
   [[gnu::always_inline]] static inline void spread_taps(const line<V>& w, line<V>& to) {
     const auto odd = a * w[1];
     at_points<V>(w[0], w[0] + half * w[2], odd, half * w[0] + w[2], odd, w[2], to);
   }
 
-  /// G^T of six numbers.
+  /// Multiplies six numbers by G^T.
   template <class V>
   [[gnu::always_inline]] static inline void gather_taps(const line<V>& m, line<V>& to) {
     const auto even = m[1] + m[2], inverse_even = m[3] + m[4];
@@ -57,14 +57,14 @@ struct winograd_kernels {
     to[2] = m[5] + half * even + inverse_even;
   }
 
-  /// A of four numbers.
+  /// Multiplies four numbers by A.
   template <class V>
   [[gnu::always_inline]] static inline void spread_slope(const line<V>& g, line<V>& to) {
     at_points<V>(g[0], -2 * third * g[0] - third * g[2], -2 * third * a * g[1] - third * a * g[3],
                  third * g[0] + 2 * third * g[2], 2 * third * a * g[1] + 4 * third * a * g[3], g[3], to);
   }
 
-  /// A^T of six numbers.
+  /// Multiplies six numbers by A^T.
   template <class V>
   [[gnu::always_inline]] static inline void gather_output(const line<V>& m, line<V>& to) {
     const auto even = third * (m[1] + m[2]), odd = third * a * (m[1] - m[2]);
@@ -75,7 +75,7 @@ struct winograd_kernels {
     to[3] = m[5] - odd + 4 * inverse_odd;
   }
 
-  /// Size x Size numbers, `x_step` and `y_step` from one to the next, to planes.
+  /// Transforms Size x Size numbers, with distances `x_step` and `y_step`, to planes.
   template <std::size_t Size, auto Spread, class V>
   [[gnu::always_inline]] static inline void spread(const T* from, std::size_t x_step, std::size_t y_step, T* to,
                                                    std::size_t plane) {
@@ -94,7 +94,7 @@ struct winograd_kernels {
     }
   }
 
-  /// Planes to Size rows of them.
+  /// Transforms planes to Size rows of numbers.
   template <std::size_t Size, auto Gather, class V>
   [[gnu::always_inline]] static inline void gather(const T* from, std::size_t plane, line<V> (&rows)[Size]) {
     line<V> half_rows[Size];
@@ -128,7 +128,7 @@ struct winograd_kernels {
     }
   }
 
-  /// `side` x `side` outputs of each tile, `rows` of them and `width` pixels in all.
+  /// Writes or adds `side` x `side` outputs of each tile, of which `rows` rows and `width` pixels in total exist.
   template <bool Add>
   static void outputs_as(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                          const T* start, T* out) {

@@ -48,7 +48,7 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   const convolution_shape shape{in.shape(), options.channels, options.kernel, options.stride, options.padding};
   const std::string name = "conv" + std::to_string(++convolutions_);
   const double fan_in = static_cast<double>(options.kernel * options.kernel * in.shape().channels);
-  // The variance that keeps gradients as large as they are, as PyTorch's models of this kind have it.
+  // This variance preserves the scale of the gradients, as in PyTorch's models of this kind.
   const double fan_out = static_cast<double>(options.kernel * options.kernel * options.channels);
   auto& weights =
       make_parameter(name + ".weight", {options.kernel, options.kernel, in.shape().channels, options.channels},
@@ -171,7 +171,7 @@ void network<T>::bind(std::size_t index, std::span<T> values, std::span<T> gradi
 
 template <class T>
 void network<T>::bind(muster::arena& arena) requires std::same_as<T, float> {
-  if constexpr (std::same_as<T, float>)  // Clang instantiates it for double too
+  if constexpr (std::same_as<T, float>)  // Clang also instantiates this code for double.
     for (const auto& each : parameters_) bind(each.index, arena.parameter(each.name), arena.gradient(each.name));
 }
 
@@ -202,7 +202,7 @@ void network<T>::initialise(std::uint64_t seed) {
 template <class T>
 void network<T>::reserve(std::size_t images) {
   if (images <= reserved_) return;
-  // A sum hands its gradient to what it shares it with, which comes before it.
+  // A sum provides the gradient memory of the activations with which it shares its gradient. These precede the sum.
   for (auto at = activations_.rbegin(); at != activations_.rend(); ++at) (*at)->reserve(images);
   for (auto& each : layers_) each->reserve(images);
   reserved_ = images;

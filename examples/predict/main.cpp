@@ -1,6 +1,6 @@
-// What a saved model makes of images (docs/resnet.md).
+// Classifies images with a saved model (docs/resnet.md).
 //
-//   build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
+//     build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
                "predict"};
-  app.set_help_flag();  // run_main has it
+  app.set_help_flag();  // run_main handles --help.
   app.add_option("--model", chosen.model, "what --save wrote")->required();
   app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
   app.add_option("--test", chosen.test, "likewise");
@@ -59,7 +59,7 @@ int main(int argc, char** argv) {
       const auto model = images::load_model(chosen.model);
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
                                       static_cast<std::uint32_t>(model.what.input.height));
-      data.preparation = model.what.preparation;  // as its training did
+      data.preparation = model.what.preparation;  // As in the model's training.
       if (!model.what.class_names.empty()) data.test = muster::with_classes(data.test, model.what.class_names);
       if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The models with the parameters of vSwarm.
+/// Returns the configuration of a model with the parameters of vSwarm.
 std::string config_of(const std::string& model) {
   json params = json::object();
   if (model == "LinearSVR") params = {{"C", 1.0}, {"tol", 1e-6}, {"random_state", 42}};
@@ -46,7 +46,7 @@ std::string new_invocation() {
 }
 
 auto channel_to(const std::string& address) {
-  // Each has a channel of its own, also where two have one address: a balancer spreads connections.
+  // Each client has a channel of its own, even if two have one address: a balancer spreads connections.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
@@ -100,7 +100,7 @@ driver::tuple driver::train_one(const call& of, const std::string& dataset, cons
   } catch (const muster::peer_failure& failure) {
     muster::log(muster::log_level::warning, "trainer " + std::to_string(trainer) + " is retried: " + failure.what());
   }
-  // Another instance; of those behind one address any that there is.
+  // Asks another instance. Several instances behind one address are interchangeable.
   return ask_at(other, options_.trainer_addresses[first] == options_.trainer_addresses[other]);
 }
 

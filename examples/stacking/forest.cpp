@@ -1,4 +1,4 @@
-// A random forest of regression trees. dlib's has no depth that it stops at; no other library of Debian 12 has one.
+// A random forest of regression trees. dlib's forest has no depth limit, and no other library of Debian 12 has forests.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace stacked::detail {
 namespace {
 
-/// The rows of a dataset in the order of each of its features.
+/// The rows of a dataset, sorted by each feature.
 struct sorted_features {
   explicit sorted_features(const matrix& features) : rows(features.rows()) {
     order.resize(static_cast<std::size_t>(features.size()));
@@ -61,7 +61,7 @@ class tree_grower {
     if (depth == how_.depth || is_pure || members < std::max(how_.least_to_split, 2 * how_.least_in_leaf)) return id;
     const split best = best_split(id, members, count, sum);
     if (best.feature < 0) return id;
-    const auto divide = [&](bool above) {  // the next node's
+    const auto divide = [&](bool above) {  // Sum of the next node.
       const auto next = static_cast<std::uint32_t>(tree_.nodes_size());
       for (int row = 0; row < counts_.size(); ++row)
         if (is_in(row, id) && (data_.features(row, best.feature) > best.threshold) == above) node_of(row) = next;
@@ -76,7 +76,7 @@ class tree_grower {
     return id;
   }
 
-  /// Of the least squared error: the sums of squares of both sides over their counts are largest.
+  /// Returns the split with the least squared error: it has the largest total of squared sums over counts.
   split best_split(std::uint32_t id, int members, double count, double sum) {
     split best{sum * sum / count, 0, -1};
     for (Eigen::Index k = 0; k < data_.features.cols(); ++k) {
@@ -88,7 +88,7 @@ class tree_grower {
         const int row = order[i];
         if (!is_in(row, id)) continue;
         if (seen >= how_.least_in_leaf && members - seen >= how_.least_in_leaf &&
-            values[row] > values[former] + 1e-7) {  // as scikit-learn tells values apart
+            values[row] > values[former] + 1e-7) {  // Distinguishes values by the tolerance of scikit-learn.
           const double right_sum = sum - left_sum;
           const double gain = left_sum * left_sum / left_count + right_sum * right_sum / (count - left_count);
           if (gain > best.gain) best = {gain, values[former] / 2 + values[row] / 2, k};
@@ -108,7 +108,7 @@ class tree_grower {
   const forest_options& how_;
   const dataset& data_;
   const sorted_features& sorted_;
-  column counts_;  ///< how often each row was drawn
+  column counts_;  ///< Number of times that each row was drawn.
   std::vector<std::uint32_t> node_of_;
   stacking::Tree tree_{};
 };

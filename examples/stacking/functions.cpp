@@ -15,13 +15,13 @@ Message parsed(const std::string& bytes, const std::string& key) {
   return made;
 }
 
-/// An object, and where its bytes and its key go.
+/// An object, and the destinations of its bytes and its key.
 struct made_object {
   std::string name, object;
   std::string *bytes, *key;
 };
 
-/// In a store as one: it is asked once.
+/// Stores both objects as one, which takes a single request.
 void put_both(const transfer& objects, const call& of, const std::string& invocation, made_object models,
               made_object values) {
   if (objects.is_inline()) {
@@ -84,7 +84,7 @@ stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call&
     throw muster::configuration_error("the reducer is given no models (TrainersNum is 0); give one or more");
   stacking::FullModel models;
   matrix features;
-  const std::string* known = nullptr;  // of the last model that has some
+  const std::string* known = nullptr;  // Classes of the last model that has some.
   int next = 0;
   for (const auto& one : request.model_pred_tuples()) {
     span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
@@ -143,7 +143,7 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
     const learner fit = make_learner(request.model_config(), data, ranks);
     const column probabilities = cross_predict(fit, features, parts_by_label(data.labels));
     classes = (probabilities.array() > 0.5).cast<double>();
-    reply.set_score(number_text(roc_auc(classes, data.labels)));  // the predictions are what it is scored by
+    reply.set_score(number_text(roc_auc(classes, data.labels)));  // The predictions determine the score.
     rows all(static_cast<std::size_t>(data.labels.size()));
     for (std::size_t k = 0; k < all.size(); ++k) all[k] = static_cast<Eigen::Index>(k);
     *full.mutable_meta_model() = fit(all);

@@ -26,7 +26,7 @@ stacking::Model linear_model(const char* kind, const Eigen::Ref<const column>& w
   return made;
 }
 
-/// liblinear's, as scikit-learn's is: the intercept is the weight of a feature that is always 1.
+/// Returns liblinear's regression, as in scikit-learn: the intercept is the weight of a feature that is always 1.
 learner linear_svr(double c, double tolerance, unsigned seed, const dataset& data) {
   const auto columns = data.features.cols();
   const auto width = static_cast<std::size_t>(columns) + 2;
@@ -49,7 +49,7 @@ learner linear_svr(double c, double tolerance, unsigned seed, const dataset& dat
     how.solver_type = L2R_L1LOSS_SVR_DUAL;
     how.eps = tolerance;
     how.C = c;
-    static std::mutex one_at_a_time;  // liblinear draws from the generator of the C library
+    static std::mutex one_at_a_time;  // liblinear uses the random generator of the C library.
     const std::lock_guard lock(one_at_a_time);
     ::set_print_string_function([](const char*) {});
     std::srand(seed);
@@ -60,7 +60,7 @@ learner linear_svr(double c, double tolerance, unsigned seed, const dataset& dat
   };
 }
 
-/// Whether the duality gap (Kim et al. 2007) is below the tolerance.
+/// Returns true if the duality gap (Kim et al. 2007) is below the tolerance.
 bool is_optimal(const matrix& x, const column& y, const column& w, const column& residual, double penalty,
                 double tolerance) {
   const double steepest = (x.transpose() * residual).cwiseAbs().maxCoeff(), square = residual.squaredNorm();
@@ -69,7 +69,7 @@ bool is_optimal(const matrix& x, const column& y, const column& w, const column&
   return gap < tolerance * y.squaredNorm();
 }
 
-/// Cyclic coordinate descent (Friedman et al. 2010). No library of Debian 12 has it.
+/// Returns a Lasso by cyclic coordinate descent (Friedman et al. 2010). No library of Debian 12 has it.
 learner lasso(double alpha, double tolerance, int most_rounds, const dataset& data) {
   return [=, &data](const rows& of) {
     matrix x = data.features(of, Eigen::all);
@@ -116,7 +116,7 @@ learner nearest_neighbours(unsigned count, const dataset& data) {
 column predict_neighbours(const stacking::Model& model, const matrix& features) {
   const dataset known = to_dataset(model.rows(), "the rows of a model of nearest neighbours");
   const column squares = known.features.rowwise().squaredNorm();
-  matrix distances = (known.features * features.transpose()) * -2;  // less the square of the row itself
+  matrix distances = (known.features * features.transpose()) * -2;  // Squared distances, without the square of the row.
   distances.colwise() += squares;
   column predicted(features.rows());
   rows order(static_cast<std::size_t>(known.labels.size()));
@@ -129,12 +129,13 @@ column predict_neighbours(const stacking::Model& model, const matrix& features) 
   return predicted;
 }
 
-/// Each rank has some of the features. Their kernel is summed over the ranks, and is that of all: a square root of it
-/// stands for the features, since the weights are a sum of rows (the representer theorem).
+/// Returns a logistic regression over features that are divided among the ranks. The sum of the ranks' kernels is the
+/// kernel of all features. A square root of this kernel replaces the features, because the weights are a sum of rows
+/// (the representer theorem).
 learner distributed_logistic(double c, const dataset& data, muster::context& ranks) {
   return [=, &data, &ranks](const rows& of) {
     column weights = column::Zero(data.features.cols() + 1);
-    static std::mutex one_at_a_time;  // the context has one world
+    static std::mutex one_at_a_time;  // The context has one world.
     const std::lock_guard lock(one_at_a_time);
     ranks.run([&](muster::group& world) {
       const auto all = data.features.cols(), from = all * world.rank() / world.size();
@@ -142,7 +143,7 @@ learner distributed_logistic(double c, const dataset& data, muster::context& ran
       const matrix x = data.features(of, Eigen::seqN(from, mine));
       matrix kernel = x * x.transpose();
       muster::allreduce(world, std::span(kernel.data(), static_cast<std::size_t>(kernel.size())), muster::sum);
-      kernel.diagonal().array() += 1e-9 * kernel.trace() / static_cast<double>(kernel.rows());  // rows may be alike
+      kernel.diagonal().array() += 1e-9 * kernel.trace() / static_cast<double>(kernel.rows());  // Rows may be equal.
       const Eigen::LLT<matrix> root(kernel);
       const column fitted = detail::fit_logistic(matrix(root.matrixL()), data.labels(of), c);
       const column of_rows = root.matrixU().solve(fitted.head(fitted.size() - 1));
@@ -182,7 +183,7 @@ column detail::fit_logistic(const matrix& features, const column& labels, double
     if (step.cwiseAbs().maxCoeff() <= 1e-10 * (1 + w.cwiseAbs().maxCoeff())) return w - step;
     double length = 1;
     while (length > 1e-9 && !(loss(w - length * step) <= now)) length /= 2;
-    if (length <= 1e-9) break;  // no better to the last digit
+    if (length <= 1e-9) break;  // The step no longer changes the last digit.
     w -= length * step;
     now = loss(w);
   }

@@ -13,7 +13,7 @@
 
 namespace {
 
-/// A variable that is set, as the text of a flag.
+/// Returns the value of a variable as the text of a flag, if it is set.
 template <class T>
 void read_variable(const char* name, T& to, const muster::number_range<T>& range) {
   if (const auto text = muster::environment(name)) to = muster::number_from(name, *text, range);
@@ -28,7 +28,7 @@ bool is_on(const char* name) {
   examples::refuse(std::string(name) + " cannot be '" + text + "' (it is true or false)", "write one of them");
 }
 
-/// -tAddr is --tAddr.
+/// Replaces flags such as -tAddr by --tAddr.
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   for (auto& word : words)
@@ -58,7 +58,7 @@ int main(int argc, char** argv) {
       "Variables: TRANSFER_TYPE (INLINE, S3, REDIS, XDT), BUCKET_NAME, AWS_ACCESS_KEY, AWS_SECRET_KEY,\n"
       "AWS_REGION, AWS_ENDPOINT_URL, TrainersNum, CONCURRENT_TRAINING, ENABLE_TRACING.",
       "stacking"};
-  app.set_help_flag();  // run_main has it
+  app.set_help_flag();  // run_main handles --help.
   app.add_option("--function", options.name, "driver, trainer, reducer, metatrainer; or client")
       ->required()
       ->check(CLI::IsMember({"driver", "trainer", "reducer", "metatrainer", "client"}));

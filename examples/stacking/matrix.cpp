@@ -17,7 +17,7 @@ constexpr std::size_t dictionary_at = 10, alignment = 64;
   throw muster::data_error({name}, "it is no matrix of doubles (" + why + "); write it with numpy.save");
 }
 
-/// "(300, 1025)", "(300,)": the rows and columns of them.
+/// Parses "(300, 1025)" or "(300,)" and returns the rows and columns.
 std::pair<Eigen::Index, Eigen::Index> shape_of(std::string_view dictionary, const std::string& name) {
   const auto begin = dictionary.find("'shape': (");
   const auto end = dictionary.find(')', begin == std::string_view::npos ? 0 : begin);

@@ -1,4 +1,4 @@
-// Objects in servers of others: S3 and Redis.
+// Objects in external servers: S3 and Redis.
 #include <curl/curl.h>
 #include <hiredis/hiredis.h>
 
@@ -39,7 +39,7 @@ class s3_store final : public store {
   }
 
   std::string get(const std::string& key, deadline until) override {
-    // of no bytes
+    // SHA-256 of an empty body.
     return ask("GET", key, nullptr, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", until);
   }
 
@@ -50,7 +50,7 @@ class s3_store final : public store {
     CURL* const easy = handle.get();
     const std::string url = url_ + "/" + key, hash = "x-amz-content-sha256: " + digest;
     std::string answer;
-    // Debian's libcurl signs every header that is given.
+    // Debian's libcurl signs every header in the list.
     curl_slist* const lines =
         ::curl_slist_append(::curl_slist_append(nullptr, hash.c_str()), "Content-Type: application/octet-stream");
     const std::unique_ptr<curl_slist, ended_by<curl_slist, ::curl_slist_free_all>> headers(lines);
@@ -117,7 +117,7 @@ class s3_store final : public store {
 
   std::string url_, signature_, user_, password_;
   std::mutex mutex_{};
-  std::vector<curl_handle> idle_{};  // each keeps its connection
+  std::vector<curl_handle> idle_{};  // Idle handles, each with an open connection.
 };
 
 class redis_store final : public store {
@@ -134,7 +134,7 @@ class redis_store final : public store {
     port_ = *port;
   }
 
-  /// It ends with its invocation.
+  /// Ignores the deadline: the object is stored until its invocation ends.
   void put(const std::string& key, std::string bytes, const std::string&, deadline until) override {
     const std::string left = std::to_string(milliseconds_left(until, "SET of " + key));
     ask(key, until, "SET %b %b PX %s", key.data(), key.size(), bytes.data(), bytes.size(), left.c_str());
@@ -160,7 +160,7 @@ class redis_store final : public store {
   template <class... Words>
   reply ask(const std::string& key, deadline until, const char* format, Words... words) {
     const std::lock_guard lock(mutex_);
-    // The connection there is may have ended while it was idle: then a new one is asked.
+    // The existing connection may have been closed while it was idle. In this case a new connection is opened.
     for (bool is_new = connection_ == nullptr;; is_new = true) {
       const long left = milliseconds_left(until, "the answer of redis://" + address_);
       const timeval most{left / 1000, 1000 * (left % 1000)};

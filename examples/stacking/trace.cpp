@@ -15,7 +15,7 @@ using json = nlohmann::json;
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_waiting = 4096, most_at_once = 512;
-constexpr auto gathering = 200ms;  // so that few requests take many spans
+constexpr auto gathering = 200ms;  // Collects many spans into few requests.
 constexpr long deadline_ms = 1000;
 
 std::string hexadecimal(std::uint64_t number) {
@@ -24,7 +24,7 @@ std::string hexadecimal(std::uint64_t number) {
   return text;
 }
 
-/// Empty: the collector took them.
+/// Sends the spans. Returns an empty text if the collector accepted them, and the error otherwise.
 std::string post(CURL* to, const std::string& text) {
   ::curl_easy_setopt(to, CURLOPT_POSTFIELDS, text.c_str());
   ::curl_easy_setopt(to, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(text.size()));
@@ -148,7 +148,7 @@ void events_as_spans::record(const muster::event& event) noexcept {
   if (muster::event_sink* const other = listens_->former()) other->record(event);
   try {
     under_.add_part(event.name, event.begin, event.end);
-  } catch (...) {  // no memory: one span less
+  } catch (...) {  // Out of memory: this span is lost.
   }
 }
 

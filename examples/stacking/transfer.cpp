@@ -16,7 +16,7 @@ constexpr std::size_t digest_size = 64, most_channels = 64;
   throw muster::data_error({"object '" + key + "'"}, why + "; " + suggestion);
 }
 
-/// The part of a key after the last slash but one: what its store knows it by.
+/// Returns the part of a key after the last slash but one, which identifies the object in its store.
 std::string local_key(const std::string& key) {
   const auto last = key.rfind('/');
   const auto before = last == std::string::npos || last == 0 ? std::string::npos : key.rfind('/', last - 1);
@@ -102,7 +102,8 @@ std::shared_ptr<const std::string> kept_objects::find(const std::string& key) {
 
 std::shared_ptr<grpc::Channel> kept_objects::channel_to(const std::string& maker) {
   const std::lock_guard lock(mutex_);
-  if (channels_.size() >= most_channels && !channels_.contains(maker)) channels_.clear();  // those in use stay
+  // Calls in progress keep their channels.
+  if (channels_.size() >= most_channels && !channels_.contains(maker)) channels_.clear();
   auto& channel = channels_[maker];
   if (channel == nullptr) channel = grpc::CreateChannel(maker, grpc::InsecureChannelCredentials());
   return channel;

@@ -1,4 +1,4 @@
-// Cross-validation and the score, as scikit-learn has them.
+// Cross-validation and the score, as in scikit-learn.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -23,7 +23,7 @@ std::vector<rows> parts_in_order(Eigen::Index count) {
 }
 
 std::vector<rows> parts_by_label(const column& labels) {
-  // The labels in the order in which they first appear, sorted so: each part gets every fifth of them.
+  // Sorts the labels in the order of their first appearance; each fold receives every fifth row.
   const double first = labels[0];
   const auto firsts = (labels.array() == first).count();
   std::array<std::array<Eigen::Index, parts>, 2> most{};
@@ -64,7 +64,7 @@ double roc_auc(const column& labels, const column& scores) {
     below += zeros_here;
     ones += ones_here;
   }
-  return pairs / (ones * below);  // 0 / 0 where there is but one label
+  return pairs / (ones * below);  // 0 / 0 if there is only one label.
 }
 
 }  // namespace stacked

@@ -22,7 +22,7 @@ void check(cudnnStatus_t answer, const char* call) {
                                                      cudnnGetErrorString(answer) + "); look at nvidia-smi");
 }
 
-/// One of cuDNN's descriptions.
+/// An owner of a cuDNN descriptor.
 template <class T, cudnnStatus_t (*Make)(T*), cudnnStatus_t (*End)(T)>
 class owned {
  public:
@@ -30,7 +30,7 @@ class owned {
   owned(const owned&) = delete;
   owned& operator=(const owned&) = delete;
   ~owned() { (void)End(held_); }
-  operator T() const noexcept { return held_; }  // NOLINT: is used as what it owns
+  operator T() const noexcept { return held_; }  // NOLINT: implicit, so that it is used as the descriptor that it owns
 
  private:
   T held_{};
@@ -43,7 +43,7 @@ using library = owned<cudnnHandle_t, cudnnCreate, cudnnDestroy>;
 template <class A>
 constexpr cudnnDataType_t type_of = std::is_same_v<A, float> ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16;
 
-/// The description of a convolution, with the mathematics of one of its ways.
+/// The descriptor of a convolution, with the math type of a cuDNN algorithm.
 struct way_kernel {
   kernel held;
   way_kernel(const convolution_shape& shape, cudnnMathType_t math) {
@@ -58,14 +58,14 @@ struct way_kernel {
 constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
 constexpr std::size_t most_ways = 16;
 
-/// Has cuDNN try its ways, and takes the fastest that gives the same bits each time and fits the workspace; `kernel`
-/// gets its mathematics.
+/// Measures cuDNN's algorithms, and returns the fastest that is deterministic and fits the workspace. Sets the math
+/// type of `kernel` to the algorithm's.
 template <class Found, class Find>
 auto fastest(const way_kernel& chosen, const char* what, const Find& find) {
   std::array<Found, most_ways> tried{};
   int count = 0;
   check(find(&count, tried.data()), what);
-  for (int k = 0; k < count; ++k) {  // in the order of their times
+  for (int k = 0; k < count; ++k) {  // In the order of their times.
     const Found& one = tried[static_cast<std::size_t>(k)];
     if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC || one.memory > workspace_bytes)
       continue;
@@ -149,7 +149,7 @@ class by_cudnn final : public convolver<A> {
   }
 
  private:
-  /// For so many images.
+  /// The algorithms for a number of images.
   struct ways {
     ways(const convolution_shape& shape, cudnnMathType_t math)
         : of_forward(shape, math), of_data(shape, math), of_weights(shape, math) {}

@@ -12,7 +12,7 @@
 namespace nn::device {
 namespace {
 
-/// The most of `channels` that divide it, at most `most`, in steps of a matrix unit.
+/// Returns the largest divisor of `channels` that is at most `most` and a multiple of a matrix unit's width.
 template <class A>
 int chunk_of(int channels, int most) {
   constexpr int step = 32 / static_cast<int>(sizeof(A));
@@ -31,14 +31,14 @@ int largest_range(const tap_geometry& of, int pixels_here) {
   return most;
 }
 
-/// How a product is cut: what fits the shared memory of a block, with as many blocks as keep the device busy.
+/// The division of a product into blocks that fit the shared memory, with enough blocks to keep the device busy.
 struct plan {
   product_sizes sizes{};
   int tiles = 0, warps = 0, memory = 0, blocks_x = 0, blocks_y = 0;
 };
 
 constexpr int most_memory = 200 * 1024;
-constexpr int processors = 132;  // that are to have work
+constexpr int processors = 132;  // Number of multiprocessors that need work.
 
 template <class A>
 plan plan_gather(const tap_geometry& of, int channels, int columns) {
@@ -46,7 +46,7 @@ plan plan_gather(const tap_geometry& of, int channels, int columns) {
   const int taps = of.kernel * of.kernel;
   for (const int tiles : {8, 4, 2}) {
     for (const int warps : {8, 4, 2}) {
-      if (tiles > 2 && columns <= 4 * tiles) continue;  // half of them would be enough
+      if (tiles > 2 && columns <= 4 * tiles) continue;  // Half of these blocks would be enough.
       const int rows = largest_range(of, 16 * warps);
       int chunk = 0, memory = 0;
       for (const int most : {64, 32, 16}) {
@@ -101,7 +101,7 @@ class tiles final : public convolver<A> {
  public:
   tiles(const convolution_shape& shape, muster::device_stream_ref stream) : shape_(shape), stream_(stream) {}
 
-  /// Whether there is a plan for each of its products.
+  /// Returns true if there is a plan for each of the convolution's products.
   [[nodiscard]] bool fits() {
     const auto& all = plans(1);
     return all.forward.tiles != 0 && all.data.tiles != 0 && all.weights.tiles != 0;

@@ -146,7 +146,7 @@ struct cross_entropy {
   A* gradient;
   std::size_t width, classes;
   double scale;
-  template <std::size_t W>  // there is one column
+  template <std::size_t W>  // There is one column.
   struct columns {
     cross_entropy of;
     NN_BOTH sums<3, W> operator()(std::size_t image) const {
@@ -157,7 +157,7 @@ struct cross_entropy {
       std::size_t before = 0;
       for (std::size_t c = 0; c < of.classes; ++c) {
         const auto value = static_cast<double>(static_cast<float>(row[c]));
-        if (!(value <= largest)) largest = value;  // one that is no number makes the loss one
+        if (!(value <= largest)) largest = value;  // A logit that is NaN makes the loss NaN.
         before += value > mine || (value == mine && c < label) ? 1 : 0;
       }
       double sum = 0;

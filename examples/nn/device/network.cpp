@@ -14,13 +14,13 @@
 namespace nn::device {
 namespace {
 
-/// A pass takes seconds at most.
+/// Upper limit in seconds for a pass.
 constexpr muster::seconds patience{60};
 
-/// Matrix units take so many channels at once.
+/// Number of channels that a matrix unit processes at once.
 constexpr std::size_t least_channels = 16;
 
-/// Where weights begin among all of them.
+/// Returns the size rounded up to the alignment at which weights begin in the common array.
 constexpr std::size_t aligned(std::size_t size) { return (size + 127) / 128 * 128; }
 
 [[noreturn]] void refuse(const char* layer) {
@@ -40,7 +40,7 @@ network<A>::network(const extent& input, multiplication how, muster::device_stre
 template <class A>
 network<A>::~network() = default;
 
-// ---- putting it together ----
+// ---- construction ----
 
 template <class A>
 activation<A>& network<A>::make(const extent& shape) {
@@ -246,7 +246,7 @@ void network<A>::reserve(std::size_t images) {
   for (auto& each : steps_) each->prepare(images);
 }
 
-// ---- running it ----
+// ---- computation ----
 
 template <class A>
 void network<A>::forward(const pass_on_device& now, std::span<const float> images) {

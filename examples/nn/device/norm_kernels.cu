@@ -12,7 +12,7 @@ namespace {
 
 // ---- terms of a sum ----
 
-/// A term in the registers of a thread: W columns of it.
+/// A term in the registers of a thread: W columns of a row.
 template <class A, std::size_t W>
 struct columns_of_term {
   const A* values;
@@ -39,7 +39,7 @@ struct columns_of_term {
   }
 };
 
-/// What a kernel takes along of a term: plain pointers.
+/// The plain pointers of a term that a kernel receives.
 template <class A>
 struct given_term {
   const A* values;
@@ -107,7 +107,7 @@ struct combined {
   }
 };
 
-/// The gradient of the sum before it was rectified, with what the terms are.
+/// The gradient of the sum before the ReLU, together with the values of the terms.
 template <class A, std::size_t N, std::size_t W>
 struct slope_of_sum {
   columns_of_term<A, W> terms[N];
@@ -139,7 +139,7 @@ struct backward_of_sum {
   }
 };
 
-/// Sums of the slope, and of its product with each term's distance from the mean.
+/// Sums of the slope, and of the slope's product with each term's distance from the mean.
 template <class A, std::size_t N>
 struct slope_sums : backward_of_sum<A, N> {
   template <std::size_t W>
@@ -201,7 +201,7 @@ struct give_slopes : backward_of_sum<A, N> {
 
 // ---- batch normalisation ----
 
-/// Relative to the first row, so that the squares do not cancel.
+/// Sums relative to the first row, so that the squares do not cancel.
 template <class A>
 struct moments {
   const A* values;

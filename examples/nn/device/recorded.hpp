@@ -1,4 +1,4 @@
-// Work on a stream that is put there again and again.
+// Work on a stream that is recorded once and started many times.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,20 +12,21 @@
 
 namespace nn::device {
 
-/// Records what puts work on a stream, kernels and copies of pinned memory, as a graph of CUDA's, which starts in one
-/// call what would take hundreds. The addresses and numbers in it stay as they were when it was recorded.
+/// A recorder of work on a stream, kernels and copies of pinned memory, as a CUDA graph. One call starts the whole
+/// graph instead of hundreds of kernels. Addresses and numbers in the graph keep the values that they had during
+/// recording.
 class recorded_work {
  public:
   using key = std::tuple<std::size_t, bool, double>;
 
-#ifdef MUSTER_TEST_DOUBLE  // which has no graphs
+#ifdef MUSTER_TEST_DOUBLE  // The test double has no graphs.
   template <class Work>
   void run(const key&, muster::device_stream_ref, const Work& work) {
     work();
   }
   void clear() noexcept {}
 #else
-  /// `work` is called the first time.
+  /// Runs the recorded work. Calls `work` only the first time, to record it.
   template <class Work>
   void run(const key& which, muster::device_stream_ref stream, const Work& work) {
     auto& graph = graphs_[which];
@@ -47,7 +48,7 @@ class recorded_work {
     }
     check_cuda(cudaGraphLaunch(graph.get(), stream.handle), "cudaGraphLaunch");
   }
-  /// Of memory that is no more.
+  /// Discards all graphs, for instance because their memory was freed.
   void clear() noexcept { graphs_.clear(); }
 
  private:
