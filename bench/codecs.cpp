@@ -1,4 +1,4 @@
-// How fast gradients are compressed: bytes of floats per second, one thread, of 1 MiB (a bucket) and 64 MiB.
+// The rate of gradient compression: bytes of floats per second, one thread, of 1 MiB (a bucket) and 64 MiB.
 //   build/release/bench/codecs --benchmark_filter=topk
 #include <benchmark/benchmark.h>
 
@@ -81,7 +81,7 @@ void vote(benchmark::State& state) {
   report(state, values.size());
 }
 
-// All that a rank computes for a square matrix in a step.
+// Measures the complete computation of a rank for a square matrix in a step.
 void powersgd(benchmark::State& state) {
   std::size_t side = 1;
   while (4 * side * side * sizeof(float) <= static_cast<std::size_t>(state.range(0))) side *= 2;

@@ -1,12 +1,12 @@
-// Allreduce, broadcast and reduce over transports and sizes, with plain MPI beside them in the same run.
+// Allreduce, broadcast and reduce over transports and sizes, with plain MPI in the same run.
 //   mpirun -n 2 build/release/bench/collectives [--benchmark_filter=... --benchmark_format=json]
 //   build/release/bench/collectives --ranks 4          (threads only)
 // bench/compare_collectives.py runs it beside other MPIs and prints the ratios.
 //
-// Rows are <op>/<contender>/<ranks>/<bytes>: in place, float32, sum, root 0; the time is the median over all iterations
-// of the slowest rank's. All rows of one size are measured together, interleaved in rounds, so that a noisy neighbour
-// meets all of them. bus_GB/s is 2(N-1)/N bytes over the time of an allreduce, as nccl-tests has it, and 1 times the
-// bytes of the others; vs_openmpi is Open MPI's time over ours.
+// Rows are <op>/<contender>/<ranks>/<bytes>: in place, float32, sum, root 0. The time is the median over all iterations
+// of the slowest rank's time. All rows of one size are measured together, interleaved in rounds, so that a noisy
+// neighbour affects all rows. bus_GB/s is 2(N-1)/N bytes over the time of an allreduce, as in nccl-tests, and 1 times
+// the bytes for the other collectives. vs_openmpi is Open MPI's time divided by muster's time.
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -24,7 +24,8 @@
 namespace {
 
 constexpr int mlbench_calls = 100;
-constexpr const char* library_suffix = "/iterations:1/manual_time";  // of every row, by Google Benchmark
+// Google Benchmark appends this to the name of every row.
+constexpr const char* library_suffix = "/iterations:1/manual_time";
 
 struct flags {
   int rounds = 7;
@@ -41,7 +42,7 @@ constexpr const char* flags_help =
     "time\n"
     "  --turns=FOLDER  measure what the named pipe FOLDER/<rank> tells each rank, instead of all rows\n";
 
-// What Google Benchmark has left of the command line.
+// Parses the arguments that Google Benchmark did not consume.
 flags take_flags(int& argc, char** argv) {
   flags taken;
   int kept = 1;
@@ -74,8 +75,8 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The medians (or means) of all rows of one size that the filter lets through, measured when the first of them is asked
-// for.
+// The medians (or means) of all rows of one size that pass the filter. They are measured when the first row is
+// requested.
 class table {
  public:
   table(const bench::contest& contest, muster::context& context, const flags& chosen)
@@ -84,13 +85,13 @@ class table {
     filter_ = filter.empty() || filter == "all" ? ".*" : filter;
   }
 
-  /// Seconds by row name.
+  /// Returns seconds by row name.
   const std::map<std::string, double>& of_size(std::size_t bytes) {
     if (bytes == measured_) return seconds_;
     const std::regex wanted(filter_);
     std::map<std::string, std::vector<double>> times;
     memory_.resize(bytes);
-    for (int round = -1; round < rounds_; ++round) {  // round -1 warms up
+    for (int round = -1; round < rounds_; ++round) {  // Round -1 warms up.
       for (const auto& c : contest_->all()) {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
@@ -104,13 +105,13 @@ class table {
     least_.clear();
     for (auto& [name, all] : times) {
       least_[name] =
-          all.empty() ? 0 : *std::min_element(all.begin(), all.end());  // none at a rank that does not report
+          all.empty() ? 0 : *std::min_element(all.begin(), all.end());  // Empty at a rank that does not report.
       seconds_[name] = mlbench_ ? mean(all) : bench::median(std::move(all));
     }
     measured_ = bytes;
     return seconds_;
   }
-  /// Of the size that was asked for last: the least time of a call, undisturbed.
+  /// Returns the least time of a call, undisturbed by other programs, for the size that was requested last.
   double least(const std::string& row) const { return least_.at(row); }
 
  private:
@@ -128,7 +129,7 @@ void report(benchmark::State& state, table& results, const bench::contender& c, 
   const auto& measured = results.of_size(bytes);
   const double seconds = measured.at(bench::row_name(c, bytes));
   for ([[maybe_unused]] auto once : state) state.SetIterationTime(seconds);
-  if (seconds <= 0) return;  // a rank that does not report
+  if (seconds <= 0) return;  // This rank does not report.
   state.counters["ranks"] = c.ranks;
   state.counters["least_us"] = results.least(bench::row_name(c, bytes)) * 1e6;
   const double n = c.ranks;

@@ -20,7 +20,7 @@ void workspace::resize(std::size_t bytes) {
   const bool threads_here = context_->transport_name() == "local" || context_->world().rank() == 0;
   of_threads_.clear();
   of_threads_.resize(threads_here ? static_cast<std::size_t>(context_->ranks()) : 1, std::vector<float>(count));
-  registered_ = {};  // before the next, so that both are not there at once
+  registered_ = {};  // Released before the next allocation, so that both do not exist at once.
   if (context_->transport_name() == "shm") registered_ = context_->allocate<float>(count);
 }
 
@@ -58,8 +58,9 @@ std::vector<double> time_group(op what, muster::group& world, std::span<float> d
   return slowest_times(what, world, data, count, [&] { call_muster(what, world, data, how); });
 }
 
-// mpirun binds each process to a core of its own, which all its threads inherit. So each thread gets one of its own too
-// (two that spin on one core wait for each other's time slices), or all where there are more threads than cores.
+// Binds each thread to a core of its own. mpirun binds each process to a core, which all its threads inherit, and two
+// threads that spin on one core wait for each other's time slices. If there are more threads than cores, a thread may
+// use all cores.
 void use_own_core(int rank, int ranks) {
   const long cores = std::min<long>(sysconf(_SC_NPROCESSORS_ONLN), CPU_SETSIZE);
   cpu_set_t set;
@@ -67,7 +68,8 @@ void use_own_core(int rank, int ranks) {
   for (long core = 0; core < cores; ++core) {
     if (ranks > cores || core == rank) CPU_SET(core, &set);
   }
-  sched_setaffinity(0, sizeof set, &set);  // of the calling thread; where it is not allowed the numbers are worse
+  // Applies to the calling thread. If it is not permitted, the measured times are worse.
+  sched_setaffinity(0, sizeof set, &set);
 }
 
 std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats count, muster::algorithm how) {
@@ -82,12 +84,12 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats 
       if (rank == 0) times = std::move(mine);
     });
   }
-  threads.clear();  // joins
+  threads.clear();  // Joins the threads.
   return times;
 }
 
-// The transport's own allreduce with nothing around it: no deadline, no look for ranks that gave up, no group. What a
-// call of the group takes beyond that is the price of these.
+// Measures the transport's own allreduce without a deadline, a check for failed ranks or a group. The difference from a
+// call of the group is the cost of these features.
 std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, repeats count) {
   auto& transport = apart.transport();
   auto call =
@@ -106,13 +108,13 @@ std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std
   return seconds_of(stamps);
 }
 
-// Lets the other processes sleep while rank 0's threads work: they would take their cores.
+// Lets the other processes sleep while rank 0's threads work; otherwise the processes would occupy the cores.
 void wait_asleep(muster::group& world) {
   auto all_there = muster::barrier_async(world, {.timeout = muster::seconds(600)});
   while (!all_there.test()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
 }
 
-// What the library chooses, and on request each algorithm by its name.
+// Returns the library's choice, and on request each algorithm by its name.
 std::vector<muster::algorithm> algorithms(op what, bool by_name, bool native) {
   std::vector<muster::algorithm> list{muster::algorithm::automatic};
   if (!by_name) return list;
@@ -157,7 +159,7 @@ std::vector<contender> muster_contenders(op what, muster::context& context, must
                       return time_group(what, world, memory.registered(), count, muster::algorithm::automatic);
                     }});
     add_group(list, what, "muster_shm", world, by_name);
-    if (what == op::allreduce && !world.transport().oversubscribed()) {  // it spins
+    if (what == op::allreduce && !world.transport().oversubscribed()) {  // The bare allreduce spins.
       const auto apart = std::make_shared<muster::group>(world.duplicate());
       list.push_back({what, "muster_shm_bare", world.size(),
                       [=, sequence = std::uint64_t{0}](workspace& memory, repeats count) mutable {

@@ -18,10 +18,10 @@ mpi_session::mpi_session() {
     const auto launched = muster::detect_launch();
     if (launched.size < 2 || !launched.speaks_mpi()) return;
   } catch (const muster::configuration_error&) {
-    return;  // the context will say so
+    return;  // The context will report this.
   }
-  // As muster's own context does. Open MPI 4.1 is slower at small calls with any level above MPI_THREAD_SINGLE: the
-  // programs in peers/ show it without.
+  // Requests the same level as muster's context. Open MPI 4.1 is slower at small calls with any level above
+  // MPI_THREAD_SINGLE; the programs in peers/ measure it with MPI_THREAD_SINGLE.
   int level = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
   there_ = true;

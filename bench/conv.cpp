@@ -2,7 +2,7 @@
 //
 //   build/release/bench/conv [--benchmark_filter=16x32x32.*]
 //
-// A name is channels x height x width > output channels, stride; "peak" is what the core's fused multiply-adds can do.
+// A name is channels x height x width > output channels, stride; "peak" is the rate of the core's fused multiply-adds.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -46,7 +46,7 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
 }
 
 #ifdef __AVX2__
-/// Twelve independent sums of this machine's widest vectors: what its fused multiply-adds can do at most.
+/// Measures twelve independent sums of this machine's widest vectors: the peak rate of its fused multiply-adds.
 void peak(benchmark::State& state) {
 #ifdef __AVX512F__
   constexpr int width = 64;
@@ -60,7 +60,7 @@ void peak(benchmark::State& state) {
   constexpr int rounds = 10000, operations = 2 * 12 * width / 4;
   for (auto _ : state) {
     for (int round = 0; round < rounds; ++round) {
-// Or the sums would lie in memory.
+// Otherwise the sums would be in memory.
 #pragma GCC unroll 12
       for (int i = 0; i < 12; ++i) {
         vector sum = sums[i] * a + b;

@@ -1,9 +1,10 @@
-// What a loader of records costs beside the memory it moves: the goals of docs/benchmarks.md, one line each.
+// The cost of a loader of records compared with the memory that it moves: the goals of docs/benchmarks.md, one line
+// each.
 //   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH] [--benchmark_format=json]
 //   mpirun -n 2 build/release/bench/data_loader ...     # all ranks at once, their rates together
 //
-// Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its
-// rounds.
+// Contenders of a row take turns, so that a drift of the machine's speed affects all contenders. A row is the median of
+// its rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -32,7 +33,7 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Fixed records of bytes one behind another, in memory or in a mapped file: what CIFAR's files are.
+// Fixed-size records of bytes, contiguous in memory or in a mapped file, in the form of CIFAR's files.
 class plain_records {
  public:
   plain_records(std::shared_ptr<const std::byte> bytes, std::uint64_t size, std::size_t stride,
@@ -82,7 +83,7 @@ std::shared_ptr<const std::byte> random_bytes(std::size_t size) {
   return {bytes, bytes->data()};
 }
 
-// Samples of an epoch, and its seconds.
+// The samples of an epoch, and its seconds.
 struct lap {
   double items = 0;
   double seconds = 0;
@@ -101,11 +102,12 @@ lap run_epoch(Loader& loader) {
   }
   all.seconds = now() - begin;
   loader.next_epoch();
-  if (use == 0.125f) std::abort();  // so that it is not left out
+  if (use == 0.125f) std::abort();  // Prevents the compiler from removing the reads.
   return all;
 }
 
-// The same bytes by memcpy, from a batch that is in the cache to a ring as large as a loader's, each thread its own.
+// Copies the same bytes by memcpy, from a batch in the cache to a ring as large as a loader's. Each thread has its own
+// ring.
 class copier {
  public:
   copier(std::size_t samples, std::size_t batch, std::size_t record, int threads)
@@ -158,7 +160,7 @@ void say(const char* format, Values... values) {
 
 bool is_wanted(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
 
-// Runs contenders in turns, each at all ranks at once; returns their medians, of all ranks together.
+// Runs contenders in turns, each at all ranks at once. Returns their medians, for all ranks together.
 std::vector<double> measure(std::vector<contender> contenders) {
   for (auto& one : contenders) (void)one.run();
   for (int round = 0; round < rounds; ++round) {
@@ -190,8 +192,8 @@ void images() {
   };
   auto one = pipeline();
   auto two = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
-  // What any loader has to move: each record is read where a shuffled order finds it, the next asked for in the
-  // meantime, and its output is copied from the cache to a ring of batches. Nothing is computed.
+  // The least memory traffic of any loader: each record is read at its position in a shuffled order while the next
+  // record is prefetched, and its output is copied from the cache to a ring of batches. Nothing is computed.
   muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   const muster::buffer<std::byte> from(made);
@@ -212,7 +214,7 @@ void images() {
       }
       std::memcpy(to.data() + k % (5 * batch) * made, from.data(), made);
     }
-    if (use == 1) std::abort();  // so that it is not left out
+    if (use == 1) std::abort();  // Prevents the compiler from removing the reads.
     return lap{static_cast<double>(count), now() - begin};
   };
   const auto rates = measure(
@@ -292,7 +294,7 @@ void caches(const std::string& folder) {
   const auto bytes = random_bytes(count * record);
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
-  // What the same takes without a cache: the records copied in the same order, from memory that is as far away.
+  // The same without a cache: the records are copied in the same order, from memory at the same distance.
   muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   muster::buffer<std::byte> to(5 * batch * record);

@@ -1,13 +1,13 @@
-// What it costs to reduce gradients by buckets, and how much of that a backward pass hides.
+// The cost of reducing gradients by buckets, and the share of it that a backward pass hides.
 //
 //   mpirun -n 2 build/release/bench/gradients overhead    # beside one allreduce of the same bytes
 //   mpirun -n 2 build/release/bench/gradients overlap     # with a backward pass that is longer than the allreduce
 //   bench/overlap.py --program build/release/bench/gradients    # the same over a slow link between two hosts
 //
-// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE draws it.
+// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE writes a timeline.
 //
-// What is compared is measured in turns, a round of each after the other; a round's time is the slowest rank's, and the
-// medians of all rounds are given.
+// The contenders are measured in turns, a round of each after the other. A round's time is the slowest rank's time, and
+// the report has the median over all rounds.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -29,9 +29,9 @@ using layer = bench::outer_products;
 struct chosen {
   std::string what = "overhead";
   std::size_t megabytes = 25;
-  std::vector<std::size_t> buckets = {4096};  // in KiB
+  std::vector<std::size_t> buckets = {4096};  // In KiB.
   int rounds = 51;
-  double longer = 1.25;  // the backward pass, in times of the allreduce
+  double longer = 1.25;  // Duration of the backward pass as a multiple of the allreduce.
 };
 
 chosen parse(int argc, char** argv) {
@@ -68,7 +68,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// The backward pass: real arithmetic, layer after layer from the last one to the first.
+/// The backward pass: real arithmetic, layer after layer from the last to the first.
 class network {
  public:
   explicit network(std::size_t layers) : layers_(layers) {}
@@ -86,14 +86,14 @@ class network {
       pass.ready(k);
     }
   }
-  double divisor = 1;  // ranks
+  double divisor = 1;  // Number of ranks.
 
  private:
   std::size_t layers_;
   bench::outer_products products_;
 };
 
-/// Seconds of a call, those of the slowest rank.
+/// Returns the seconds of a call at the slowest rank.
 double timed(muster::group& world, const std::function<void()>& call) {
   muster::barrier(world);
   const auto begin = muster::clock::now();
@@ -125,10 +125,10 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
   }
   std::vector<double> times[4];
   std::size_t rows = 0;
-  if (how.what == "overlap") {  // how many rows of a batch take as long as the allreduce
+  if (how.what == "overlap") {  // Number of rows of a batch that takes as long as the allreduce.
     std::vector<double> sums;
     for (int k = 0; k < 5; ++k) sums.push_back(timed(world, plain));
-    // Twice, since the first rows of a batch cost more than the others.
+    // Measured twice, since the first rows of a batch cost more than the others.
     rows = 10;
     for (int guess = 0; guess < 2; ++guess) {
       std::vector<double> passes;
@@ -137,7 +137,8 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
     }
   }
   for (int round = 0; round < how.rounds; ++round) {
-    const bool other_way_round = round % 2 != 0;  // the second finds the caches as the first left them
+    // The second contender uses the caches as the first contender left them.
+    const bool other_way_round = round % 2 != 0;
     if (other_way_round) times[1].push_back(timed(world, buckets));
     times[0].push_back(timed(world, plain));
     if (!other_way_round) times[1].push_back(timed(world, buckets));

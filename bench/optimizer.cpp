@@ -1,6 +1,6 @@
-// The optimizer's step over an arena beside what memory allows: for each optimizer a loop that reads and writes the
-// same arrays and does nothing else, in turns with the step, one thread, in time of the processor. LARS has to know the
-// norms of a tensor before it changes its first number, so its loop reads each tensor twice too.
+// The optimizer's step over an arena compared with the memory limit. For each optimizer a loop reads and writes the
+// same arrays without further work, in turns with the step, on one thread, measured in CPU time. LARS needs the norms
+// of a tensor before it changes its first number, so that its loop also reads each tensor twice.
 //   build/release/bench/optimizer [--parameters N] [--rounds N] [--benchmark_format=json]
 //   mpirun -n 2 build/release/bench/optimizer ...     # all ranks at once, each with an arena of its own
 // bench/peers/optimizer.py runs it in turns with PyTorch.
@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr std::size_t tensors = 100;  // about as many as a ResNet-50 has
+constexpr std::size_t tensors = 100;  // About as many as in a ResNet-50.
 
 struct heap {
   template <class T>
@@ -29,7 +29,7 @@ struct heap {
   }
 };
 
-// Of the processor, so that other programs on the machine do not count.
+// Returns the CPU time, so that other programs on the machine do not count.
 double now() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -43,10 +43,10 @@ double seconds_of(const Work& work) {
   return now() - begin;
 }
 
-volatile float benchmark_sink = 0;  // what is read must go somewhere
+volatile float benchmark_sink = 0;  // Keeps the compiler from removing the reads.
 
-// What memory has to do for a step with no, one and two arrays of state. Not inlined: there the compiler forgets that
-// they do not overlap.
+// The memory accesses of a step with zero, one and two arrays of state. Not inlined: otherwise the compiler loses the
+// information that the arrays do not overlap.
 [[gnu::noinline]] void touch(float* __restrict__ p, const float* __restrict__ g, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) p[i] += g[i];
 }
@@ -66,7 +66,7 @@ volatile float benchmark_sink = 0;  // what is read must go somewhere
   }
 }
 
-/// What the norms of a tensor have to read.
+/// The memory reads of a tensor's norms.
 [[gnu::noinline]] float read(const float* __restrict__ p, const float* __restrict__ g, std::size_t count) {
   constexpr std::size_t lanes = 32;
   float sums[lanes] = {};
@@ -78,7 +78,7 @@ volatile float benchmark_sink = 0;  // what is read must go somewhere
 
 struct contender {
   std::string spec;
-  std::vector<std::string> states;  // of the arena
+  std::vector<std::string> states;  // State arrays in the arena.
   bool reads_twice = false;
 };
 
@@ -95,7 +95,7 @@ void touch(const contender& one, muster::arena& arena, std::size_t first, std::s
     touch(p, g, state(0), state(1), count);
 }
 
-/// The step of one optimizer beside its limit, in turns; at all ranks at once.
+/// Measures the step of one optimizer and its limit, in turns; on all ranks at once.
 void measure(const contender& one, std::size_t parameters, int rounds, muster::group& world,
              bench::row_report& report) {
   heap memory;

@@ -1,4 +1,4 @@
-// The collectives of MPI itself under the protocol: in the process of muster's benchmark, and in the peers' own.
+// The collectives of MPI itself under the protocol, in the process of muster's benchmark and in the peers' processes.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace bench {
 
-/// One collective over all of MPI_COMM_WORLD, in place, float32, sum, root 0.
+/// Runs one collective over MPI_COMM_WORLD, in place, float32, sum, root 0.
 inline void call_mpi(op what, int rank, std::span<float> data) {
   const int count = static_cast<int>(data.size());
   switch (called(what)) {
@@ -29,7 +29,7 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   }
 }
 
-/// Seconds of each of `count.times` calls, or their mean in a row; the same at every rank.
+/// Returns the seconds of each of `count.times` calls, or the mean of consecutive calls; equal at every rank.
 [[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, repeats count) {
   int rank = 0;
   int ranks = 1;
@@ -42,7 +42,7 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   return seconds_of(stamps);
 }
 
-/// "Open MPI v4.1.4": what this MPI calls itself, on one line.
+/// Returns the name of this MPI on one line: "Open MPI v4.1.4".
 [[nodiscard]] inline std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

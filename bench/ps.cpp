@@ -1,12 +1,13 @@
-// How fast a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes> (docs/benchmarks.md).
+// The rate at which a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes>
+// (docs/benchmarks.md).
 //
 //   mpirun -n 2 build/release/bench/ps --transport shm
 //   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --replicas 0 --only push,pull
 //
-// Every table is updated by +=. All workers do the same at the same time; a row is of the slowest one, the median of
-// `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn. Adam's
-// updates of a table of 100 MB are also told as a share of what one core's memory would allow, measured in the same
-// run.
+// Every table is updated by +=. All workers do the same at the same time. A row is the slowest worker's time, the
+// median of `--turns`. `--only` selects among latency, push, pull, rate and adam; `--seconds` is the approximate time
+// of a turn. Adam's updates of a table of 100 MB are also reported as a share of one core's memory limit, measured in
+// the same run.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -85,20 +86,20 @@ class worker {
   [[nodiscard]] ps::pending pull(std::uint32_t table) {
     return tables_.pull_async(table, std::span(values_).first(sizes[table] / sizeof(float)));
   }
-  // The slowest worker's.
+  // Returns the slowest worker's time.
   [[nodiscard]] double slowest(double mine) {
     double all[] = {mine};
     muster::allreduce(workers_, std::span(all), muster::max);
     return all[0];
   }
-  // What a call took, and as what people read it.
+  // Adds a row with the time of a call, and a value in a readable unit.
   void row(const char* what, std::uint32_t table, double seconds, double value, const char* unit) {
     const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.servers()) + "/" +
                       std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
     report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
   }
-  // Calls one after the other with up to so many under way, for about so long.
+  // Makes calls for about `seconds`, one after the other, with up to `window` calls in progress.
   template <class Start>
   double per_call(std::size_t under_way, double span, const Start& start) {
     std::deque<ps::pending> open;
@@ -131,8 +132,8 @@ class worker {
     row(what, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
     return seconds;
   }
-  // What an update has to move: the gradient is read, the values and both of what Adam remembers are read and written.
-  // One thread does nothing else, while the servers have nothing to do.
+  // Measures the memory accesses of an update: the gradient is read, the values and both moments of Adam are read and
+  // written. One thread does only this, while the servers are idle.
   double memory_limit() {
     const std::size_t count = sizes[adam] / sizeof(float);
     std::vector<float> gradient(count, 1e-6f), values(count), first(count), second(count);
@@ -144,7 +145,7 @@ class worker {
         first[i] += gradient[i];
         second[i] += gradient[i];
       }
-      if (turn > 0) times.push_back(muster::seconds_since(begun));  // the first touches the memory
+      if (turn > 0) times.push_back(muster::seconds_since(begun));  // The first pass touches the memory.
       gradient[static_cast<std::size_t>(turn)] += values[0] + first[0] + second[0];
     }
     return median(times);
@@ -152,10 +153,10 @@ class worker {
   void adam_beside_memory() {
     const double seconds = stream("adam", adam, 4 * chosen_.seconds, [&] { return push(adam); });
     muster::barrier(workers_);
-    double limit[] = {workers_.rank() == 0 ? memory_limit() : 0};  // by itself: the others wait
+    double limit[] = {workers_.rank() == 0 ? memory_limit() : 0};  // Only one worker measures; the others wait.
     muster::broadcast(workers_, std::span(limit), 0);
     row("adam-limit", adam, limit[0], static_cast<double>(sizes[adam]) / limit[0] / 1e9, "GB/s by one core's memory");
-    // All workers' updates, of all servers, over what as many cores could do.
+    // All workers' updates at all servers, divided by the limit of as many cores.
     const auto servers = static_cast<double>(tables_.servers());
     const auto share = workers_.size() * limit[0] / seconds / servers;
     report_.say("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
@@ -190,7 +191,7 @@ class worker {
 int main(int argc, char** argv) {
   options chosen;
   CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
-  app.set_help_flag();  // run_main has it
+  app.set_help_flag();  // run_main handles --help.
   app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
   app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
   app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();

@@ -53,7 +53,7 @@ void train_step(benchmark::State& state, muster::context& context, const std::st
     net->backward(slopes, now);
     optimizer.apply(0.01);
   };
-  step();  // touches all memory
+  step();  // Touches all memory.
   for (auto _ : state) step();
   const auto done = static_cast<double>(state.iterations()) * static_cast<double>(batch);
   state.counters["images/s"] = benchmark::Counter(done, benchmark::Counter::kIsRate);
@@ -71,7 +71,7 @@ void enrol(muster::context& context) {
       }
       for (const auto kernels : nn::kernel_names()) {
         const std::string name = model + "/" + std::to_string(batch) + "/direct-" + std::string(kernels);
-        if (kernels == nn::kernel_names().front()) continue;  // "direct" is that
+        if (kernels == nn::kernel_names().front()) continue;  // "direct" uses these kernels.
         benchmark::RegisterBenchmark(name.c_str(), [&context, model, batch, kernels](benchmark::State& state) {
           train_step(state, context, model, batch, {.backend = "direct", .kernels = std::string(kernels)});
         })->Unit(benchmark::kMillisecond);

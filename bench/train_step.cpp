@@ -1,5 +1,5 @@
 // A training step on one or several ranks, in the form of bench/peers/step_torch.py, which bench/compare_step.py runs
-// beside it: one line a model, with the median of the steps' times at the slowest rank.
+// beside this program: one line for each model, with the median of the steps' times at the slowest rank.
 //
 //   build/release/bench/train_step [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps 5]
 //                                    [--threads 1] [--backend winograd] [--kernels avx2] [--cpu-time]
@@ -41,7 +41,7 @@ std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::exe
   return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, how);
 }
 
-/// Of this thread's processor, or of the wall.
+/// Returns the seconds of this thread's CPU clock, or of the wall clock.
 double now_seconds(bool cpu_time) {
   timespec now{};
   clock_gettime(cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -68,7 +68,7 @@ void measure(muster::context& context, muster::group& world, const std::string& 
   }
   const double global = static_cast<double>(batch) * world.size();
   std::vector<double> times;
-  for (std::size_t step = 0; step < chosen.steps + 2; ++step) {  // two warm up
+  for (std::size_t step = 0; step < chosen.steps + 2; ++step) {  // Two steps warm up.
     muster::barrier(world);
     const double begin = now_seconds(chosen.cpu_time);
     auto backward = sync.begin(world);

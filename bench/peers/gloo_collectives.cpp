@@ -1,8 +1,8 @@
 // Gloo's allreduces over TCP on the loopback, without muster, under the same protocol as bench/collectives:
 //   build/release/bench/peers/gloo_collectives RANKS [BYTES...]
-// The ranks are processes that it starts itself. Rows: gloo_<algorithm> (its own thread moves the data), _sync (the
-// caller moves it), _busy (and polls), and gloo_default, the algorithm that `gloo::allreduce` takes by itself.
-// With --turns=FOLDER behind RANKS it measures what it is told (bench/turns.hpp).
+// The ranks are processes that this program starts. Rows: gloo_<algorithm> (Gloo's own thread moves the data), _sync
+// (the calling thread moves the data), _busy (the calling thread also polls), and gloo_default, the default algorithm
+// of `gloo::allreduce`. With --turns=FOLDER after RANKS the program takes turns (bench/turns.hpp).
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring.h>
@@ -31,7 +31,7 @@ namespace {
 using context_ptr = std::shared_ptr<gloo::rendezvous::Context>;
 using call = std::function<void()>;
 
-// The connections of one rank in one of Gloo's ways to move data.
+// The connections of one rank, in one of Gloo's modes of moving data.
 enum class mode { threaded, sync, busy };
 constexpr const char* mode_suffix[] = {"", "_sync", "_busy"};
 
@@ -58,7 +58,7 @@ call by(const context_ptr& over, std::span<float> data) {
 class rank_of_gloo {
  public:
   rank_of_gloo(const std::string& folder, int rank, int ranks) : rank_(rank), ranks_(ranks) {
-    // With more ranks than cores those that poll hold up those they wait for: milliseconds a call.
+    // With more ranks than cores, ranks that poll delay the ranks for which they wait: milliseconds a call.
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (const mode way : {mode::threaded, mode::sync, mode::busy}) {
       if (way == mode::busy && ranks > cores) continue;
@@ -120,7 +120,7 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
   std::vector<float> data;
   while (const auto turn = turns.next()) {
     data.resize(turn->bytes / sizeof(float));
-    // From the command line no name comes: then all of them.
+    // The command line has no contender name; it selects all contenders.
     const auto list = turn->contender.empty() ? gloo.names() : std::vector<std::string>{turn->contender};
     for (const auto& name : list) {
       (void)gloo.time(turn->what, name, data, bench::warm_up_for(turn->what, turn->bytes));
@@ -143,7 +143,7 @@ void use_own_core(int rank, int ranks) {
 
 int run(int rank, int ranks, const std::string& store, int argc, char** argv) {
   try {
-    // Gloo's own threads are to run wherever there is room: they are there before this one is bound.
+    // Gloo's threads are created before this thread is bound, so that they may run on any core.
     const rank_of_gloo gloo(store, rank, ranks);
     use_own_core(rank, ranks);
     if (rank == 0) bench::say_ready(gloo.names(), "Gloo of Debian 12 (libgloo-dev)");

@@ -1,7 +1,7 @@
 // The collectives of one MPI, without muster, under the same protocol as bench/collectives:
 //   mpirun.openmpi -n 2 build/release/bench/peers/mpi_collectives.openmpi [BYTES...]
-// Prints lines of JSON: the median, over one round's iterations, of the slowest rank's time. Built once for each MPI
-// that is installed. With --turns=FOLDER it measures what it is told (bench/turns.hpp).
+// Prints lines of JSON: the median, over one round's iterations, of the slowest rank's time. It is built once for each
+// installed MPI. With --turns=FOLDER the program takes turns (bench/turns.hpp).
 #include <exception>
 
 #include "../plain_mpi.hpp"

@@ -1,13 +1,13 @@
-// What bench/ps measures, with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. Built where
-// ps-lite is, outside this repository:
+// The measurements of bench/ps with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. It is built
+// where ps-lite is installed, outside this repository:
 //
 //   g++ -std=c++14 -O3 -pthread -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf \
 //     -o ps_lite
 //   PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
 //
-// One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed. `count` shows what
-// becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server
-// counts them. PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 have the scheduler notice dead nodes.
+// One key has all values of a push. `add` applies += at the server, `discard` drops the pushed values. `count` shows
+// the effect of a killed worker on a job: each worker uses its 4,000 samples, one per millisecond, and the server
+// counts the samples. With PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 the scheduler detects dead nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>

@@ -26,7 +26,7 @@ inline void scale_and_shift(std::vector<muster::tensor_shape>& to, std::size_t c
 
 }  // namespace detail
 
-/// ResNet-20 with projections: 272,474 parameters.
+/// Returns the tensors of ResNet-20 with projections: 272,474 parameters.
 inline std::vector<muster::tensor_shape> resnet20() {
   std::vector<muster::tensor_shape> made;
   const auto layer = [&](std::size_t in, std::size_t out, std::size_t kernel) {
@@ -49,7 +49,7 @@ inline std::vector<muster::tensor_shape> resnet20() {
   return made;
 }
 
-/// VGG16 with batch normalisation and two hidden layers of 512: 15,253,578 parameters.
+/// Returns the tensors of VGG16 with batch normalisation and two hidden layers of 512: 15,253,578 parameters.
 inline std::vector<muster::tensor_shape> vgg16() {
   std::vector<muster::tensor_shape> made;
   std::size_t in = 3;
@@ -66,10 +66,10 @@ inline std::vector<muster::tensor_shape> vgg16() {
   return made;
 }
 
-/// MLBench's 2a on epsilon: 2,000 weights and an intercept.
+/// Returns the tensors of MLBench's 2a on epsilon: 2,000 weights and an intercept.
 inline std::vector<muster::tensor_shape> logistic() { return {{"weights", {2000}}, {"intercept", {1}}}; }
 
-/// By name. Throws configuration_error for another.
+/// Returns the tensors of a model by name. Throws configuration_error for an unknown name.
 inline std::vector<muster::tensor_shape> tensors_of(const std::string& model) {
   if (model == "resnet20") return resnet20();
   if (model == "vgg16") return vgg16();

@@ -1,5 +1,5 @@
-// The messages of a parameter server, without its work: trainers push a gradient in as many parts as there are servers
-// and pull the parameters back.
+// The messages of a parameter server, without its arithmetic: trainers push a gradient in as many parts as there are
+// servers, and pull the parameters.
 #pragma once
 
 #include <mpi.h>
@@ -16,16 +16,16 @@ namespace simulation {
 
 struct service {
   int servers;
-  std::size_t bytes;  // of all parameters
-  double compute;     // seconds of a trainer's step
-  bool asynchronous;  // a trainer's answer comes at once; else when all have pushed
+  std::size_t bytes;  // Size of all parameters.
+  double compute;     // Seconds of a trainer's step.
+  bool asynchronous;  // True to answer a trainer at once; false to answer when all trainers have pushed.
 };
 
 namespace detail {
 
 constexpr std::uint32_t push_tag = 1, pull_tag = 2;
 
-/// Memory whose content does not matter: all of it is the same page over and over, so that a hundred trainers fit.
+/// Memory whose content does not matter: all addresses map the same page, so that a hundred trainers fit into memory.
 class folded {
  public:
   explicit folded(std::size_t bytes) : data_(static_cast<std::byte*>(SMPI_SHARED_MALLOC(bytes))) {}
@@ -38,7 +38,7 @@ class folded {
   std::byte* data_;
 };
 
-/// All of them are asked in turn: the body of a tagged message is only received after a test of its head.
+/// Tests all messages in turn: the body of a tagged message is received only after a test of its head.
 inline void finish(muster::transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
   while (true) {
     std::size_t left = 0;
@@ -63,7 +63,7 @@ inline void post(muster::transport& over, muster::request& r, bool sends, int pe
 
 }  // namespace detail
 
-/// The part of one server; the last one may be smaller.
+/// Returns the size of one server's part; the last part may be smaller.
 [[nodiscard]] inline std::size_t part_of(const service& how, int server) {
   const auto count = static_cast<std::size_t>(how.servers);
   const std::size_t most = (how.bytes + count - 1) / count;
@@ -73,7 +73,7 @@ inline void post(muster::transport& over, muster::request& r, bool sends, int pe
 
 namespace detail {
 
-/// Takes `steps` pushes of every trainer and answers each: at once, or when all have pushed as often.
+/// Receives `steps` pushes of every trainer and answers each push: at once, or when all trainers have pushed as often.
 inline void serve(muster::transport& over, const service& how, int server, int trainers, int steps, std::byte* memory) {
   const std::size_t part = part_of(how, server);
   std::vector<std::unique_ptr<muster::request>> pushes(static_cast<std::size_t>(trainers));
@@ -89,7 +89,7 @@ inline void serve(muster::transport& over, const service& how, int server, int t
     if (pushed[trainer] < steps) listen(trainer);
   };
   for (std::size_t trainer = 0; trainer < pushes.size(); ++trainer) listen(trainer);
-  int missing = trainers;  // of the step that is under way
+  int missing = trainers;  // Trainers that have not pushed in the current step.
   for (int left = steps * trainers; left > 0;) {
     bool moved = false;
     for (std::size_t trainer = 0; trainer < pushes.size(); ++trainer) {
@@ -113,9 +113,9 @@ inline void serve(muster::transport& over, const service& how, int server, int t
 
 }  // namespace detail
 
-/// The ranks below `servers` serve, the others train, `steps` steps each; returns how long a trainer's took, 0 of a
-/// server. Asynchronous trainers begin one after another, spread over the time that one computes: nothing keeps them
-/// together.
+/// Runs a server on the ranks below `servers` and a trainer on the others, for `steps` steps each. Returns the time of
+/// a trainer's steps, 0 on a server. Asynchronous trainers start one after another, spread over the time that one
+/// trainer computes, because nothing synchronises them.
 inline double serve_or_train(muster::group& world, const service& how, int steps) {
   using namespace detail;
   auto& over = world.transport();

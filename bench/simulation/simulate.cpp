@@ -1,5 +1,4 @@
-// muster's mpi transport and what runs over it, on hosts that SimGrid simulates: smpicxx compiles it, smpirun starts
-// it.
+// muster's mpi transport and collectives, on hosts that SimGrid simulates. smpicxx compiles it, smpirun starts it.
 //
 //   smpirun -np 64 -platform p.xml ... simulate allreduce --bytes 1048576 --how ring
 //   ... simulate allreduce --bytes 1048576 --how hierarchical --per-host 16         # within leaves, then between
@@ -7,7 +6,7 @@
 //   ... simulate servers --servers 10 --model vgg16 --batch 32 --compute 1.9        # the other ranks are trainers
 //
 // muster-bench starts it with the platform and all flags (launcher: simgrid, docs/platform.md). Times are simulated:
-// computing costs nothing but what --compute says, and messages what the platform says. One line is printed.
+// computation takes the time of --compute only, and messages take the time of the platform. One line is printed.
 #include <mpi.h>
 #include <simgrid/s4u.hpp>
 
@@ -39,7 +38,7 @@ muster::algorithm by_name(const std::string& name) {
   throw muster::configuration_error("unknown algorithm '" + name + "' (see docs/collectives.md); use one of these");
 }
 
-/// Seconds from a moment at which all ranks begin to that at which the last is done.
+/// Returns the seconds from a moment at which all ranks begin to the moment at which the last rank is done.
 template <class Call>
 double timed(muster::group& world, Call call) {
   const double begin = muster::allreduce(world, simgrid_get_clock(), muster::max) + 1e-3;
@@ -48,8 +47,8 @@ double timed(muster::group& world, Call call) {
   return muster::allreduce(world, simgrid_get_clock(), muster::max) - begin;
 }
 
-/// Reduced within a host's ranks (or a leaf of the tree) in parts, each part between the hosts, and put together again:
-/// no byte leaves a host twice.
+/// A hierarchical allreduce: data are reduced in parts within a host's ranks (or a leaf of the tree), each part is
+/// reduced between the hosts, and the parts are gathered. No byte leaves a host twice.
 class hierarchy {
  public:
   hierarchy(muster::group& world, int per_host)
@@ -88,9 +87,9 @@ void allreduce(muster::group& world, const words& said) {
       throw muster::configuration_error("a wrong sum (its time would mean nothing); look for the mistake");
     }
   }
-  // A switch lets a host send to all others at once: what the next message adds is what SimGrid's MPI takes to send it.
+  // A switch lets a host send to all others at once. An additional message adds only the sending time of SimGrid's MPI.
   constexpr double next_message = 0.5;
-  const double reduction = said.contains("reduction") ? number(said, "reduction") : 0.0;  // only the model knows it
+  const double reduction = said.contains("reduction") ? number(said, "reduction") : 0.0;  // Only the model defines it.
   const muster::transport_costs costs{number(said, "latency"), 1 / number(said, "bandwidth"), reduction, next_message};
   double model = 0;
   if (how != "hierarchical")
@@ -101,7 +100,7 @@ void allreduce(muster::group& world, const words& said) {
   }
 }
 
-/// What the arena takes its memory from.
+/// The memory provider of the arena.
 struct plain_memory {
   template <class T>
   muster::buffer<T> allocate(std::size_t size) {
@@ -109,7 +108,8 @@ struct plain_memory {
   }
 };
 
-/// A third of the time forward, and two thirds backward, each layer the same: ResNets and VGG are nearly so.
+/// Simulates a step: a third of the time is the forward pass, and two thirds the backward pass, with equal layers.
+/// ResNets and VGG are nearly like this.
 void step(muster::group& world, const words& said) {
   plain_memory memory;
   muster::arena arena(memory, simulation::tensors_of(said.at("model")));
@@ -140,8 +140,8 @@ void servers(muster::group& world, const words& said) {
   std::size_t values = 0;
   for (const auto& shape : simulation::tensors_of(said.at("model"))) values += shape.size();
   const simulation::service how{count, values * sizeof(float), number(said, "compute"), said.contains("asynchronous")};
-  // Those of synchronous trainers are all alike. Asynchronous ones are never at the same place: each has a rate of its
-  // own.
+  // Steps of synchronous trainers are all alike. Asynchronous trainers are at different steps, and each has its own
+  // rate.
   const int steps = how.asynchronous ? 4 : 1;
   double own = 0;
   double time = timed(world, [&] { own = simulation::serve_or_train(world, how, steps); });
@@ -164,8 +164,8 @@ int run(int argc, char** argv) {
     const bool alone = i + 1 == argc || std::string(argv[i + 1]).starts_with("--");
     said[word.substr(2)] = alone ? "" : argv[++i];
   }
-  // Crowded, so that a rank that waits gives the processor away at once: see waiting.cpp. Its clock is the
-  // simulation's.
+  // Declared oversubscribed, so that a waiting rank yields the processor at once: see waiting.cpp. The clock is
+  // simulated.
   auto library = muster::detail::mpi_library::acquire();
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);

@@ -40,7 +40,7 @@ control_socket::control_socket(std::string path) : path_(std::move(path)) {
     ::unlink(path_.c_str());
   }
   listener_ = muster::detail::descriptor(::socket(AF_UNIX, kind, 0));
-  const auto before = ::umask(0177);  // for its user alone
+  const auto before = ::umask(0177);  // Only its user may connect.
   const int own = listener_.get();
   const bool listens = own >= 0 && ::bind(own, at, sizeof address) == 0 && ::listen(own, 16) == 0;
   const int error = errno;

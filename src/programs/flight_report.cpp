@@ -13,14 +13,15 @@
 
 namespace {
 
-using members = std::map<int, const recorded_group*>;   // of one group, by rank
-using alike = std::map<std::string, std::vector<int>>;  // ranks, by what is said of them
+using members = std::map<int, const recorded_group*>;   // Ranks of one group.
+using alike = std::map<std::string, std::vector<int>>;  // Ranks, by their description.
 
 std::string list_of(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + muster::format_ranks(ranks);
 }
 
-// What the ranks called as that number; empty where one has not made it, or has forgotten it.
+// Returns the ranks by their call with this number. Empty if a rank has not made the call or no longer remembers the
+// call.
 alike calls_at(std::uint64_t number, const members& all) {
   alike made;
   for (const auto& [rank, its] : all) {
@@ -31,7 +32,7 @@ alike calls_at(std::uint64_t number, const members& all) {
   return made;
 }
 
-// Of ranks that wrote as many calls as they remember: where not all made the same first.
+// Returns the first remembered call that differs between ranks with full records.
 std::string first_difference(const members& all) {
   std::uint64_t number = 0;
   for (const auto& [rank, its] : all) number = std::max(number, its->ring.empty() ? 0 : its->ring.begin()->first);

@@ -34,7 +34,7 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
   launch_plan read;
   std::string elastic = "on";
   CLI::App app("Starts the ranks of a job on this host: muster-launch [OPTIONS] program [arguments]", "muster-launch");
-  app.prefix_command();  // what begins with the program's name is the program's
+  app.prefix_command();  // Arguments from the program's name on belong to the program.
   app.footer(footer);
   app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
   muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");

@@ -1,5 +1,5 @@
-// muster-data: turns data of any kind into muster's own format of records, says what a source is, reads all of it to
-// see whether it can be read, and lays records into other files, or into shards.
+// muster-data: converts data of any kind to muster's own format of records, describes a source, reads all records of a
+// source to verify them, and distributes records to other files or to shards.
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -34,7 +34,7 @@ std::string sources_help() {
 constexpr muster::number_range<std::uint64_t> any_number{0, std::numeric_limits<std::uint64_t>::max()};
 constexpr int bad_data = static_cast<int>(muster::error_kind::data);
 constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
-constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // as of the format
+constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // Limit of the format.
 
 struct command_line {
   copy_request copy;

@@ -1,4 +1,4 @@
-// muster-launch: starts the ranks of a job on this host, starts those again that die, and says how all ended.
+// muster-launch: starts the ranks of a job on this host, restarts ranks that die, and reports how the job ended.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ namespace {
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 
-// As exec takes them.
+// Returns the pointers that exec requires.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> all;
   for (auto& text : texts) all.push_back(text.data());
@@ -54,10 +54,11 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
-// A terminal sends these to all processes of the job. They are muster-launch's, which tells its ranks by SIGTERM.
+// A terminal sends these signals to all processes of the job. Ranks ignore them: muster-launch receives them, and sends
+// SIGTERM to its ranks.
 constexpr int of_terminal[] = {SIGINT, SIGQUIT, SIGHUP};
 
-// The ranks of a muster-launch that is itself a rank of these are none of theirs.
+// Variables of other launchers. If muster-launch is itself a rank of such a launcher, its ranks must not inherit them.
 constexpr std::string_view of_other_launchers[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
     "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
@@ -70,14 +71,14 @@ std::string free_port() {
 class launcher {
  public:
   launcher(launch_plan what, launch_guard guard) : plan_(std::move(what)), guard_(std::move(guard)) {
-    ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no process can be waited for
+    ::signal(SIGCHLD, SIG_DFL);  // A parent may have set it to ignore, which makes waiting for a process impossible.
     sigset_t ours;
     ::sigemptyset(&ours);
     for (const int one : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, one);
     for (const int one : of_terminal) {
       struct sigaction present {};
       (void)::sigaction(one, nullptr, &present);
-      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, one);  // as nohup ignores SIGHUP
+      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, one);  // nohup ignores SIGHUP.
     }
     ::sigprocmask(SIG_BLOCK, &ours, nullptr);
     signals_ = muster::detail::descriptor(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -85,7 +86,7 @@ class launcher {
       throw muster::configuration_error("signals cannot be read (" + std::string(std::strerror(errno)) +
                                         "); check the limit of files (ulimit -n)");
     if (!plan_.control.empty()) control_.emplace(plan_.control);
-    serve();  // on a thread that takes no signals
+    serve();  // Runs on a thread that receives no signals.
   }
 
   ~launcher() {
@@ -101,7 +102,7 @@ class launcher {
       const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
-        tell_all(SIGTERM);  // by which a training saves
+        tell_all(SIGTERM);  // A training saves its state on SIGTERM.
         if (!until) until = muster::deadline_after(muster::seconds(plan_.grace));
       }
       if (got == SIGQUIT) tell_those_that_catch(SIGUSR2);
@@ -123,13 +124,13 @@ class launcher {
  private:
   using moment = std::chrono::steady_clock::time_point;
   struct child {
-    int rank = 0;    // that it began as
-    int number = 0;  // of processes that were started before
+    int rank = 0;    // Initial rank.
+    int number = 0;  // Number of processes that were started before.
     moment began;
-    std::optional<moment> ends;  // it was told to leave by then
+    std::optional<moment> ends;  // Deadline of a process that was asked to leave.
   };
 
-  // Answers requests for a moment, and returns a signal if one has come.
+  // Answers requests for a short time. Returns a signal if one has arrived.
   int wait() {
     std::array<pollfd, 2> on{{{signals_.get(), POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
     (void)::poll(on.data(), on.size(), 200);
@@ -138,7 +139,7 @@ class launcher {
     return ::read(signals_.get(), &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
   }
 
-  // Ranks that were not told to leave.
+  // Returns the number of ranks that were not asked to leave.
   [[nodiscard]] int size() const {
     return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }) +
                             std::ssize(to_start_));
@@ -160,8 +161,9 @@ class launcher {
            R"(, "min": )" + std::to_string(plan_.min) + R"(, "max": )" + std::to_string(plan_.max) + "}";
   }
 
-  // Ranks beyond those of the start leave first, the newest before the others. Of those of the start the lowest go, but
-  // for the first, which writes and prints: where there are parameter servers, the last ranks serve.
+  // Returns the order in which ranks are asked to leave. Added ranks leave first, the newest before the others. Then
+  // the initial ranks leave from the lowest on, except rank 0, which writes and prints. With parameter servers, the
+  // last ranks are servers.
   [[nodiscard]] std::pair<int, int> turn_to_leave(const child& one) const {
     if (one.rank >= plan_.ranks) return {0, -one.number};
     return {one.rank == 0 ? 2 : 1, one.rank};
@@ -191,7 +193,7 @@ class launcher {
     }
   }
 
-  // What ranks have started, such as the programs of ranks that are scripts.
+  // Ends the processes that ranks have started, such as the programs of ranks that are scripts.
   void end_what_is_left(moment until) {
     const auto given_up = until + patience_after_kill;
     for (int signal = SIGTERM; guard_.signal_all(signal) > 0;) {
@@ -203,19 +205,19 @@ class launcher {
     }
   }
 
-  // The store of the job, and what its ranks have of it in their environment.
+  // Starts the store of the job, and sets the variables by which its ranks find the store.
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
-    if (token.empty()) token = muster::detail::random_token();  // no other user of this host is to know it
+    if (token.empty()) token = muster::detail::random_token();  // Other users of this host must not know the token.
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
-    // For programs of torch.distributed.
+    // Variables for programs of torch.distributed.
     if (!muster::environment("MASTER_ADDR")) common_["MASTER_ADDR"] = "127.0.0.1";
     if (!muster::environment("MASTER_PORT")) common_["MASTER_PORT"] = free_port();
     if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (const auto given = muster::environment("MUSTER_RENDEZVOUS")) {
-      // There the ranks of several muster-launch meet, unless they have names.
+      // The ranks of several muster-launch meet at such a store. Without a job name they form one job.
       if (given->starts_with("tcp://") && !muster::environment("MUSTER_JOB")) common_.erase("MUSTER_JOB");
       return;
     }
@@ -225,13 +227,13 @@ class launcher {
   }
   void tell_of_store() {
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
-    try {  // for muster-info top
+    try {  // Used by muster-info top.
       store_->announce(muster::temporary_folder() + "/" + muster::detail::store_name(job_));
-    } catch (const muster::configuration_error&) {  // there is no such folder: the ranks need none
+    } catch (const muster::configuration_error&) {  // The folder does not exist; the ranks do not need it.
     }
   }
 
-  // Where ranks that wait in vain write down where they are; none where there is no place for that.
+  // Creates the folder in which waiting ranks write flight records; there is none if the folder cannot be created.
   void make_record_folder() {
     try {
       records_ = muster::temporary_folder() + "/muster-launch-XXXXXX";
@@ -241,7 +243,7 @@ class launcher {
     if (!records_.empty()) common_["MUSTER_FLIGHT_RECORDER"] = records_;
   }
 
-  // A process that has no context yet would end by that signal.
+  // Sends the signal only to processes that catch it. A process without a context would be killed by this signal.
   void tell_those_that_catch(int signal) const {
     for (const auto& [process, one] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
@@ -254,7 +256,7 @@ class launcher {
     }
   }
 
-  // The others of a rank that wrote follow within moments: one that does not is the one to look at.
+  // The other ranks write their records within moments of the first one. A rank without a record is suspicious.
   void report_hang(bool is_last) {
     const auto read = read_flight_records(records_);
     if (read.empty()) return;
@@ -280,7 +282,7 @@ class launcher {
     }
   }
 
-  // Made before the fork: after it only what is safe in a copy of a process with threads is done.
+  // Built before the fork: after the fork only async-signal-safe functions may be called.
   [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
     auto its = common_;
     its["RANK"] = its["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
@@ -300,13 +302,13 @@ class launcher {
     for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
   }
 
-  // All ranks that were left have said by their status that the job can only go on from what it saved. It has another
-  // name then: what the ranks before left in the store is none of theirs.
+  // Restarts the job. All remaining ranks have reported by their exit status that the job can only continue from its
+  // saved state. The job gets a new name, so that the restarted ranks ignore the old entries in the store.
   bool begin_again() {
     if (!lost_ || ending_) return false;
     const auto now = std::chrono::steady_clock::now();
     quick_losses_ = now - std::exchange(began_, now) < quick_loss ? quick_losses_ + 1 : 0;
-    // The records of an elastic job are not of its name.
+    // The records of an elastic job do not depend on its name.
     if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
     if (plan_.elastic) {
       store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
@@ -330,7 +332,7 @@ class launcher {
       throw muster::configuration_error("no process can be started (" + std::string(std::strerror(errno)) +
                                         "); check the limit of processes (ulimit -u)");
     if (made == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // The rank is killed when this program is killed.
       if (::getppid() != parent) ::_exit(1);
       for (const int one : of_terminal) ::signal(one, SIG_IGN);
       sigset_t none;
@@ -343,8 +345,8 @@ class launcher {
     running_[made] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
   }
 
-  // A program that fails at its start does so again, and soon has no restart left: each waits twice as long as the one
-  // before. What kills a rank from outside is no failure of the program.
+  // Restarts a rank. A program that fails at its start fails again and would soon use up its restarts. Therefore each
+  // pause is twice as long as the pause before. A rank that was killed from outside restarts at once.
   void start_again(const child& was, bool is_killed) {
     const auto now = std::chrono::steady_clock::now();
     quick_failures_ = is_killed || now - was.began > quick_failure ? 0 : quick_failures_ + 1;
@@ -374,20 +376,23 @@ class launcher {
       const child was = found->second;
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      // The program of a rank that is a script would go on beside the one that takes its place.
+      // If the rank is a script, its program would continue beside the rank's replacement.
       if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.ends ? SIGTERM : SIGKILL);
-      const bool counts = plan_.elastic || was.rank == 0;  // of ranks that meet once rank 0 says how the job ended
+      // Without elasticity, rank 0 determines the status of the job.
+      const bool counts = plan_.elastic || was.rank == 0;
       if (ended == 0) {
         last_status_ = counts ? 0 : last_status_;
         finished_ = finished_ || counts;
         continue;
       }
-      if (was.ends && ended == 128 + SIGTERM) continue;  // it left as it was told to
+      if (was.ends && ended == 128 + SIGTERM) continue;  // It left as requested.
       if (counts) last_status_ = ended;
       ++deaths_;
-      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;  // it would end the same way again
+      // A restarted rank would end in the same way.
+      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;
       refused_ =
-          refused_ || (counts && ended == configuration);  // such as a last save without room: the job may be done
+          // For example a last save without disk space: the job may be done.
+          refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
           plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.ends && plan_.restarts > 0;
@@ -409,10 +414,10 @@ class launcher {
   }
 
   static constexpr std::chrono::seconds patience_with_records{2}, patience_after_kill{5};
-  // An elastic job that lost its tables so soon after each of so many starts does so for a reason.
+  // An elastic job that loses its tables this soon after each of several starts has a persistent fault.
   static constexpr std::chrono::seconds quick_loss{60};
   static constexpr int most_quick_losses = 5;
-  // A rank that fails so soon, and the pause before it is started again.
+  // Limit of an early failure, and the first pause before a restart.
   static constexpr std::chrono::seconds quick_failure{5};
   static constexpr std::chrono::milliseconds first_pause{100};
   static constexpr std::chrono::milliseconds last_pause{10'000};
@@ -427,13 +432,14 @@ class launcher {
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
-  std::string records_;                                                // their folder
-  std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
-  muster::detail::descriptor signals_;                                 // can be read when one has come
+  std::string records_;  // Folder of the flight records.
+  // Time of the first record that was not reported yet.
+  std::optional<std::chrono::steady_clock::time_point> first_record_;
+  muster::detail::descriptor signals_;  // Readable when a signal has arrived.
   std::optional<control_socket> control_;
   std::map<pid_t, child> running_;
   std::vector<planned_start> to_start_;
-  int quick_failures_ = 0;  // in a row
+  int quick_failures_ = 0;  // Number of consecutive early failures.
   int next_rank_ = 0;
   int started_ = 0;
   int deaths_ = 0;

@@ -1,4 +1,5 @@
-// muster-store: serves the store of a job from a process of its own; of several, if one of them at most is elastic.
+// muster-store: serves the store of a job from a process of its own. It can serve several jobs if at most one job is
+// elastic.
 #include <signal.h>
 
 #include <chrono>
@@ -41,7 +42,7 @@ int serve(plan what, const std::string& token, const sigset_t& ends) {
   for (;;) {
     const timespec turn{0, 200'000'000};
     if (::sigtimedwait(&ends, nullptr, &turn) > 0) return 0;
-    if (server.has_ended()) return 1;  // the log has said why
+    if (server.has_ended()) return 1;  // The log has the reason.
     const auto now = std::chrono::steady_clock::now();
     if (server.met().present > 0) used = now;
     if (what.unused > 0 && now - used > std::chrono::duration<double>(what.unused)) return 0;
@@ -53,7 +54,7 @@ int serve(plan what, const std::string& token, const sigset_t& ends) {
 int main(int argc, char** argv) {
   muster::detail::prepare_process();
   try {
-    sigset_t ends;  // blocked before any thread is there
+    sigset_t ends;  // Blocked before any thread starts.
     ::sigemptyset(&ends);
     for (const int one : {SIGTERM, SIGINT}) ::sigaddset(&ends, one);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);

@@ -52,18 +52,18 @@ using muster::elastic::heartbeat;
 using muster::elastic::member_id;
 
 constexpr std::chrono::seconds interval{1};
-constexpr std::chrono::milliseconds patience{500};  // with a rank that does not answer
+constexpr std::chrono::milliseconds patience{500};  // Timeout for a rank's answer.
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error("top " + text); }
 
-// A job as its store has it.
+// The state of a job in its store.
 struct job {
   std::string name;
   std::string token;
   muster::elastic::generation_record record;
 };
 
-// The file of the job's store, of those that this user's running stores have in the folder.
+// Returns the store file of the job, among the files of this user's running stores in the folder.
 std::string file_in(const std::string& folder, const muster::settings& configuration) {
   const auto& asked = configuration.value(muster::setting::job);
   const auto prefix = muster::detail::store_name("");
@@ -75,7 +75,7 @@ std::string file_in(const std::string& folder, const muster::settings& configura
     try {
       const auto place = muster::detail::read_store_file(at->path());
       if (muster::detail::look_for_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
-    } catch (const muster::detail::socket_error&) {  // another user's, or no such file
+    } catch (const muster::detail::socket_error&) {  // The file belongs to another user, or does not exist.
     }
   }
   if (found.size() == 1) return folder + "/" + prefix + found.front();
@@ -89,7 +89,7 @@ std::string file_in(const std::string& folder, const muster::settings& configura
          "); choose one by --job NAME");
 }
 
-// The store is open for a moment alone: a job that begins anew there must find that all others have left.
+// Reads the job's state. The store is open only for a moment: a job that restarts must see that all members have left.
 job look_for_job(const muster::settings& configuration) {
   const auto& place = configuration.value(muster::setting::rendezvous);
   const auto until = muster::deadline_after(std::chrono::seconds(3));
@@ -115,7 +115,7 @@ job look_for_job(const muster::settings& configuration) {
     if (const auto drawn = store->get("token", until)) {
       found.token = drawn.value;
     } else if (found.token == "auto") {
-      found.token = muster::detail::read_store_file(file).token;  // of muster-launch, which gives its ranks the same
+      found.token = muster::detail::read_store_file(file).token;  // muster-launch passes the same token to its ranks.
     }
   }
   if (found.token == "auto") found.token = store->get("token", until).value;
@@ -128,7 +128,7 @@ job look_for_job(const muster::settings& configuration) {
   return found;
 }
 
-// What the members answered, and when.
+// The answers of the members, and their time.
 struct answers {
   clock::time_point at;
   std::map<member_id, heartbeat> of;
@@ -152,7 +152,7 @@ answers ask(const job& of) {
   return heard;
 }
 
-// To three digits.
+// Rounds to three digits.
 double rounded(double value) { return std::strtod(muster::detail::printed("%.3g", value).c_str(), nullptr); }
 
 json describe(const job& of, const answers& before, const answers& now) {
@@ -186,7 +186,7 @@ json describe(const job& of, const answers& before, const answers& now) {
           {"ranks", std::move(ranks)}};
 }
 
-// Shows the ranks of this host alone; whether there are any, and whether they answer.
+// Prints the ranks of this host only. Returns a status by the existence and the answers of these ranks.
 int show_own(const job& of, std::uint64_t host, bool as_json) {
   const auto now = ask(of);
   auto all = describe(of, {}, now);

@@ -1,4 +1,4 @@
-// What every reader of binary files owes to whatever bytes it is given.
+// Properties of every reader of binary files for any input bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,8 @@ namespace fuzz {
 
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-/// Calls read() and returns whether it accepted; a rejection must name the file and a byte, or a line of it.
+/// Calls read() and returns true if it accepted the file; a rejection must name the file and a byte, or a line in the
+/// file.
 template <class Read>
 bool check_binary(std::string_view text, const Read& read) {
   try {
@@ -68,7 +69,7 @@ inline bool check_tfrecord(std::string_view text) {
   });
 }
 
-/// A message of TensorFlow's, as columns of every kind.
+/// Reads a TensorFlow message, as columns of every kind.
 inline bool check_example(std::string_view text) {
   static const muster::example_columns columns{
       muster::parse_example_features("a:float32[2],b:int64[..3],c:uint8[..2x2],d:int16,e:float64"), {"l"}};
@@ -95,7 +96,7 @@ inline bool check_manifest(std::string_view text) {
   });
 }
 
-/// What a note of a manifest has.
+/// Reads the statistics in a manifest.
 inline bool check_statistics(std::string_view text) {
   try {
     const auto found = muster::detail::statistics_from_text(text, "input");
@@ -109,7 +110,7 @@ inline bool check_statistics(std::string_view text) {
   }
 }
 
-/// `path` is a file with the bytes.
+/// Reads the file at `path`, which has these bytes.
 inline bool check_records(std::string_view text, const std::string& path) {
   return check_binary(text, [&] {
     try {
@@ -125,7 +126,7 @@ inline bool check_records(std::string_view text, const std::string& path) {
         source.read({&id, 1}, {bytes, labels}, &bad);
         if (source.mapped() && bad.empty()) require(source.view(id).size() == size, "a view has another size");
       }
-    } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here
+    } catch (const muster::configuration_error&) {  // compressed blocks in a build without libzstd
     }
   });
 }

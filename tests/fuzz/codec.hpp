@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are taken for the encoded form of a codec.
+// Properties of the codecs' decoders for any input bytes.
 #pragma once
 
 #include <algorithm>
@@ -17,8 +17,8 @@ namespace fuzz {
 inline constexpr const char* codecs[] = {"none", "float16",  "bfloat16",    "qsgd8",
                                          "sign", "topk:0.1", "randomk:0.1", "blockk:0.1"};
 
-/// The first bytes say which codec, how many values and how many voters; the others are the encoded form. Throws
-/// std::logic_error when something does not hold; returns whether it was decoded.
+/// Decodes the data. The first bytes select the codec, the number of values and the number of voters; the rest is the
+/// encoded form. Throws std::logic_error when a property does not hold; returns true if the data were decoded.
 inline bool check_codec(std::span<const std::uint8_t> data) {
   const auto require = [](bool holds, const char* what) {
     if (!holds) throw std::logic_error(what);

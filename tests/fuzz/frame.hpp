@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are taken for a frame; for the fuzzer and for test_comm alike.
+// Properties of the frame parser for any input bytes; used by the fuzzer and by test_comm.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace fuzz {
 
-/// Throws std::logic_error when something does not hold; returns whether the bytes begin with a frame.
+/// Throws std::logic_error when a property does not hold; returns true if the bytes begin with a frame.
 inline bool check_frame(std::span<const std::uint8_t> data) {
   namespace tcp = muster::detail;
   const auto require = [](bool holds, const char* what) {

@@ -7,7 +7,8 @@
 
 #include "binary.hpp"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+// NOLINT: the name that libFuzzer requires
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const bool known = muster::detail::register_jpeg();
   (void)known;
   constexpr std::uint32_t side = 24;

@@ -1,5 +1,4 @@
-// What must hold for any bytes whatever that are taken for words of the parameter server; for the fuzzer and for
-// test_ps alike.
+// Properties of the parameter server's message parser for any input bytes; used by the fuzzer and by test_ps.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +11,8 @@
 
 namespace fuzz {
 
-/// The bytes as a frame and as a map. Throws std::logic_error when something does not hold; returns how many messages
-/// there were.
+/// Parses the bytes as a frame and as a map. Throws std::logic_error when a property does not hold; returns the number
+/// of messages.
 inline int check_ps(std::span<const std::uint8_t> data) {
   namespace ps = muster::ps;
   const auto require = [](bool holds, const char* what) {
@@ -42,7 +41,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
             "a message is not written as it was read");
     at += size;
   }
-  // The same with the rest behind the head of the first message as a payload that came by itself.
+  // Repeats this with the bytes after the head of the first message as a separate payload.
   constexpr auto heads = ps::frame_head_bytes + ps::message_head_bytes;
   if (bytes.size() > heads) {
     const auto apart = bytes.subspan(heads);

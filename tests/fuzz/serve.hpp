@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that come to a server of models as a body; for the fuzzer and test_serve alike.
+// Properties of the model server's request parser for any body; used by the fuzzer and by test_serve.
 #pragma once
 
 #include <algorithm>
@@ -30,7 +30,7 @@ inline const std::array<serve::model_info, 4>& served_models() {
   return models;
 }
 
-/// The rows as a request with binary tensors, which must be read as they were.
+/// Writes the rows as a request with binary tensors, which must be parsed to the same rows.
 inline void check_again(const serve::parsed_request& made, const serve::model_info& model, const char* datatype) {
   std::string tensor;
   for (const auto row : made.rows) {
@@ -50,8 +50,8 @@ inline void check_again(const serve::parsed_request& made, const serve::model_in
                    "rows change when they are sent as binary tensors");
 }
 
-/// The first byte says which model and protocol, the next two how much of the rest is JSON. Returns whether it was
-/// taken.
+/// Parses a body. The first byte selects the model and the protocol, the next two bytes the length of the JSON part.
+/// Returns true if the body was accepted.
 inline bool check_serve(std::string_view data) {
   if (data.size() < 3) return false;
   constexpr std::size_t max_rows = 5;

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that come to a store's server or client; for the fuzzer and for test_net alike.
+// Properties of the store's server and client for any input bytes; used by the fuzzer and by test_net.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ inline void require_of_store(bool holds, const char* what) {
   if (!holds) throw std::logic_error(what);
 }
 
-/// A store for ten keys: every lookup is a search.
+/// A store for ten keys, in which every lookup is a linear search.
 class naive_store {
  public:
   using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
@@ -110,7 +110,7 @@ class naive_store {
     answers.emplace_back(to, id, status, number, std::move(value));
   }
 
-  // The watchers hear of it before the client that removed it.
+  // Notifies the watchers before the client that removed the key.
   void tell_removed_after(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
     items_.erase(key);
     if (there) wake(key);
@@ -132,8 +132,9 @@ class naive_store {
   std::uint64_t last_version_ = 0;
 };
 
-/// The bytes as what three clients say, one after the other: frames that are no requests end a client. The table must
-/// do as the naive store does. Throws std::logic_error when it does not; returns how many requests there were.
+/// Interprets the bytes as requests of three clients, one after the other. A frame that is no request ends its client.
+/// The table must behave like the naive store. Throws std::logic_error when it does not; returns the number of
+/// requests.
 inline int check_store(std::string_view bytes) {
   naive_store expected;
   std::vector<naive_store::said> answers;

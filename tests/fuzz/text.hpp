@@ -1,4 +1,4 @@
-// What every reader of text owes to whatever bytes it is given.
+// Properties of every text reader for any input bytes.
 #pragma once
 
 #include <algorithm>
@@ -29,8 +29,8 @@ inline void check_rejection(const muster::data_error& rejected, std::string_view
   require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
   require(what.size() < 300, "the text of the rejection is long");
   const auto& where = rejected.where();
-  if (where.line == 0) return;  // about the file as a whole
-  // A table may end its lines with carriage returns alone.
+  if (where.line == 0) return;  // the error concerns the whole file
+  // A table may end its lines with carriage returns only.
   const char end = where.line > 1 && text.find('\n') == std::string_view::npos ? '\r' : '\n';
   for (std::uint64_t line = 1; line < where.line; ++line) {
     const auto newline = text.find(end);
@@ -51,7 +51,7 @@ inline void check_dataset(const muster::dataset& read, std::string_view text) {
   }
 }
 
-/// What a record is: its bytes, its label, and whether it is bad.
+/// The content of a record: its bytes, its label, and a flag for bad records.
 struct read_record {
   std::vector<std::byte> bytes;
   float label = 0;
@@ -70,7 +70,7 @@ inline read_record read_one(const muster::any_record_source& source, muster::sam
   return one;
 }
 
-/// Reads records of the text as it is parsed on demand, by open(text), and compares them with those in memory, by
+/// Reads records of the text as open(text) parses it on demand, and compares them with the records in memory from
 /// parse().
 template <class Parse, class Open>
 void check_on_demand(std::string_view text, const Parse& parse, const Open& open) {
@@ -92,7 +92,7 @@ void check_on_demand(std::string_view text, const Parse& parse, const Open& open
 }
 
 /// Parses the text whole and in small pieces, by parse(piece_bytes, threads, keep_bad_records), and compares. Throws
-/// std::logic_error when something does not hold; returns whether the text was accepted.
+/// std::logic_error when a property does not hold; returns true if the text was accepted.
 template <class Parse>
 bool check_text(std::string_view text, const Parse& parse) {
   constexpr std::size_t whole = std::size_t{1} << 20;

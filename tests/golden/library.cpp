@@ -197,7 +197,7 @@ std::string values_of(ps::client& tables) {
   return text;
 }
 
-// Saves as servers do after their last worker has died.
+// Saves the tables like servers whose last worker has died.
 void save_by_server(ps::job& job, const std::string& folder) {
   ps::detail::server_part all;
   for (ps::range_id range = 0; range < job.layout().ranges(); ++range) {
@@ -228,7 +228,7 @@ void write_tables(const std::string& folder) {
 std::string values_of_tables(const std::string& folder) {
   std::string text;
   for (const std::string by : {"of workers", "of servers"}) {
-    // Tables that servers saved need the same ranges.
+    // Tables that servers saved require the same ranges.
     run_job(test::fabric::local, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
       const auto found = ps::load_tables(job, workers, folder + "/" + by);
       if (!found) throw muster::data_error({folder + "/" + by}, "has no tables; check the path");

@@ -1,4 +1,4 @@
-// Every way of convolving against sums written down as they are defined, in double.
+// Compares every convolution with sums written according to the definition, in double.
 #include "convolution.hpp"
 #include "convolution_winograd.hpp"
 
@@ -21,7 +21,7 @@ struct passes {
   std::vector<double> out, in_slope, weight_slope;
 };
 
-/// By definition.
+/// Computes the passes by definition.
 passes oracle(const nn::convolution_shape& s, std::size_t images, const std::vector<double>& in,
               const std::vector<double>& weights, const std::vector<double>& slope) {
   const nn::extent o = s.out();
@@ -74,7 +74,7 @@ void check_close(const std::vector<T>& made, const std::vector<double>& right, d
   CHECK(worst <= tolerance * largest);
 }
 
-/// Winograd's wherever it can be, not only where it pays.
+/// Uses Winograd's algorithm wherever it is possible, even where it is not faster.
 template <class T>
 std::unique_ptr<nn::convolution<T>> make(const std::string& backend, const nn::convolution_shape& shape,
                                          std::string_view kernels) {
@@ -156,18 +156,12 @@ TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
 
 TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
   const nn::convolution_shape shapes[] = {
-      {{32, 32, 3}, 16, 3, 1, 1},
-      {{32, 32, 16}, 16, 3, 1, 1},
-      {{32, 32, 16}, 32, 3, 2, 1},
-      {{16, 16, 32}, 32, 3, 1, 1},
-      {{16, 16, 32}, 64, 3, 2, 1},
-      {{8, 8, 64}, 64, 3, 1, 1},
-      {{32, 32, 16}, 32, 1, 2, 0},
-      {{28, 28, 1}, 32, 3, 1, 0},
-      {{5, 5, 64}, 64, 3, 1, 0},
-      {{2, 2, 96}, 96, 3, 1, 1},
-      {{33, 33, 3}, 24, 7, 2, 3},
-      {{6, 7, 130}, 101, 3, 1, 1}};  // weights in several parts, of which the last has few columns
+      {{32, 32, 3}, 16, 3, 1, 1},  {{32, 32, 16}, 16, 3, 1, 1},
+      {{32, 32, 16}, 32, 3, 2, 1}, {{16, 16, 32}, 32, 3, 1, 1},
+      {{16, 16, 32}, 64, 3, 2, 1}, {{8, 8, 64}, 64, 3, 1, 1},
+      {{32, 32, 16}, 32, 1, 2, 0}, {{28, 28, 1}, 32, 3, 1, 0},
+      {{5, 5, 64}, 64, 3, 1, 0},   {{2, 2, 96}, 96, 3, 1, 1},
+      {{33, 33, 3}, 24, 7, 2, 3},  {{6, 7, 130}, 101, 3, 1, 1}};  // weights in several parts, the last with few columns
   std::uint64_t seed = 500;
   for (const auto& shape : shapes) {
     for (const auto backend : nn::convolution_names()) {

@@ -1,4 +1,4 @@
-// Every layer's backward pass against finite differences, in double, by the same code that trains in float.
+// Compares every layer's backward pass with finite differences, in double, by the same code that trains in float.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -24,7 +24,7 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
     const bool scales = shape.how == nn::start::ones;
     const double spread = scales ? 0.5 : shape.fan > 1 ? std::sqrt(24 / shape.fan) : 0.5;
     const auto values = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
-    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of it
+    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of this memory
   }
   const auto pixels = test::numbers<double>(seed + 1000, images * net.input_shape().size(), 2);
   std::vector<float> labels(images);
@@ -61,7 +61,8 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
   }
 }
 
-// A network whose first layer has parameters, so that the layer under test has a gradient of its input to give.
+// Checks a layer in a network whose first layer has parameters, so that the layer under test must compute the gradient
+// of its input.
 void check_layer(const nn::extent& input, std::size_t channels, std::uint64_t seed,
                  const std::function<activation&(network&, activation&)>& layer, const nn::execution& how = {}) {
   network net(input, how);
@@ -130,7 +131,7 @@ TEST_CASE("the gradients of pooling, dropout, sigmoids and dense layers are thos
 }
 
 TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
-  // A block around the layer under test; what goes around it is the same activation.
+  // A block around the layer under test, whose shortcut reads the same activation.
   const auto block = [](network& net, activation& in) -> activation& {
     auto& inner = net.normalise(
         net.convolve(net.relu(net.normalise(net.convolve(in, {.channels = 5, .kernel = 3, .padding = 1}))),
@@ -145,7 +146,7 @@ TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
     auto& inner = net.convolve(in, {.channels = 8, .kernel = 3, .stride = 2, .padding = 1});
     return net.add(inner, net.pad_shortcut(in, 8, 2));
   });
-  // Both terms rectified before they are added: the sum's gradient cannot be theirs.
+  // Both terms are rectified before the addition, so that they cannot share the sum's gradient.
   check_layer({5, 6, 2}, 4, 4, [](network& net, activation& in) -> activation& {
     auto& left = net.relu(net.convolve(in, {.channels = 3, .kernel = 1}));
     auto& right = net.relu(net.normalise(net.convolve(in, {.channels = 3, .kernel = 1})));

@@ -1,4 +1,4 @@
-// Threads of a rank: what they compute together is what one computes.
+// Tests that several threads of a rank compute the same results as one thread.
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,7 +18,7 @@ namespace {
 
 using maker = std::function<std::unique_ptr<nn::network<float>>(const nn::execution&)>;
 
-/// All numbers that two steps at `images` images make.
+/// Returns all numbers that two steps with `images` images compute.
 std::vector<float> numbers_of(const maker& make, const nn::execution& how, std::size_t images) {
   const nn::flush_denormals flush;
   const auto net = make(how);

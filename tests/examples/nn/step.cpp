@@ -1,4 +1,4 @@
-// One training step of ResNet-20 against PyTorch's: resnet20_step.json, which resnet20_step.py makes.
+// Compares one training step of ResNet-20 with PyTorch's step in resnet20_step.json, which resnet20_step.py writes.
 #include <cmath>
 #include <fstream>
 
@@ -55,7 +55,7 @@ void compare_step(const nn::execution& how) {
     for (const float value : gradient) squares += double{value} * double{value};
     const double norm = right["norm"].get<double>();
     CHECK(std::sqrt(squares) == Approx(norm).epsilon(1e-4));
-    // An element's own error is measured by the largest that an element may be.
+    // The error of an element is relative to the largest element.
     for (std::size_t k = 0; k < right["at"].size(); ++k) {
       const auto at = right["at"][k].get<std::size_t>();
       CHECK(double{gradient[at]} == Approx(right["gradient"][k].get<double>()).margin(1e-4 * norm));

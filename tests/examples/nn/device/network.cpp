@@ -1,4 +1,4 @@
-// A network on a device against the same network on the host: logits, loss, gradients, statistics.
+// Compares a network on a device with the same network on the host: logits, loss, gradients, statistics.
 #include "device/network.hpp"
 
 #include <algorithm>
@@ -80,7 +80,7 @@ struct outcome {
   std::vector<float> gradients, statistics, logits;
 };
 
-/// Two training passes and a prediction of half of the images.
+/// Runs two training passes and a prediction of half of the images.
 outcome on_host(const model& of, muster::arena& arena, std::span<const float> images, std::span<const float> labels) {
   nn::network<float> net(of.input);
   of.on_host(net);
@@ -143,7 +143,7 @@ struct host_memory {
   }
 };
 
-/// A network of the host with an arena of its own, where training starts.
+/// A network of the host with its own arena, in its initial state.
 struct started {
   host_memory memory{};
   nn::network<float> net;
@@ -179,7 +179,7 @@ TEST_CASE("a network on a device is the host's: loss, gradients, statistics, pre
     compare(found, expected, 2e-5);
     CHECK(found.sums.top1 == expected.sums.top1);
     CHECK(found.sums.top5 == expected.sums.top5);
-    // Half the bits: as far off as rounding of each activation makes it.
+    // With 16 bits, the error is the rounding error of each activation.
     compare(on_device<muster::bfloat16>(each, each.in_halves, at.arena, images, labels, true), expected, 0.25);
   }
 }

@@ -1,4 +1,4 @@
-// How long a training step of ResNet-20 takes on a device: printed, and not judged.
+// Measures a training step of ResNet-20 on a device. The time is printed and not checked.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
