@@ -100,7 +100,7 @@ void powersgd(benchmark::State& state) {
   report(state, matrix.size());
 }
 
-void both_sizes(benchmark::internal::Benchmark* one) { one->Arg(1 << 20)->Arg(64 << 20); }
+void both_sizes(benchmark::internal::Benchmark* benchmark_case) { benchmark_case->Arg(1 << 20)->Arg(64 << 20); }
 
 void enrol(muster::context&) {
   both_sizes(benchmark::RegisterBenchmark("copy", copy));

@@ -36,11 +36,11 @@ struct flags {
 
 constexpr const char* flags_help =
     "usage: collectives [options]; Google Benchmark's, such as --benchmark_filter=REGEX, and\n"
-    "  --rounds=N    how often the rows of a size take turns (default 7)\n"
+    "  --rounds=N    how often the rows of a size are measured in turns (default 7)\n"
     "  --algorithms  also a row for each algorithm by name, and for MPI's own under muster\n"
     "  --mlbench     MLBench's task 0a: 1 to 10^8 elements in 80 steps, written and summed 100 times each; the mean "
     "time\n"
-    "  --turns=FOLDER  measure what the named pipe FOLDER/<rank> tells each rank, instead of all rows\n";
+    "  --turns=FOLDER  each rank reads its measurements from the named pipe FOLDER/<rank>\n";
 
 // Parses the arguments that Google Benchmark did not consume.
 flags take_flags(int& argc, char** argv) {
@@ -60,8 +60,7 @@ flags take_flags(int& argc, char** argv) {
       const auto number = word.substr(rounds.size());
       const auto end = number.data() + number.size();
       if (std::from_chars(number.data(), end, taken.rounds).ptr != end || number.empty() || taken.rounds < 1) {
-        throw muster::configuration_error(std::string(word) +
-                                          " is no number of rounds (it is 1 or more); leave it out for 7");
+        throw muster::configuration_error(std::string(word) + " is not a number of rounds (1 or more); omit it for 7");
       }
     } else {
       argv[kept++] = argv[i];
@@ -96,8 +95,8 @@ class table {
         const auto name = bench::row_name(c, bytes);
         if (bytes > c.up_to) continue;
         if (!std::regex_search(name + library_suffix, wanted)) continue;
-        const auto calls = mlbench_ ? bench::repeats{mlbench_calls} : bench::repeats_for(c.what, bytes);
-        const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(c.what, bytes) : calls);
+        const auto calls = mlbench_ ? bench::repeats{mlbench_calls} : bench::repeats_for(c.operation, bytes);
+        const auto some = c.measure(memory_, round < 0 ? bench::warm_up_for(c.operation, bytes) : calls);
         if (round >= 0) times[name].insert(times[name].end(), some.begin(), some.end());
       }
     }
@@ -133,9 +132,9 @@ void report(benchmark::State& state, table& results, const bench::contender& c, 
   state.counters["ranks"] = c.ranks;
   state.counters["least_us"] = results.least(bench::row_name(c, bytes)) * 1e6;
   const double n = c.ranks;
-  const double per_byte = bench::called(c.what) == bench::op::allreduce ? 2 * (n - 1) / n : 1;
+  const double per_byte = bench::called(c.operation) == bench::op::allreduce ? 2 * (n - 1) / n : 1;
   state.counters["bus_GB/s"] = per_byte * static_cast<double>(bytes) / seconds * 1e-9;
-  const auto other = measured.find(bench::row_name({c.what, peer, c.ranks, {}, 0}, bytes));
+  const auto other = measured.find(bench::row_name({c.operation, peer, c.ranks, {}, 0}, bytes));
   if (other != measured.end()) state.counters["vs_" + peer] = other->second / seconds;
 }
 
@@ -171,7 +170,7 @@ void register_rows(table& results, const bench::contest& contest, bool mlbench) 
 void take_turns(const bench::contest& contest, muster::context& context, int rank, const std::string& folder) {
   std::vector<std::string> names;
   for (const auto& c : contest.all()) {
-    if (c.what == bench::op::allreduce) names.push_back(c.name);
+    if (c.operation == bench::op::allreduce) names.push_back(c.name);
   }
   if (rank == 0) bench::say_ready(names, contest.library());
   bench::workspace memory(context);
@@ -181,12 +180,11 @@ void take_turns(const bench::contest& contest, muster::context& context, int ran
     if (turn->bytes != size) memory.resize(turn->bytes);
     size = turn->bytes;
     const auto c = std::find_if(contest.all().begin(), contest.all().end(), [&](const bench::contender& each) {
-      return each.what == turn->what && each.name == turn->contender;
+      return each.operation == turn->operation && each.name == turn->contender;
     });
-    if (c == contest.all().end())
-      throw muster::configuration_error(turn->contender + " is not here (it was given a turn)");
-    (void)c->measure(memory, bench::warm_up_for(turn->what, size));
-    const auto times = c->measure(memory, bench::repeats_for(turn->what, size));
+    if (c == contest.all().end()) throw muster::configuration_error(turn->contender + " is unknown (a turn names it)");
+    (void)c->measure(memory, bench::warm_up_for(turn->operation, size));
+    const auto times = c->measure(memory, bench::repeats_for(turn->operation, size));
     if (rank == 0) bench::answer(*turn, times);
   }
 }

@@ -26,8 +26,8 @@ void workspace::resize(std::size_t bytes) {
 
 namespace {
 
-muster::collective kind_of(op what) {
-  switch (called(what)) {
+muster::collective kind_of(op operation) {
+  switch (called(operation)) {
     case op::broadcast:
       return muster::collective::broadcast;
     case op::reduce:
@@ -37,25 +37,25 @@ muster::collective kind_of(op what) {
   }
 }
 
-void call_muster(op what, muster::group& world, std::span<float> data, muster::algorithm how) {
-  switch (called(what)) {
+void call_muster(op operation, muster::group& world, std::span<float> data, muster::algorithm algorithm) {
+  switch (called(operation)) {
     default:
-      muster::allreduce(world, data, muster::sum, {.algorithm = how});
+      muster::allreduce(world, data, muster::sum, {.algorithm = algorithm});
       break;
     case op::broadcast:
-      muster::broadcast(world, data, 0, {.algorithm = how});
+      muster::broadcast(world, data, 0, {.algorithm = algorithm});
       break;
     case op::reduce:
-      muster::reduce(world, data, data, muster::sum, 0, {.algorithm = how});
+      muster::reduce(world, data, data, muster::sum, 0, {.algorithm = algorithm});
       break;
   }
 }
 
-std::vector<double> time_group(op what, muster::group& world, std::span<float> data, repeats count,
-                               muster::algorithm how) {
-  check_result(what, world.rank(), world.size(), data,
-               [&](std::span<float> all) { call_muster(what, world, all, how); });
-  return slowest_times(what, world, data, count, [&] { call_muster(what, world, data, how); });
+std::vector<double> time_group(op operation, muster::group& world, std::span<float> data, repeats count,
+                               muster::algorithm algorithm) {
+  check_result(operation, world.rank(), world.size(), data,
+               [&](std::span<float> all) { call_muster(operation, world, all, algorithm); });
+  return slowest_times(operation, world, data, count, [&] { call_muster(operation, world, data, algorithm); });
 }
 
 // Binds each thread to a core of its own. mpirun binds each process to a core, which all its threads inherit, and two
@@ -72,7 +72,8 @@ void use_own_core(int rank, int ranks) {
   sched_setaffinity(0, sizeof set, &set);
 }
 
-std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats count, muster::algorithm how) {
+std::vector<double> time_threads(op operation, int ranks, workspace& memory, repeats count,
+                                 muster::algorithm algorithm) {
   const auto hub = std::make_shared<muster::local_hub>(ranks);
   std::vector<double> times;
   std::vector<std::jthread> threads;
@@ -80,7 +81,7 @@ std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats 
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
       muster::group world(std::make_unique<muster::local_transport>(hub, rank));
-      auto mine = time_group(what, world, memory.plain(rank), count, how);
+      auto mine = time_group(operation, world, memory.plain(rank), count, algorithm);
       if (rank == 0) times = std::move(mine);
     });
   }
@@ -115,70 +116,73 @@ void wait_asleep(muster::group& world) {
 }
 
 // Returns the library's choice, and on request each algorithm by its name.
-std::vector<muster::algorithm> algorithms(op what, bool by_name, bool native) {
+std::vector<muster::algorithm> algorithms(op operation, bool by_name, bool native) {
   std::vector<muster::algorithm> list{muster::algorithm::automatic};
   if (!by_name) return list;
-  for (const auto how : muster::algorithms_of(kind_of(what))) {
-    if (how != muster::algorithm::native || native) list.push_back(how);
+  for (const auto algorithm : muster::algorithms_of(kind_of(operation))) {
+    if (algorithm != muster::algorithm::native || native) list.push_back(algorithm);
   }
   return list;
 }
 
-std::string suffix(muster::algorithm how) {
-  return how == muster::algorithm::automatic ? "" : "_" + std::string(to_string(how));
+std::string suffix(muster::algorithm algorithm) {
+  return algorithm == muster::algorithm::automatic ? "" : "_" + std::string(to_string(algorithm));
 }
 
-void add_threads(std::vector<contender>& list, op what, muster::context& context, bool by_name) {
+void add_threads(std::vector<contender>& list, op operation, muster::context& context, bool by_name) {
   const int ranks = context.ranks();
-  for (const auto how : algorithms(what, by_name, false)) {
-    list.push_back({what, "muster_local" + suffix(how), ranks, [=, &context](workspace& memory, repeats count) {
-                      if (context.transport_name() == "local") return time_threads(what, ranks, memory, count, how);
-                      std::vector<double> times;
-                      if (context.world().rank() == 0) times = time_threads(what, ranks, memory, count, how);
-                      wait_asleep(context.world());
-                      return times;
-                    }});
+  for (const auto algorithm : algorithms(operation, by_name, false)) {
+    list.push_back(
+        {operation, "muster_local" + suffix(algorithm), ranks, [=, &context](workspace& memory, repeats count) {
+           if (context.transport_name() == "local") return time_threads(operation, ranks, memory, count, algorithm);
+           std::vector<double> times;
+           if (context.world().rank() == 0) times = time_threads(operation, ranks, memory, count, algorithm);
+           wait_asleep(context.world());
+           return times;
+         }});
   }
 }
 
-void add_group(std::vector<contender>& list, op what, const std::string& name, muster::group& world, bool by_name) {
-  for (const auto how : algorithms(what, by_name, true)) {
-    list.push_back({what, name + suffix(how), world.size(), [=, &world](workspace& memory, repeats count) {
-                      return time_group(what, world, memory.plain(), count, how);
+void add_group(std::vector<contender>& list, op operation, const std::string& name, muster::group& world,
+               bool by_name) {
+  for (const auto algorithm : algorithms(operation, by_name, true)) {
+    list.push_back({operation, name + suffix(algorithm), world.size(), [=, &world](workspace& memory, repeats count) {
+                      return time_group(operation, world, memory.plain(), count, algorithm);
                     }});
   }
 }
 
 }  // namespace
 
-std::vector<contender> muster_contenders(op what, muster::context& context, muster::group* over_mpi, bool by_name) {
+std::vector<contender> muster_contenders(op operation, muster::context& context, muster::group* over_mpi,
+                                         bool by_name) {
   std::vector<contender> list;
   if (context.transport_name() == "shm") {
     auto& world = context.world();
-    list.push_back({what, "muster_shm_registered", world.size(), [=, &world](workspace& memory, repeats count) {
-                      return time_group(what, world, memory.registered(), count, muster::algorithm::automatic);
+    list.push_back({operation, "muster_shm_registered", world.size(), [=, &world](workspace& memory, repeats count) {
+                      return time_group(operation, world, memory.registered(), count, muster::algorithm::automatic);
                     }});
-    add_group(list, what, "muster_shm", world, by_name);
-    if (what == op::allreduce && !world.transport().oversubscribed()) {  // The bare allreduce spins.
+    add_group(list, operation, "muster_shm", world, by_name);
+    if (operation == op::allreduce && !world.transport().oversubscribed()) {  // The bare allreduce spins.
       const auto apart = std::make_shared<muster::group>(world.duplicate());
-      list.push_back({what, "muster_shm_bare", world.size(),
+      list.push_back({operation, "muster_shm_bare", world.size(),
                       [=, sequence = std::uint64_t{0}](workspace& memory, repeats count) mutable {
                         return time_bare(*apart, sequence, memory.plain(), count);
                       },
                       smallest});
     }
   }
-  if (context.transport_name() == "tcp") add_group(list, what, "muster_tcp", context.world(), by_name);
-  add_threads(list, what, context, by_name);
+  if (context.transport_name() == "tcp") add_group(list, operation, "muster_tcp", context.world(), by_name);
+  add_threads(list, operation, context, by_name);
   if (over_mpi == nullptr) return list;
-  add_group(list, what, "muster_mpi", *over_mpi, by_name);
+  add_group(list, operation, "muster_mpi", *over_mpi, by_name);
   if (by_name) {
-    list.push_back({what, "muster_mpi_native_checked", over_mpi->size(), [=](workspace& memory, repeats count) {
+    list.push_back({operation, "muster_mpi_native_checked", over_mpi->size(), [=](workspace& memory, repeats count) {
                       const auto before = over_mpi->settings();
                       auto checked = before;
                       checked.check_full = true;
                       over_mpi->set_settings(checked);
-                      auto times = time_group(what, *over_mpi, memory.plain(), count, muster::algorithm::native);
+                      auto times = time_group(operation, *over_mpi, memory.plain(), count, muster::algorithm::native);
                       over_mpi->set_settings(before);
                       return times;
                     }});

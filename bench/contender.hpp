@@ -35,7 +35,7 @@ class workspace {
 
 /// An implementation of a collective.
 struct contender {
-  op what;
+  op operation;
   std::string name;
   int ranks;
   /// Called at every process alike. Returns at rank 0 the seconds of each call at its slowest rank.
@@ -46,13 +46,14 @@ struct contender {
 
 /// Returns `<op>/<name>/<ranks>/<bytes>`.
 [[nodiscard]] inline std::string row_name(const contender& c, std::size_t bytes) {
-  return std::string(to_string(c.what)) + "/" + c.name + "/" + std::to_string(c.ranks) + "/" + std::to_string(bytes);
+  return std::string(to_string(c.operation)) + "/" + c.name + "/" + std::to_string(c.ranks) + "/" +
+         std::to_string(bytes);
 }
 
 /// Returns muster's contenders: over shared memory if the context uses it, with ranks as threads, and over `over_mpi`
 /// unless null. An allreduce of 4 bytes is also measured at the transport itself (muster_shm_bare), to show the cost of
 /// deadlines and checks. With `algorithms` each algorithm is also measured by name, beside the library's choice.
-[[nodiscard]] std::vector<contender> muster_contenders(op what, muster::context& context, muster::group* over_mpi,
+[[nodiscard]] std::vector<contender> muster_contenders(op operation, muster::context& context, muster::group* over_mpi,
                                                        bool algorithms);
 
 }  // namespace bench

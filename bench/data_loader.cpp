@@ -162,42 +162,42 @@ bool is_wanted(const std::string& row) { return only.empty() || row.find(only) !
 
 // Runs contenders in turns, each at all ranks at once. Returns their medians, for all ranks together.
 std::vector<double> measure(std::vector<contender> contenders) {
-  for (auto& one : contenders) (void)one.run();
+  for (auto& contender : contenders) (void)contender.run();
   for (int round = 0; round < rounds; ++round) {
-    for (auto& one : contenders) {
+    for (auto& contender : contenders) {
       muster::barrier(*world);
-      one.rates.push_back(one.run().rate());
+      contender.rates.push_back(contender.run().rate());
     }
   }
   std::vector<double> medians;
-  for (const auto& one : contenders) {
-    medians.push_back(muster::allreduce(*world, one.median(), muster::sum));
-    say("  %-44s %12.4g /s\n", one.name.c_str(), medians.back());
-    report->add(one.name, world->size() / medians.back(), medians.back());
+  for (const auto& contender : contenders) {
+    medians.push_back(muster::allreduce(*world, contender.median(), muster::sum));
+    say("  %-44s %12.4g /s\n", contender.name.c_str(), medians.back());
+    report->add(contender.name, world->size() / medians.back(), medians.back());
   }
   return medians;
 }
 
-void verdict(const char* what, double value, double goal) {
-  say("  %-44s %12.3f    goal %.2f %s\n", what, value, goal, value >= goal ? "met" : "MISSED");
+void verdict(const char* name, double value, double goal) {
+  say("  %-44s %12.3f    goal %.2f %s\n", name, value, goal, value >= goal ? "met" : "MISSED");
 }
 
 void images() {
   if (!is_wanted("images")) return;
-  constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, made = record * sizeof(float);
+  constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, output = record * sizeof(float);
   say("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
   const plain_records data(random_bytes(count * (record + 1) + 64), count, record + 1, {3, 32, 32});
   const auto pipeline = [&] {
     return data | muster::shuffle(1) | muster::batch(batch) | muster::augment(muster::crop_flip);
   };
-  auto one = pipeline();
-  auto two = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
+  auto one_thread = pipeline();
+  auto two_threads = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
   // The least memory traffic of any loader: each record is read at its position in a shuffled order while the next
   // record is prefetched, and its output is copied from the cache to a ring of batches. Nothing is computed.
   muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
-  const muster::buffer<std::byte> from(made);
-  muster::buffer<std::byte> to(5 * batch * made);
+  const muster::buffer<std::byte> from(output);
+  muster::buffer<std::byte> to(5 * batch * output);
   std::uint64_t epoch = 0;
   const auto read_and_copy = [&] {
     order.assign({.order = muster::sample_order::shuffled, .size = count, .seed = 1, .epoch = ++epoch});
@@ -212,16 +212,17 @@ void images() {
         std::memcpy(&word, view.data() + at, sizeof word);
         use += word;
       }
-      std::memcpy(to.data() + k % (5 * batch) * made, from.data(), made);
+      std::memcpy(to.data() + k % (5 * batch) * output, from.data(), output);
     }
     if (use == 1) std::abort();  // Prevents the compiler from removing the reads.
     return lap{static_cast<double>(count), now() - begin};
   };
   const auto rates = measure(
-      {{"muster, one thread", [&] { return run_epoch(one); }},
-       {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, made, 1)] { return (*c)(); }},
-       {"muster, two threads", [&] { return run_epoch(two); }},
-       {"memcpy of the output, two threads", [c = std::make_shared<copier>(count, batch, made, 2)] { return (*c)(); }},
+      {{"muster, one thread", [&] { return run_epoch(one_thread); }},
+       {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, output, 1)] { return (*c)(); }},
+       {"muster, two threads", [&] { return run_epoch(two_threads); }},
+       {"memcpy of the output, two threads",
+        [c = std::make_shared<copier>(count, batch, output, 2)] { return (*c)(); }},
        {"records read in that order, memcpy of the output", read_and_copy}});
   verdict("one thread / memcpy", rates[0] / rates[1], 0.90);
   say("  %-44s %12.3f\n", "one thread / records read, and memcpy", rates[0] / rates[4]);

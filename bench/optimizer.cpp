@@ -82,28 +82,28 @@ struct contender {
   bool reads_twice = false;
 };
 
-void touch(const contender& one, muster::arena& arena, std::size_t first, std::size_t count) {
+void touch(const candidate& candidate, muster::arena& arena, std::size_t first, std::size_t count) {
   float* const p = arena.parameters().data() + first;
   const float* const g = arena.gradients().data() + first;
-  const auto state = [&](std::size_t which) { return arena.state(one.states[which]).data() + first; };
-  if (one.reads_twice) benchmark_sink = read(p, g, count);
-  if (one.states.empty())
+  const auto state = [&](std::size_t which) { return arena.state(candidate.states[which]).data() + first; };
+  if (candidate.reads_twice) benchmark_sink = read(p, g, count);
+  if (candidate.states.empty())
     touch(p, g, count);
-  else if (one.states.size() == 1)
+  else if (candidate.states.size() == 1)
     touch(p, g, state(0), count);
   else
     touch(p, g, state(0), state(1), count);
 }
 
 /// Measures the step of one optimizer and its limit, in turns; on all ranks at once.
-void measure(const contender& one, std::size_t parameters, int rounds, muster::group& world,
+void measure(const candidate& candidate, std::size_t parameters, int rounds, muster::group& world,
              bench::row_report& report) {
   heap memory;
   std::vector<muster::tensor_shape> shapes;
   for (std::size_t t = 0; t < tensors; ++t)
     shapes.push_back({"tensor " + std::to_string(t), {10, parameters / tensors / 10}});
   muster::arena arena(memory, shapes);
-  auto optimizer = muster::make_optimizer(arena, one.spec);
+  auto optimizer = muster::make_optimizer(arena, candidate.spec);
   std::fill(arena.parameters().begin(), arena.parameters().end(), 0.5f);
   std::fill(arena.gradients().begin(), arena.gradients().end(), 1e-3f);
   const std::size_t count = arena.parameters().size();
@@ -112,7 +112,8 @@ void measure(const contender& one, std::size_t parameters, int rounds, muster::g
     muster::barrier(world);
     const double step = seconds_of([&] { optimizer.apply(1e-3); });
     const double limit = seconds_of([&] {
-      for (std::size_t t = 0; t < tensors; ++t) touch(one, arena, arena.extents()[t].first, arena.extents()[t].count);
+      for (std::size_t t = 0; t < tensors; ++t)
+        touch(candidate, arena, arena.extents()[t].first, arena.extents()[t].count);
     });
     if (round < 0) continue;
     steps.push_back(step);
@@ -120,10 +121,10 @@ void measure(const contender& one, std::size_t parameters, int rounds, muster::g
   }
   const double step = muster::allreduce(world, bench::median(steps), muster::max);
   const double limit = muster::allreduce(world, bench::median(limits), muster::max);
-  const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * one.states.size())) * world.size();
-  report.say("%-26s %10.2f %10.2f %9.2f %9.1f\n", one.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
+  const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * candidate.states.size())) * world.size();
+  report.say("%-26s %10.2f %10.2f %9.2f %9.1f\n", candidate.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
              bytes / step * 1e-9);
-  report.add(one.spec, step, world.size() / step, {{"limit_seconds", limit}});
+  report.add(candidate.spec, step, world.size() / step, {{"limit_seconds", limit}});
 }
 
 }  // namespace
@@ -151,7 +152,7 @@ int main(int argc, char** argv) {
                                     {"nesterov:0.9,decay=1e-4", {"velocity"}},
                                     {"adamw,decay=1e-2", {"mean", "square"}},
                                     {"lars:0.9,decay=1e-4", {"velocity"}, true}};
-    for (const auto& one : contenders) measure(one, parameters, rounds, world, report);
+    for (const auto& candidate : contenders) measure(candidate, parameters, rounds, world, report);
     report.write();
   });
 }

@@ -21,14 +21,14 @@ inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce, op::w
 /// Operations whose every size is a row of its own.
 inline constexpr std::span collectives(all_ops, 3);
 
-[[nodiscard]] constexpr std::string_view to_string(op what) noexcept {
+[[nodiscard]] constexpr std::string_view to_string(op operation) noexcept {
   constexpr std::string_view names[] = {"allreduce", "broadcast", "reduce", "written", "step"};
-  return names[static_cast<std::size_t>(what)];
+  return names[static_cast<std::size_t>(operation)];
 }
 
 /// Returns the collective that the operation calls.
-[[nodiscard]] constexpr op called(op what) noexcept {
-  return what == op::broadcast || what == op::reduce ? what : op::allreduce;
+[[nodiscard]] constexpr op called(op operation) noexcept {
+  return operation == op::broadcast || operation == op::reduce ? operation : op::allreduce;
 }
 
 inline constexpr std::size_t smallest = 4;
@@ -42,15 +42,15 @@ struct repeats {
 
 /// Returns the repeats for a size. Allreduces of few bytes end within twenty steps of the clock, which are 10 ns on
 /// AMD's processors, and reading the clock takes a quarter of such a call. Therefore several calls are timed as one.
-[[nodiscard]] inline repeats repeats_for(op what, std::size_t bytes) {
-  if (what == op::step) return {3000};  // Averages over the time slices of other programs on the cores.
-  if (called(what) == op::allreduce && bytes <= 1024) return {40, 64};
+[[nodiscard]] inline repeats repeats_for(op operation, std::size_t bytes) {
+  if (operation == op::step) return {3000};  // Averages over the time slices of other programs on the cores.
+  if (called(operation) == op::allreduce && bytes <= 1024) return {40, 64};
   return {static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300))};
 }
 
 /// Returns the repeats of the untimed calls before the first round.
-[[nodiscard]] inline repeats warm_up_for(op what, std::size_t bytes) {
-  const auto later = repeats_for(what, bytes);
+[[nodiscard]] inline repeats warm_up_for(op operation, std::size_t bytes) {
+  const auto later = repeats_for(operation, bytes);
   return {std::min(10, later.times), later.in_a_row};
 }
 
@@ -67,15 +67,16 @@ inline void work() {
 /// repeated sums do not change. It also touches every page of `data` before any measurement. Throws std::runtime_error
 /// for a wrong result, whose time would be meaningless.
 template <class Call>
-void check_result(op what, int rank, int ranks, std::span<float> data, Call in_place) {
+void check_result(op operation, int rank, int ranks, std::span<float> data, Call in_place) {
   const bool root = rank == 0;
-  what = called(what);
-  std::fill(data.begin(), data.end(), what == op::broadcast && !root ? 0.0f : 1.0f);
+  operation = called(operation);
+  std::fill(data.begin(), data.end(), operation == op::broadcast && !root ? 0.0f : 1.0f);
   in_place(data);
-  const bool summed = what == op::allreduce || (what == op::reduce && root);
+  const bool summed = operation == op::allreduce || (operation == op::reduce && root);
   const float expected = summed ? static_cast<float>(ranks) : 1.0f;
   if (!std::all_of(data.begin(), data.end(), [=](float x) { return x == expected; })) {
-    throw std::runtime_error("a wrong result of " + std::string(to_string(what)) + " (its times would mean nothing)");
+    throw std::runtime_error("a wrong result of " + std::string(to_string(operation)) +
+                             " (its times would mean nothing)");
   }
   std::fill(data.begin(), data.end(), 0.0f);
 }
@@ -87,14 +88,14 @@ void check_result(op what, int rank, int ranks, std::span<float> data, Call in_p
 /// Otherwise the time would be hidden by a root that runs ahead, or by a rank that arrives when all is done. For
 /// consecutive calls each rank's mean is used, including the writes before each call.
 template <class Barrier, class Call>
-[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, std::span<float> data, repeats count, Barrier barrier,
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op operation, std::span<float> data, repeats count, Barrier barrier,
                                                     Call call) {
   const auto now = [] {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();
     return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
   };
   barrier();
-  if (what == op::step) {
+  if (operation == op::step) {
     const auto begin = now();
     for (int i = 0; i < count.times; ++i) {
       work();
@@ -103,13 +104,13 @@ template <class Barrier, class Call>
     return {0, (now() - begin) / count.times};
   }
   std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(count.times));
-  const bool kept_together = what == op::allreduce || count.in_a_row > 1;
+  const bool kept_together = operation == op::allreduce || count.in_a_row > 1;
   for (std::size_t i = 0; i < stamps.size(); i += 2) {
-    if (what == op::written) std::fill(data.begin(), data.end(), 0.0f);
+    if (operation == op::written) std::fill(data.begin(), data.end(), 0.0f);
     if (!kept_together) barrier();
     const auto begin = now();
     for (int calls = 0; calls < count.in_a_row; ++calls) {
-      if (what == op::written && calls > 0) std::fill(data.begin(), data.end(), 0.0f);
+      if (operation == op::written && calls > 0) std::fill(data.begin(), data.end(), 0.0f);
       call();
     }
     const auto end = now();

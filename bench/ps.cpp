@@ -28,8 +28,8 @@ struct options {
   std::string only = "latency,push,pull,rate,adam";
   double seconds = 0.3;
   int turns = 5;
-  [[nodiscard]] bool has(std::string_view what) const {
-    return ("," + only + ",").find("," + std::string(what) + ",") != std::string::npos;
+  [[nodiscard]] bool has(std::string_view kind) const {
+    return ("," + only + ",").find("," + std::string(kind) + ",") != std::string::npos;
   }
 };
 
@@ -37,16 +37,16 @@ constexpr std::size_t sizes[] = {64, 4096, std::size_t{1} << 20, std::size_t{16}
 constexpr std::uint32_t tiny = 0, small = 1, medium = 2, large = 3, adam = 4;
 
 std::vector<ps::table_spec> tables(const options& chosen) {
-  std::vector<ps::table_spec> made;
+  std::vector<ps::table_spec> tables;
   for (const auto bytes : sizes) {
     const bool is_adam = bytes == sizes[adam];
-    ps::table_spec one{.name = std::to_string(bytes) + " bytes", .size = bytes / sizeof(float)};
-    if (bytes <= sizes[small]) one.ranges = 1;
-    if (is_adam) one.update = "adam:0.001";
-    if (is_adam && !chosen.has("adam")) one.size = 16;
-    made.push_back(std::move(one));
+    ps::table_spec table{.name = std::to_string(bytes) + " bytes", .size = bytes / sizeof(float)};
+    if (bytes <= sizes[small]) table.ranges = 1;
+    if (is_adam) table.update = "adam:0.001";
+    if (is_adam && !chosen.has("adam")) table.size = 16;
+    tables.push_back(std::move(table));
   }
-  return made;
+  return tables;
 }
 
 double median(std::vector<double> of) {
@@ -93,8 +93,8 @@ class worker {
     return all[0];
   }
   // Adds a row with the time of a call, and a value in a readable unit.
-  void row(const char* what, std::uint32_t table, double seconds, double value, const char* unit) {
-    const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.servers()) + "/" +
+  void row(const char* kind, std::uint32_t table, double seconds, double value, const char* unit) {
+    const auto name = std::string("ps/") + kind + "/" + std::to_string(tables_.servers()) + "/" +
                       std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
     report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
@@ -112,7 +112,7 @@ class worker {
         }
         open.push_back(start());
       }
-      for (auto& one : open) one.wait();
+      for (auto& call : open) call.wait();
       open.clear();
       return muster::seconds_since(begun);
     };
@@ -126,10 +126,10 @@ class worker {
     return median(times);
   }
   template <class Start>
-  double stream(const char* what, std::uint32_t table, double span, const Start& start) {
+  double stream(const char* kind, std::uint32_t table, double span, const Start& start) {
     const std::size_t under_way = table == small ? 64 : table == medium ? 8 : 2;
     const double seconds = per_call(under_way, span, start);
-    row(what, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
+    row(kind, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
     return seconds;
   }
   // Measures the memory accesses of an update: the gradient is read, the values and both moments of Adam are read and
@@ -192,9 +192,10 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
   app.set_help_flag();  // run_main handles --help.
-  app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
-  app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
-  app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();
+  app.add_option("--only", chosen.only, "rows to measure: latency, push, pull, rate, adam; separated by commas")
+      ->capture_default_str();
+  app.add_option("--seconds", chosen.seconds, "approximate seconds of a turn")->capture_default_str();
+  app.add_option("--turns", chosen.turns, "number of turns of each row")->capture_default_str();
   const auto body = [&](muster::context& context) {
     const auto flags = bench::take_report_flags(argc, argv);
     try {

@@ -33,9 +33,9 @@ inline void run_registered(int rank) {
 /// Returns the seconds of each of `count.times` calls, or the mean of consecutive calls, with `data`. Collective over
 /// `ranks`; returns equal values at every rank.
 template <class Call>
-std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, repeats count, Call call) {
+std::vector<double> slowest_times(op operation, muster::group& ranks, std::span<float> data, repeats count, Call call) {
   auto stamps = call_stamps(
-      what, data, count, [&] { muster::barrier(ranks); }, call);
+      operation, data, count, [&] { muster::barrier(ranks); }, call);
   muster::allreduce(ranks, stamps, muster::max);
   return seconds_of(stamps);
 }

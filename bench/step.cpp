@@ -23,16 +23,16 @@ namespace {
 
 using network = nn::network<float>;
 
-std::unique_ptr<network> make(const std::string& model, const nn::execution& how) {
-  if (model == "vgg16") return nn::make_vgg16<float>(10, how);
-  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, how);
-  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, how);
+std::unique_ptr<network> make(const std::string& model, const nn::execution& execution) {
+  if (model == "vgg16") return nn::make_vgg16<float>(10, execution);
+  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, execution);
+  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, execution);
 }
 
 void train_step(benchmark::State& state, muster::context& context, const std::string& model, std::size_t batch,
-                const nn::execution& how) {
+                const nn::execution& execution) {
   const nn::flush_denormals flush;
-  const auto net = make(model, how);
+  const auto net = make(model, execution);
   muster::arena arena(context, net->shapes());
   net->bind(arena);
   net->initialise(1);

@@ -29,11 +29,11 @@ struct crew {
 };
 
 crew over_tcp(int count) {
-  crew made;
-  made.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
+  crew result;
+  result.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
   for (int i = 0; i < count; ++i)
-    made.members.push_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
-  return made;
+    result.members.push_back(std::make_unique<muster::tcp_store>(result.server->address(), "", soon()));
+  return result;
 }
 
 void get(benchmark::State& state, muster::any_store& store) {

@@ -32,13 +32,13 @@ struct options {
   std::size_t batch = 32;
   std::size_t steps = 5;
   bool cpu_time = false;
-  nn::execution how;
+  nn::execution execution;
 };
 
-std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::execution& how) {
-  if (model == "vgg16") return nn::make_vgg16<float>(10, how);
-  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, how);
-  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, how);
+std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::execution& execution) {
+  if (model == "vgg16") return nn::make_vgg16<float>(10, execution);
+  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, execution);
+  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, execution);
 }
 
 /// Returns the seconds of this thread's CPU clock, or of the wall clock.
@@ -51,7 +51,7 @@ double now_seconds(bool cpu_time) {
 void measure(muster::context& context, muster::group& world, const std::string& model, const options& chosen,
              bench::row_report& report) {
   const nn::flush_denormals flush;
-  const auto net = make(model, chosen.how);
+  const auto net = make(model, chosen.execution);
   muster::arena arena(context, net->shapes());
   net->bind(arena);
   net->initialise(1);
@@ -89,7 +89,7 @@ void measure(muster::context& context, muster::group& world, const std::string& 
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   const double step = times[times.size() / 2];
-  report.say("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.how.backend.c_str(), batch,
+  report.say("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.execution.backend.c_str(), batch,
              world.size(), global / step);
   report.add(model + "/" + std::to_string(batch), step, global / step);
 }
@@ -110,11 +110,11 @@ options parse(int argc, char** argv) {
     } else if (flag == "--steps" && !value.empty()) {
       chosen.steps = std::max(1ul, std::stoul(value));
     } else if (flag == "--threads" && !value.empty()) {
-      chosen.how.threads = std::stoi(value);
+      chosen.execution.threads = std::stoi(value);
     } else if (flag == "--backend") {
-      chosen.how.backend = value;
+      chosen.execution.backend = value;
     } else if (flag == "--kernels") {
-      chosen.how.kernels = value;
+      chosen.execution.kernels = value;
     } else {
       throw muster::configuration_error("unknown argument '" + flag +
                                         "' (known: --models --batch --steps --threads --backend --kernels --cpu-time); "

@@ -20,7 +20,7 @@ namespace bench {
 
 /// The next measurement.
 struct turn {
-  op what = op::allreduce;
+  op operation = op::allreduce;
   std::string contender;
   std::size_t bytes = 0;
 };
@@ -44,7 +44,8 @@ class turns {
       for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) sizes.push_back(bytes);
     }
     for (auto bytes = sizes.rbegin(); bytes != sizes.rend(); ++bytes) {
-      for (auto what = ops.rbegin(); what != ops.rend(); ++what) list_.push_back({*what, "", *bytes});
+      for (auto operation = ops.rbegin(); operation != ops.rend(); ++operation)
+        list_.push_back({*operation, "", *bytes});
     }
     for (const auto& each : list_) check(each);
   }
@@ -59,21 +60,21 @@ class turns {
     std::string line;
     if (!pipe_.is_open() || !std::getline(pipe_, line)) return std::nullopt;
     std::istringstream words(line);
-    std::string what;
-    turn told;
-    words >> what >> told.contender >> told.bytes;
-    const auto known = std::find_if(std::begin(all_ops), std::end(all_ops), [&](op o) { return to_string(o) == what; });
+    std::string name;
+    turn received;
+    words >> name >> received.contender >> received.bytes;
+    const auto known = std::find_if(std::begin(all_ops), std::end(all_ops), [&](op o) { return to_string(o) == name; });
     if (!words || known == std::end(all_ops)) throw std::runtime_error("malformed turn '" + line + "'");
-    told.what = *known;
-    check(told);
-    return told;
+    received.operation = *known;
+    check(received);
+    return received;
   }
 
  private:
   static void check(const turn& asked) {
     if (asked.bytes < smallest || asked.bytes > largest || asked.bytes % sizeof(float) != 0) {
       throw std::runtime_error(std::to_string(asked.bytes) +
-                               " bytes cannot be measured (they are a multiple of 4 from " + std::to_string(smallest) +
+                               " bytes cannot be measured (a size is a multiple of 4 from " + std::to_string(smallest) +
                                " to " + std::to_string(largest) + ")");
     }
   }
@@ -94,7 +95,7 @@ inline void say_ready(std::span<const std::string> contenders, std::string_view 
 /// Prints a line of JSON with the result of a turn, at rank 0.
 inline void answer(const turn& taken, const std::vector<double>& times) {
   std::printf("{\"op\": \"%s\", \"contender\": \"%s\", \"bytes\": %zu, \"median_seconds\": %.9g}\n",
-              std::string(to_string(taken.what)).c_str(), taken.contender.c_str(), taken.bytes, median(times));
+              std::string(to_string(taken.operation)).c_str(), taken.contender.c_str(), taken.bytes, median(times));
   std::fflush(stdout);
 }
 

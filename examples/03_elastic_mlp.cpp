@@ -20,14 +20,14 @@
 // Returns points of a square. The label states whether both coordinates have the same sign, which no linear model can
 // separate.
 muster::dataset points(std::size_t count) {
-  auto made = muster::dataset_builder::dense("points", count, 2);
+  auto builder = muster::dataset_builder::dense("points", count, 2);
   muster::random_stream random(3);
   for (std::size_t k = 0; k < count; ++k) {
-    auto point = made.row(k);
+    auto point = builder.row(k);
     for (float& x : point) x = static_cast<float>(2 * random.uniform() - 1);
-    made.labels()[k] = point[0] * point[1] > 0 ? 1.0f : 0.0f;
+    builder.labels()[k] = point[0] * point[1] > 0 ? 1.0f : 0.0f;
   }
-  return made.finish();
+  return builder.finish();
 }
 
 constexpr std::size_t hidden = 16;

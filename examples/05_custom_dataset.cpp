@@ -56,12 +56,12 @@ class sqlite_source {
 
  private:
   [[nodiscard]] std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> prepare(const char* text) const {
-    sqlite3_stmt* made = nullptr;
-    if (sqlite3_prepare_v2(base_.get(), text, -1, &made, nullptr) != SQLITE_OK) fail(text);
-    return {made, &sqlite3_finalize};
+    sqlite3_stmt* statement = nullptr;
+    if (sqlite3_prepare_v2(base_.get(), text, -1, &statement, nullptr) != SQLITE_OK) fail(text);
+    return {statement, &sqlite3_finalize};
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw muster::data_error({.file = name_}, what + " (" + sqlite3_errmsg(base_.get()) + "); make it first");
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw muster::data_error({.file = name_}, problem + " (" + sqlite3_errmsg(base_.get()) + "); make it first");
   }
 
   std::string name_;
@@ -112,10 +112,10 @@ muster::opened_source open(muster::spec_reader& from, const muster::read_options
 int main(int argc, char** argv) {
   muster::register_source({"sqlite", "FILE", "", "rows of a table points(x, y)"}, open);
   const auto body = [&](muster::context& context) {
-    const std::string what = argc == 3 ? argv[1] : "";
-    if (what == "make") return make(argv[2]);
+    const std::string command = argc == 3 ? argv[1] : "";
+    if (command == "make") return make(argv[2]);
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
-    if (what != "train") throw muster::configuration_error("no such command; it is make FILE, or train SOURCE");
+    if (command != "train") throw muster::configuration_error("no such command; it is make FILE, or train SOURCE");
     context.run([&](muster::group& world) { train(context, world, argv[2]); });
   };
   return muster::run_main(argc, argv, body, {.help = [] { return "05_custom_dataset make FILE | train SOURCE\n"; }});

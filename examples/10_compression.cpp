@@ -20,18 +20,18 @@ constexpr std::size_t inputs = 400, classes = 10, samples = 4000;
 
 // Returns clouds of points around one centre for each class.
 muster::dataset clouds() {
-  auto made = muster::dataset_builder::dense("clouds", samples, inputs);
+  auto builder = muster::dataset_builder::dense("clouds", samples, inputs);
   muster::random_stream random(5);
   std::vector<float> centres(classes * inputs);
   for (float& x : centres) x = static_cast<float>(random.normal());
   for (std::size_t k = 0; k < samples; ++k) {
     const std::size_t label = random.below(classes);
-    made.labels()[k] = static_cast<float>(label);
-    auto point = made.row(k);
+    builder.labels()[k] = static_cast<float>(label);
+    auto point = builder.row(k);
     for (std::size_t i = 0; i < inputs; ++i)
       point[i] = 0.1f * centres[label * inputs + i] + static_cast<float>(random.normal());
   }
-  return made.finish();
+  return builder.finish();
 }
 
 // Computes the mean loss of the batch, and its gradients.
@@ -47,7 +47,7 @@ double forward_backward(const muster::dataset& data, const muster::minibatch& ba
       for (std::size_t i = 0; i < inputs; ++i) p[c] += w[c * inputs + i] * x[i];
     const float highest = *std::ranges::max_element(p);
     float all = 0;
-    for (float& one : p) all += one = std::exp(one - highest);
+    for (float& probability : p) all += probability = std::exp(probability - highest);
     const auto label = static_cast<std::size_t>(data.label(id));
     loss -= std::log(std::max(p[label] / all, 1e-30f));
     for (std::size_t c = 0; c < classes; ++c) {

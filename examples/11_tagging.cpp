@@ -19,10 +19,10 @@ constexpr std::size_t classes = 3862, features = 128, seconds = 3, most_labels =
 using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
 // Returns a field of a protocol buffer: a length with seven bits in each byte, and content with this length.
 std::string field(int number, const std::string& content) {
-  std::string made(1, static_cast<char>(number << 3 | 2));
-  for (auto left = content.size(); made += static_cast<char>((left & 127) | (left > 127 ? 128 : 0)), left > 127;)
+  std::string bytes(1, static_cast<char>(number << 3 | 2));
+  for (auto left = content.size(); bytes += static_cast<char>((left & 127) | (left > 127 ? 128 : 0)), left > 127;)
     left >>= 7;
-  return made + content;
+  return bytes + content;
 }
 std::string make_video(muster::random_stream& random) {
   const std::uint64_t labels[] = {311 * random.below(12), 311 * random.below(12)};

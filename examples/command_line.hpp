@@ -32,8 +32,8 @@ inline void add_time_flag(CLI::App& app, double& to) {
 
 /// Adds --checkpoint and --resume.
 inline void add_checkpoint_flags(CLI::App& app, std::string& folder, bool& resume) {
-  app.add_option("--checkpoint", folder, "save the training there after every epoch")->type_name("FOLDER");
-  app.add_flag("--resume", resume, "go on from the newest checkpoint");
+  app.add_option("--checkpoint", folder, "save the training to this folder after every epoch")->type_name("FOLDER");
+  app.add_flag("--resume", resume, "resume from the newest checkpoint");
 }
 inline void require_folder_to_resume(const std::string& folder, bool resume) {
   if (resume && folder.empty()) refuse("--resume has nothing to go on from", "give --checkpoint FOLDER too");

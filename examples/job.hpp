@@ -25,8 +25,8 @@ inline int ranks_of(const muster::context& context) {
 }
 
 /// Returns "4 ranks" or "1 rank".
-inline std::string count_of(int count, std::string_view what) {
-  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+inline std::string count_of(int count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
 /// Returns true if the parameters are stored on servers.

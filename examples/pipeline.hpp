@@ -63,7 +63,7 @@ inline void add_stage_flags(CLI::App& app, stages& to) {
          },
          "keep records as they were read, in memory or in a folder for later runs too (docs/data.md)")
       ->type_name("memory|disk:FOLDER|off");
-  muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "batches that are made ahead");
+  muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "number of batches to prefetch");
   muster::add_number(app, "--threads", to.threads, {0, 256},
                      "threads of a rank that compute, and as many more that make batches ahead; the same bits for any; "
                      "0: one, which makes them itself");

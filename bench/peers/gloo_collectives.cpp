@@ -41,18 +41,18 @@ context_ptr connect(const std::string& folder, int rank, int ranks, mode way) {
   auto device = gloo::transport::tcp::CreateDevice(where);
   gloo::rendezvous::FileStore store(folder);
   gloo::rendezvous::PrefixStore apart("way" + std::to_string(static_cast<int>(way)), store);
-  auto made = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
-  made->connectFullMesh(apart, device);
+  auto connections = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
+  connections->connectFullMesh(apart, device);
   for (int peer = 0; peer < ranks && way != mode::threaded; ++peer) {
-    if (peer != rank) made->getPair(peer)->setSync(true, way == mode::busy);
+    if (peer != rank) connections->getPair(peer)->setSync(true, way == mode::busy);
   }
-  return made;
+  return connections;
 }
 
 template <class Algorithm>
 call by(const context_ptr& over, std::span<float> data) {
-  auto made = std::make_shared<Algorithm>(over, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
-  return [made] { made->run(); };
+  auto call = std::make_shared<Algorithm>(over, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
+  return [call] { call->run(); };
 }
 
 class rank_of_gloo {
@@ -71,12 +71,12 @@ class rank_of_gloo {
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  [[nodiscard]] std::vector<double> time(bench::op what, const std::string& name, std::span<float> data,
+  [[nodiscard]] std::vector<double> time(bench::op operation, const std::string& name, std::span<float> data,
                                          bench::repeats count) const {
     const call once = find(name, data);
     bench::check_result(bench::op::allreduce, rank_, ranks_, data, [&](std::span<float>) { once(); });
     auto stamps = bench::call_stamps(
-        what, data, count,
+        operation, data, count,
         [&] {
           gloo::BarrierOptions options(ways_[0]);
           gloo::barrier(options);
@@ -123,8 +123,8 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
     // The command line has no contender name; it selects all contenders.
     const auto list = turn->contender.empty() ? gloo.names() : std::vector<std::string>{turn->contender};
     for (const auto& name : list) {
-      (void)gloo.time(turn->what, name, data, bench::warm_up_for(turn->what, turn->bytes));
-      const auto times = gloo.time(turn->what, name, data, bench::repeats_for(turn->what, turn->bytes));
+      (void)gloo.time(turn->operation, name, data, bench::warm_up_for(turn->operation, turn->bytes));
+      const auto times = gloo.time(turn->operation, name, data, bench::repeats_for(turn->operation, turn->bytes));
       auto taken = *turn;
       taken.contender = name;
       if (rank == 0) bench::answer(taken, times);

@@ -26,8 +26,8 @@ inline constexpr int limit_ranks = 2;  // Number of ranks of all limits except s
 inline constexpr int most_limit_ranks = 64;
 inline constexpr std::size_t limit_iterations = 300;
 
-[[noreturn]] inline void fail_with_errno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
+[[noreturn]] inline void fail_with_errno(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
 }
 
 /// Allocates memory that all processes share, in pages of the same kind as the shared segments of the shm transport.
@@ -60,9 +60,9 @@ class meeting {
 
   /// Returns the seconds of each of `count.times` calls at the slowest process, timed as calls of `what`. Collective.
   template <class Call>
-  std::vector<double> times_of(op what, int rank, repeats count, Call call) {
+  std::vector<double> times_of(op operation, int rank, repeats count, Call call) {
     const auto stamps = call_stamps(
-        what, {}, count, [&] { meet(); }, call);
+        operation, {}, count, [&] { meet(); }, call);
     std::copy(stamps.begin(), stamps.end(), stamps_[static_cast<std::size_t>(rank)].begin());
     meet();
     std::vector<std::int64_t> slowest(stamps.size());

@@ -19,10 +19,10 @@ struct alignas(64) line {
 };
 
 // Returns the number of bytes that a non-blocking system call moved; 0 if the call would have blocked.
-std::size_t moved(ssize_t n, const char* what) {
+std::size_t moved(ssize_t n, const char* call) {
   if (n > 0) return static_cast<std::size_t>(n);
   if (n == 0) throw std::runtime_error("the other process is gone");
-  if (errno != EAGAIN && errno != EINTR) bench::fail_with_errno(what);
+  if (errno != EAGAIN && errno != EINTR) bench::fail_with_errno(call);
   return 0;
 }
 
@@ -68,12 +68,12 @@ int main(int argc, char** argv) {
     return bench::run_limit(
         argc, argv, "loopback_limit", bench::limit_ranks, [&](const bench::turn& now, bench::meeting& all, int rank) {
           const auto times_with = [&](std::size_t window, bench::repeats count) {
-            return all.times_of(now.what, rank, count, [&] { ends[rank].exchange(now.bytes, window); });
+            return all.times_of(now.operation, rank, count, [&] { ends[rank].exchange(now.bytes, window); });
           };
-          (void)times_with(windows[0], bench::warm_up_for(now.what, now.bytes));
+          (void)times_with(windows[0], bench::warm_up_for(now.operation, now.bytes));
           const auto seconds = [&](std::size_t window) { return bench::median(times_with(window, tries)); };
           const auto fastest = std::ranges::min_element(windows, {}, seconds);  // Equal at both processes.
-          return times_with(*fastest, bench::repeats_for(now.what, now.bytes));
+          return times_with(*fastest, bench::repeats_for(now.operation, now.bytes));
         });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());

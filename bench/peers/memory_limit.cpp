@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   return bench::run_limit(argc, argv, "memory_limit", bench::limit_ranks,
                           [&](const bench::turn& now, bench::meeting& node_id, int rank) {
                             const share_of mine(rank, x, y, now.bytes / sizeof(float));
-                            (void)time_passes(node_id, rank, mine, bench::warm_up_for(now.what, now.bytes));
-                            return time_passes(node_id, rank, mine, bench::repeats_for(now.what, now.bytes));
+                            (void)time_passes(node_id, rank, mine, bench::warm_up_for(now.operation, now.bytes));
+                            return time_passes(node_id, rank, mine, bench::repeats_for(now.operation, now.bytes));
                           });
 }

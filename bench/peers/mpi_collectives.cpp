@@ -14,8 +14,8 @@ void take_turns(bench::turns turns, int rank) {
   while (const auto turn = turns.next()) {
     const auto count = turn->bytes / sizeof(float);
     if (data.size() != count) data = std::vector<float>(count);
-    (void)bench::time_mpi(turn->what, data, bench::warm_up_for(turn->what, turn->bytes));
-    const auto times = bench::time_mpi(turn->what, data, bench::repeats_for(turn->what, turn->bytes));
+    (void)bench::time_mpi(turn->operation, data, bench::warm_up_for(turn->operation, turn->bytes));
+    const auto times = bench::time_mpi(turn->operation, data, bench::repeats_for(turn->operation, turn->bytes));
     if (rank == 0) bench::answer(*turn, times);
   }
 }

@@ -27,7 +27,7 @@ namespace {
 constexpr std::uint16_t port = 29577;
 constexpr std::size_t piece = std::size_t{1} << 20;
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
 
 /// A connection between the two programs. Retries for ten seconds.
 class connection {

@@ -116,8 +116,8 @@ double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size
 
 int main(int argc, char** argv) {
   try {
-    const std::string what = argc > 1 ? argv[1] : "";
-    if (what != "ring" && what != "socket")
+    const std::string method = argc > 1 ? argv[1] : "";
+    if (method != "ring" && method != "socket")
       throw std::runtime_error("no method is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
     if (rank == 1) prctl(PR_SET_PDEATHSIG, SIGKILL);
     bench::pin_to_core(rank);
     std::vector<std::byte> room(socket_bytes);
-    const way by = what == "ring"
+    const way by = method == "ring"
                        ? way{piece_bytes, [&](const std::byte* from, std::size_t n) { shared.put(from, n); },
                              [&](std::size_t n, const auto& take) { shared.get(n, take); }}
                        : way{socket_bytes, [&](const std::byte* from, std::size_t n) { between.put(from, n); },

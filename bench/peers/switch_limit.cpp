@@ -23,9 +23,9 @@ class crowd {
   }
 
   /// Runs call `number` as rank `rank`.
-  void call(bench::op what, int rank, std::uint64_t number) {
+  void call(bench::op operation, int rank, std::uint64_t number) {
     places_[rank].calls.store(number, std::memory_order_release);
-    const int last = last_awaited(what, rank);
+    const int last = last_awaited(operation, rank);
     for (bool all_are_there = false; !all_are_there;) {
       all_are_there = true;
       bool one_waits_for_this_core = false;
@@ -40,10 +40,10 @@ class crowd {
 
  private:
   /// Returns the end of the ranks for which `rank` waits; rank 0 is the first.
-  [[nodiscard]] int last_awaited(bench::op what, int rank) const {
-    if (what == bench::op::allreduce) return ranks_;
+  [[nodiscard]] int last_awaited(bench::op operation, int rank) const {
+    if (operation == bench::op::allreduce) return ranks_;
     const bool is_root = rank == 0;
-    if (what == bench::op::reduce) return is_root ? ranks_ : 0;
+    if (operation == bench::op::reduce) return is_root ? ranks_ : 0;
     return is_root ? 0 : 1;
   }
 
@@ -62,10 +62,10 @@ int main(int argc, char** argv) {
   }
   crowd all(ranks);
   std::uint64_t calls = 0;
-  return bench::run_limit(argc - 1, argv + 1, "switch_limit", ranks,
-                          [&](const bench::turn& now, bench::meeting& node_id, int rank) {
-                            const auto once = [&] { all.call(now.what, rank, ++calls); };
-                            (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.what, now.bytes), once);
-                            return node_id.times_of(now.what, rank, bench::repeats_for(now.what, now.bytes), once);
-                          });
+  return bench::run_limit(
+      argc - 1, argv + 1, "switch_limit", ranks, [&](const bench::turn& now, bench::meeting& node_id, int rank) {
+        const auto once = [&] { all.call(now.operation, rank, ++calls); };
+        (void)node_id.times_of(now.operation, rank, bench::warm_up_for(now.operation, now.bytes), once);
+        return node_id.times_of(now.operation, rank, bench::repeats_for(now.operation, now.bytes), once);
+      });
 }

@@ -64,28 +64,29 @@ inline void post(muster::transport& over, muster::request& r, bool sends, int pe
 }  // namespace detail
 
 /// Returns the size of one server's part; the last part may be smaller.
-[[nodiscard]] inline std::size_t part_of(const service& how, int server) {
-  const auto count = static_cast<std::size_t>(how.servers);
-  const std::size_t most = (how.bytes + count - 1) / count;
+[[nodiscard]] inline std::size_t part_of(const service& setup, int server) {
+  const auto count = static_cast<std::size_t>(setup.servers);
+  const std::size_t most = (setup.bytes + count - 1) / count;
   const std::size_t begin = most * static_cast<std::size_t>(server);
-  return begin >= how.bytes ? 0 : std::min(most, how.bytes - begin);
+  return begin >= setup.bytes ? 0 : std::min(most, setup.bytes - begin);
 }
 
 namespace detail {
 
 /// Receives `steps` pushes of every trainer and answers each push: at once, or when all trainers have pushed as often.
-inline void serve(muster::transport& over, const service& how, int server, int trainers, int steps, std::byte* memory) {
-  const std::size_t part = part_of(how, server);
+inline void serve(muster::transport& over, const service& setup, int server, int trainers, int steps,
+                  std::byte* memory) {
+  const std::size_t part = part_of(setup, server);
   std::vector<std::unique_ptr<muster::request>> pushes(static_cast<std::size_t>(trainers));
   std::vector<std::unique_ptr<muster::request>> answers;
   std::vector<int> pushed(pushes.size(), 0);
   const auto listen = [&](std::size_t trainer) {
     pushes[trainer] = std::make_unique<muster::request>();
-    post(over, *pushes[trainer], false, how.servers + static_cast<int>(trainer), push_tag, memory, part);
+    post(over, *pushes[trainer], false, setup.servers + static_cast<int>(trainer), push_tag, memory, part);
   };
   const auto answer = [&](std::size_t trainer) {
     answers.push_back(std::make_unique<muster::request>());
-    post(over, *answers.back(), true, how.servers + static_cast<int>(trainer), pull_tag, memory, part);
+    post(over, *answers.back(), true, setup.servers + static_cast<int>(trainer), pull_tag, memory, part);
     if (pushed[trainer] < steps) listen(trainer);
   };
   for (std::size_t trainer = 0; trainer < pushes.size(); ++trainer) listen(trainer);
@@ -98,7 +99,7 @@ inline void serve(muster::transport& over, const service& how, int server, int t
       moved = true;
       --left;
       ++pushed[trainer];
-      if (how.asynchronous) {
+      if (setup.asynchronous) {
         answer(trainer);
       } else if (--missing == 0) {
         missing = trainers;
@@ -116,27 +117,27 @@ inline void serve(muster::transport& over, const service& how, int server, int t
 /// Runs a server on the ranks below `servers` and a trainer on the others, for `steps` steps each. Returns the time of
 /// a trainer's steps, 0 on a server. Asynchronous trainers start one after another, spread over the time that one
 /// trainer computes, because nothing synchronises them.
-inline double serve_or_train(muster::group& world, const service& how, int steps) {
+inline double serve_or_train(muster::group& world, const service& setup, int steps) {
   using namespace detail;
   auto& over = world.transport();
-  const int trainers = world.size() - how.servers;
-  if (how.servers < 1 || trainers < 1) {
+  const int trainers = world.size() - setup.servers;
+  if (setup.servers < 1 || trainers < 1) {
     throw muster::configuration_error("no servers or no trainers (" + std::to_string(world.size()) + " ranks, " +
-                                      std::to_string(how.servers) + " of them servers); change --servers");
+                                      std::to_string(setup.servers) + " are servers); change --servers");
   }
-  const folded memory(how.bytes);
-  if (world.rank() < how.servers) {
-    serve(over, how, world.rank(), trainers, steps, memory.data());
+  const folded memory(setup.bytes);
+  if (world.rank() < setup.servers) {
+    serve(over, setup, world.rank(), trainers, steps, memory.data());
     return 0;
   }
-  if (how.asynchronous) smpi_execute(how.compute * (world.rank() - how.servers) / trainers);
+  if (setup.asynchronous) smpi_execute(setup.compute * (world.rank() - setup.servers) / trainers);
   const double begin = simgrid_get_clock();
   for (int step = 0; step < steps; ++step) {
-    smpi_execute(how.compute);
+    smpi_execute(setup.compute);
     std::vector<std::unique_ptr<muster::request>> messages;
     std::size_t begin = 0;
-    for (int server = 0; server < how.servers; ++server) {
-      const std::size_t part = part_of(how, server);
+    for (int server = 0; server < setup.servers; ++server) {
+      const std::size_t part = part_of(setup, server);
       for (const bool sends : {false, true}) {
         messages.push_back(std::make_unique<muster::request>());
         post(over, *messages.back(), sends, server, sends ? push_tag : pull_tag, memory.data() + begin, part);

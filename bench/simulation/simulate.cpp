@@ -25,17 +25,17 @@ namespace {
 
 using words = std::map<std::string, std::string>;
 
-double number(const words& said, const std::string& name) {
-  const auto found = said.find(name);
-  if (found == said.end()) throw muster::configuration_error("--" + name + " is missing (it has no default); give it");
+double number(const words& flags, const std::string& name) {
+  const auto found = flags.find(name);
+  if (found == flags.end()) throw muster::configuration_error("--" + name + " is missing (it has no default); give it");
   return std::stod(found->second);
 }
 
 muster::algorithm by_name(const std::string& name) {
-  for (const auto how : muster::known_algorithms()) {
-    if (muster::to_string(how) == name) return how;
+  for (const auto algorithm : muster::known_algorithms()) {
+    if (muster::to_string(algorithm) == name) return algorithm;
   }
-  throw muster::configuration_error("unknown algorithm '" + name + "' (see docs/collectives.md); use one of these");
+  throw muster::configuration_error("unknown algorithm '" + name + "' (see docs/collectives.md); use a known name");
 }
 
 /// Returns the seconds from a moment at which all ranks begin to the moment at which the last rank is done.
@@ -70,16 +70,16 @@ class hierarchy {
   muster::group inner_, outer_;
 };
 
-void allreduce(muster::group& world, const words& said) {
-  const auto bytes = static_cast<std::size_t>(number(said, "bytes"));
-  const std::string how = said.at("how");
+void allreduce(muster::group& world, const words& flags) {
+  const auto bytes = static_cast<std::size_t>(number(flags, "bytes"));
+  const std::string algorithm = flags.at("how");
   std::vector<float> data(bytes / sizeof(float), 1.0f);
   double time = 0;
-  if (how == "hierarchical") {
-    hierarchy levels(world, static_cast<int>(number(said, "per-host")));
+  if (algorithm == "hierarchical") {
+    hierarchy levels(world, static_cast<int>(number(flags, "per-host")));
     time = timed(world, [&] { levels.allreduce(data); });
   } else {
-    const muster::options options{.algorithm = by_name(how)};
+    const muster::options options{.algorithm = by_name(algorithm)};
     time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
   }
   for (const float value : data) {
@@ -89,14 +89,16 @@ void allreduce(muster::group& world, const words& said) {
   }
   // A switch lets a host send to all others at once. An additional message adds only the sending time of SimGrid's MPI.
   constexpr double next_message = 0.5;
-  const double reduction = said.contains("reduction") ? number(said, "reduction") : 0.0;  // Only the model defines it.
-  const muster::transport_costs costs{number(said, "latency"), 1 / number(said, "bandwidth"), reduction, next_message};
+  const double reduction =
+      flags.contains("reduction") ? number(flags, "reduction") : 0.0;  // Only the model defines it.
+  const muster::transport_costs costs{number(flags, "latency"), 1 / number(flags, "bandwidth"), reduction,
+                                      next_message};
   double model = 0;
-  if (how != "hierarchical")
-    model = muster::estimate(muster::collective::allreduce, by_name(how), bytes, world.size(), costs);
+  if (algorithm != "hierarchical")
+    model = muster::estimate(muster::collective::allreduce, by_name(algorithm), bytes, world.size(), costs);
   if (world.rank() == 0) {
-    std::printf("allreduce %s ranks %d bytes %zu seconds %.9g model %.9g\n", how.c_str(), world.size(), bytes, time,
-                model);
+    std::printf("allreduce %s ranks %d bytes %zu seconds %.9g model %.9g\n", algorithm.c_str(), world.size(), bytes,
+                time, model);
   }
 }
 
@@ -110,11 +112,11 @@ struct plain_memory {
 
 /// Simulates a step: a third of the time is the forward pass, and two thirds the backward pass, with equal layers.
 /// ResNets and VGG are nearly like this.
-void step(muster::group& world, const words& said) {
+void step(muster::group& world, const words& flags) {
   plain_memory memory;
-  muster::arena arena(memory, simulation::tensors_of(said.at("model")));
-  muster::gradient_sync sync(arena, {.bucket = static_cast<std::size_t>(number(said, "bucket"))});
-  const double compute = number(said, "compute");
+  muster::arena arena(memory, simulation::tensors_of(flags.at("model")));
+  muster::gradient_sync sync(arena, {.bucket = static_cast<std::size_t>(number(flags, "bucket"))});
+  const double compute = number(flags, "compute");
   const std::size_t tensors = arena.shapes().size();
   const auto pass = [&] {
     smpi_execute(compute / 3);
@@ -130,39 +132,40 @@ void step(muster::group& world, const words& said) {
   pass();
   const double time = timed(world, pass);
   if (world.rank() == 0) {
-    std::printf("step %s ranks %d buckets %zu compute %.9g seconds %.9g throughput %.9g\n", said.at("model").c_str(),
-                world.size(), sync.buckets().size(), compute, time, number(said, "batch") * world.size() / time);
+    std::printf("step %s ranks %d buckets %zu compute %.9g seconds %.9g throughput %.9g\n", flags.at("model").c_str(),
+                world.size(), sync.buckets().size(), compute, time, number(flags, "batch") * world.size() / time);
   }
 }
 
-void servers(muster::group& world, const words& said) {
-  const int count = static_cast<int>(number(said, "servers"));
+void servers(muster::group& world, const words& flags) {
+  const int count = static_cast<int>(number(flags, "servers"));
   std::size_t values = 0;
-  for (const auto& shape : simulation::tensors_of(said.at("model"))) values += shape.size();
-  const simulation::service how{count, values * sizeof(float), number(said, "compute"), said.contains("asynchronous")};
+  for (const auto& shape : simulation::tensors_of(flags.at("model"))) values += shape.size();
+  const simulation::service setup{count, values * sizeof(float), number(flags, "compute"),
+                                  flags.contains("asynchronous")};
   // Steps of synchronous trainers are all alike. Asynchronous trainers are at different steps, and each has its own
   // rate.
-  const int steps = how.asynchronous ? 4 : 1;
+  const int steps = setup.asynchronous ? 4 : 1;
   double own = 0;
-  double time = timed(world, [&] { own = simulation::serve_or_train(world, how, steps); });
-  if (how.asynchronous) {
+  double time = timed(world, [&] { own = simulation::serve_or_train(world, setup, steps); });
+  if (setup.asynchronous) {
     const double rate = muster::allreduce(world, own > 0 ? steps / own : 0.0, muster::sum);
     time = (world.size() - count) / rate;
   }
   if (world.rank() == 0) {
     const int trainers = world.size() - count;
     std::printf("servers %d trainers %d bytes %zu compute %.9g seconds %.9g throughput %.9g\n", count, trainers,
-                how.bytes, how.compute, time, number(said, "batch") * trainers / time);
+                setup.bytes, setup.compute, time, number(flags, "batch") * trainers / time);
   }
 }
 
 int run(int argc, char** argv) {
-  words said;
+  words flags;
   for (int i = 2; i < argc; ++i) {
     const std::string word(argv[i]);
     if (!word.starts_with("--")) throw muster::configuration_error("'" + word + "' is no flag; drop it");
     const bool alone = i + 1 == argc || std::string(argv[i + 1]).starts_with("--");
-    said[word.substr(2)] = alone ? "" : argv[++i];
+    flags[word.substr(2)] = alone ? "" : argv[++i];
   }
   // Declared oversubscribed, so that a waiting rank yields the processor at once: see waiting.cpp. The clock is
   // simulated.
@@ -171,13 +174,13 @@ int run(int argc, char** argv) {
   MPI_Comm_dup(MPI_COMM_WORLD, &comm);
   auto transport = std::make_unique<muster::detail::mpi_transport>(std::move(library), comm, /*oversubscribed=*/true);
   muster::group world(std::move(transport), {.timeout = muster::seconds(1e6)});
-  const std::string what = argc > 1 ? argv[1] : "";
-  if (what == "allreduce") {
-    allreduce(world, said);
-  } else if (what == "step") {
-    step(world, said);
-  } else if (what == "servers") {
-    servers(world, said);
+  const std::string mode = argc > 1 ? argv[1] : "";
+  if (mode == "allreduce") {
+    allreduce(world, flags);
+  } else if (mode == "step") {
+    step(world, flags);
+  } else if (mode == "servers") {
+    servers(world, flags);
   } else {
     throw muster::configuration_error("nothing to simulate (allreduce, step or servers); see the top of simulate.cpp");
   }

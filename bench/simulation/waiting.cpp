@@ -73,20 +73,20 @@ void wait_for_one() {
 extern "C" {
 
 int __real_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
-                     MPI_Request* made);
-int __real_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made);
+                     MPI_Request* request);
+int __real_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request);
 int __real_MPI_Test(MPI_Request* request, int* done, MPI_Status* status);
 
 int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
-                     MPI_Request* made) {
-  const int code = __real_MPI_Isend(data, count, type, peer, tag, comm, made);
-  if (code == MPI_SUCCESS) watch(made);
+                     MPI_Request* request) {
+  const int code = __real_MPI_Isend(data, count, type, peer, tag, comm, request);
+  if (code == MPI_SUCCESS) watch(request);
   return code;
 }
 
-int __wrap_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made) {
-  const int code = __real_MPI_Irecv(data, count, type, peer, tag, comm, made);
-  if (code == MPI_SUCCESS) watch(made);
+int __wrap_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
+  const int code = __real_MPI_Irecv(data, count, type, peer, tag, comm, request);
+  if (code == MPI_SUCCESS) watch(request);
   return code;
 }
 

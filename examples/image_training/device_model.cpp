@@ -49,16 +49,16 @@ bool each_has_a_device(muster::context& context, muster::group& world) {
 template <class A>
 class on_device final : public device_model {
  public:
-  on_device(muster::context& context, muster::group& world, const options& chosen, const model_description& what,
+  on_device(muster::context& context, muster::group& world, const options& chosen, const model_description& description,
             nn::network<float>& host, const muster::arena& start)
       : precision_(chosen.precision),
         compression_(muster::parse_compression(context.configuration().value(muster::setting::compress))),
         alone_(world.size() == 1 && !context.elastic()),
         arena_(host.shapes(), stream_),
-        net_(what.input,
+        net_(description.input,
              chosen.precision == "float32" ? nn::device::multiplication::float32 : nn::device::multiplication::tf32,
              stream_) {
-    assemble_model(net_, what);
+    assemble_model(net_, description);
     net_.bind(arena_, host.statistics());
     arena_.upload(start, muster::deadline_after(for_copies));
     optimizer_.emplace(muster::make_optimizer(arena_, chosen.optimizer));
@@ -76,7 +76,7 @@ class on_device final : public device_model {
     if (method != none && method != float16 && method != bfloat16) {
       throw muster::configuration_error("--compress " + muster::to_string(compression_) +
                                         " cannot be used with --device cuda (devices have float16 and bfloat16, and "
-                                        "powersgd where NCCL sums their gradients); use one of these");
+                                        "powersgd where NCCL sums the gradients); use a supported method");
     }
     const auto sent = method == float16    ? muster::dtype::float16
                       : method == bfloat16 ? muster::dtype::bfloat16
@@ -116,7 +116,7 @@ class on_device final : public device_model {
 }  // namespace
 
 std::unique_ptr<device_model> make_device_model(muster::context& context, muster::group& world, const options& chosen,
-                                                const model_description& what, nn::network<float>& host,
+                                                const model_description& description, nn::network<float>& host,
                                                 const muster::arena& start) {
   const int devices = muster::device_count();
   if (devices == 0) {
@@ -126,8 +126,8 @@ std::unique_ptr<device_model> make_device_model(muster::context& context, muster
   const int mine = context.launcher().size > 1 ? context.launcher().local_rank : world.rank();
   muster::use_device(mine % devices);
   if (chosen.precision == "bfloat16")
-    return std::make_unique<on_device<muster::bfloat16> >(context, world, chosen, what, host, start);
-  return std::make_unique<on_device<float> >(context, world, chosen, what, host, start);
+    return std::make_unique<on_device<muster::bfloat16> >(context, world, chosen, description, host, start);
+  return std::make_unique<on_device<float> >(context, world, chosen, description, host, start);
 }
 
 }  // namespace images

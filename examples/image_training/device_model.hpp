@@ -49,7 +49,7 @@ class device_model {
 /// `host`. Throws muster::configuration_error if the build or the machine has no device, or if the device does not
 /// support all layers of the model.
 std::unique_ptr<device_model> make_device_model(muster::context& context, muster::group& world, const options& chosen,
-                                                const model_description& what, nn::network<float>& host,
+                                                const model_description& description, nn::network<float>& host,
                                                 const muster::arena& start);
 
 }  // namespace images

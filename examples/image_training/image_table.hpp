@@ -23,21 +23,21 @@ class image_table {
     std::uint64_t digest = 0;
   };
   /// Takes the contents; the constructor sets the digest.
-  explicit image_table(contents made);
+  explicit image_table(contents filled);
   /// Copies the records of `from` for whose ids `keep` is true, in order.
   image_table(const muster::any_record_source& from, const std::string& name,
               const std::function<bool(muster::sample_id)>& keep);
 
-  [[nodiscard]] const std::string& name() const noexcept { return made_->name; }
-  [[nodiscard]] std::uint64_t size() const noexcept { return made_->labels.size(); }
-  [[nodiscard]] std::uint64_t digest() const noexcept { return made_->digest; }
-  [[nodiscard]] const muster::record_schema& schema() const noexcept { return made_->schema; }
+  [[nodiscard]] const std::string& name() const noexcept { return contents_->name; }
+  [[nodiscard]] std::uint64_t size() const noexcept { return contents_->labels.size(); }
+  [[nodiscard]] std::uint64_t digest() const noexcept { return contents_->digest; }
+  [[nodiscard]] const muster::record_schema& schema() const noexcept { return contents_->schema; }
   void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
             std::vector<muster::bad_record>* bad = nullptr) const noexcept;
 
  private:
-  std::shared_ptr<const contents> made_;
+  std::shared_ptr<const contents> contents_;
 };
 static_assert(muster::record_source<image_table>);
 

@@ -40,7 +40,7 @@ struct options {
   bool stop_at_goal = false;
   std::uint64_t seed = 1;
   bool share_statistics = false;
-  nn::execution how{};
+  nn::execution execution{};
   std::string device = "cpu";  ///< Or "cuda".
   /// Precision of a device's products: "float32", "tf32", "bfloat16" (also for activations).
   std::string precision = "tf32";

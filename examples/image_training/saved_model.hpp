@@ -22,13 +22,13 @@ struct model_description {
 };
 
 /// Returns an untrained model. Throws muster::configuration_error for an unknown name.
-[[nodiscard]] std::unique_ptr<nn::network<float>> make_model(const model_description& what,
-                                                             const nn::execution& how = {});
+[[nodiscard]] std::unique_ptr<nn::network<float>> make_model(const model_description& description,
+                                                             const nn::execution& execution = {});
 
 /// Writes a line of JSON (the description, preparation included, and the counts of the numbers that follow), then the
 /// parameters in the network's order and the running statistics as 32-bit floats of this machine, then their CRC-32C.
 /// The file is written completely or not at all. Throws muster::configuration_error when it cannot be written.
-void save_model(const std::string& path, const model_description& what, nn::network<float>& net);
+void save_model(const std::string& path, const model_description& description, nn::network<float>& net);
 
 /// A model that owns its memory.
 struct loaded_model {
@@ -37,6 +37,6 @@ struct loaded_model {
   std::vector<float> parameters;
 };
 /// Returns the model of a file. Throws muster::data_error for a file that is no model, or damaged.
-[[nodiscard]] loaded_model load_model(const std::string& path, const nn::execution& how = {});
+[[nodiscard]] loaded_model load_model(const std::string& path, const nn::execution& execution = {});
 
 }  // namespace images

@@ -30,8 +30,9 @@ class run {
         data_(data),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        what_{chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation, data.class_names},
-        net_(make_model(what_, chosen.how)),
+        description_{
+            chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation, data.class_names},
+        net_(make_model(description_, chosen.execution)),
         arena_(context, net_->shapes()),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
         schedule_(muster::parse_schedule(chosen.schedule)),
@@ -49,10 +50,10 @@ class run {
     if (chosen.device == "cpu") {
       training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_, statistics());
     } else {
-      device_ = make_device_model(context, world, chosen, what_, *net_, arena_);
-      auto how = muster::training::sync_of_job(context);
-      how.codec = {};  // The device's gradients have their own codec.
-      training_.emplace(context, how, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
+      device_ = make_device_model(context, world, chosen, description_, *net_, arena_);
+      auto options = muster::training::sync_of_job(context);
+      options.codec = {};  // The device's gradients have their own codec.
+      training_.emplace(context, options, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
                         statistics());
     }
   }
@@ -151,7 +152,7 @@ class run {
     if (!chosen_.save.empty()) {
       if (device_) device_->download(arena_);
       if (!in_shards_) average_statistics(step.group(), *net_);
-      if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);
+      if (step.group().rank() == 0) save_model(chosen_.save, description_, *net_);
     }
     timeline_.write(step.group());
   }
@@ -163,7 +164,7 @@ class run {
   const image_data& data_;
   const std::string started_as_;
   const bool speaks_first_;  // Set before there is a group.
-  model_description what_;
+  model_description description_;
   std::unique_ptr<nn::network<float>> net_;
   muster::arena arena_;
   muster::any_optimizer optimizer_;
@@ -197,8 +198,8 @@ int run_program(int argc, char** argv, const program& which) {
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});
     if (chosen.share_statistics && muster::training::sync_of_job(context).virtual_shards > 0) {
       throw muster::configuration_error(
-          "--sync-batch-norm cannot be used with --virtual-shards (sums over ranks depend on their number); use one of "
-          "them");
+          "--sync-batch-norm cannot be used with --virtual-shards (sums depend on the number of ranks); drop either "
+          "flag");
     }
     context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
   };

@@ -51,12 +51,13 @@ muster::dataset synthetic_clicks(std::size_t rows, std::uint64_t seed, std::uint
     labels.push_back((sum > 0) != turned ? 1.0f : -1.0f);
     offsets.push_back(indices.size());
   }
-  auto made = muster::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
-  std::copy(offsets.begin(), offsets.end(), made.offsets().begin());
-  std::copy(indices.begin(), indices.end(), made.indices().begin());
-  std::fill(made.values().begin(), made.values().end(), 1.0f);
-  std::copy(labels.begin(), labels.end(), made.labels().begin());
-  return made.finish();
+  auto builder =
+      muster::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
+  std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
+  std::copy(indices.begin(), indices.end(), builder.indices().begin());
+  std::fill(builder.values().begin(), builder.values().end(), 1.0f);
+  std::copy(labels.begin(), labels.end(), builder.labels().begin());
+  return builder.finish();
 }
 
 }  // namespace logistic

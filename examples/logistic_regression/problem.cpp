@@ -85,13 +85,13 @@ problem make_problem(muster::dataset train, muster::dataset test) {
   require_numbers(train);
   require_numbers(test);
   const auto classes = two_classes(train);
-  problem made;
-  made.train.targets = targets_of(train, classes, train.name());
-  made.test.targets = targets_of(test, classes, train.name());
-  made.features = std::max(train.features(), test.features());
-  made.train.data = std::move(train);
-  made.test.data = std::move(test);
-  return made;
+  problem result;
+  result.train.targets = targets_of(train, classes, train.name());
+  result.test.targets = targets_of(test, classes, train.name());
+  result.features = std::max(train.features(), test.features());
+  result.train.data = std::move(train);
+  result.test.data = std::move(test);
+  return result;
 }
 
 /// Returns a copy of the samples for which `keep` is true. Calls `keep` once for each sample, in order.
@@ -104,20 +104,20 @@ muster::dataset samples_of(const muster::dataset& all, const std::string& name, 
     kept.push_back(i);
     if (all.is_sparse()) entries += all.sparse(i).indices.size();
   }
-  auto made = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
-                              : muster::dataset_builder::dense(name, kept.size(), all.features());
+  auto builder = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
+                                 : muster::dataset_builder::dense(name, kept.size(), all.features());
   for (std::size_t k = 0, at = 0; k < kept.size(); ++k) {
-    made.labels()[k] = all.label(kept[k]);
+    builder.labels()[k] = all.label(kept[k]);
     if (!all.is_sparse()) {
-      std::ranges::copy(all.row(kept[k]), made.row(k).begin());
+      std::ranges::copy(all.row(kept[k]), builder.row(k).begin());
       continue;
     }
     const auto row = all.sparse(kept[k]);
-    std::ranges::copy(row.indices, made.indices().begin() + static_cast<std::ptrdiff_t>(at));
-    std::ranges::copy(row.values, made.values().begin() + static_cast<std::ptrdiff_t>(at));
-    made.offsets()[k + 1] = at += row.indices.size();
+    std::ranges::copy(row.indices, builder.indices().begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(row.values, builder.values().begin() + static_cast<std::ptrdiff_t>(at));
+    builder.offsets()[k + 1] = at += row.indices.size();
   }
-  return made.finish();
+  return builder.finish();
 }
 
 // Opens a data set without its bad records, where the policy permits their removal.

@@ -56,9 +56,9 @@ muster::loader batches_of(const labelled& samples, const options& chosen) {
 
 /// Returns the options of the exchange. On servers, sparse samples pull the weights of their features only.
 muster::sync_options sync_of(const muster::context& context, const problem& data) {
-  auto how = muster::training::sync_of_job(context);
-  how.sparse = data.train.data.is_sparse();
-  return how;
+  auto options = muster::training::sync_of_job(context);
+  options.sparse = data.train.data.is_sparse();
+  return options;
 }
 
 class run {

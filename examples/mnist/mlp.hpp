@@ -44,8 +44,8 @@ class mlp {
       const float highest = *std::ranges::max_element(p);
       hits_ += p[label] == highest ? 1 : 0;
       float all = 0;
-      for (float& one : p) all += one = std::exp(one - highest);
-      for (float& one : p) one /= all;
+      for (float& probability : p) all += probability = std::exp(probability - highest);
+      for (float& probability : p) probability /= all;
       losses_ -= std::log(std::max(p[label], 1e-30f));
 
       p[label] -= 1;  // The gradient of the loss with respect to the input of softmax.

@@ -90,8 +90,8 @@ void activation<T>::add_pixels(const image_view<T>& image, T* sum) const {
 
 template <class T>
 void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool masked) {
-  auto how = function();
-  if (masked) how.relu = false;
+  auto mask_function = function();
+  if (masked) mask_function.relu = false;
   const auto values = stored(image);
   const auto slope = view(gradient(image));
   // Takes the sums for the normalisation of a term while the gradient is in the cache.
@@ -103,11 +103,11 @@ void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool m
   }
   if (of != nullptr) {
     auto& norm = *of->norm_;
-    kernels_->mask(values, how, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(lane),
+    kernels_->mask(values, mask_function, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(lane),
                    norm.products(lane));
     norm.end_slopes(lane);
   } else {
-    kernels_->mask(values, how, slope, nullptr, nullptr, nullptr, nullptr);
+    kernels_->mask(values, mask_function, slope, nullptr, nullptr, nullptr, nullptr);
   }
   for (; taken < terms_.size(); ++taken) {
     activation& part = *terms_[taken];

@@ -64,8 +64,8 @@ Activation& bottleneck(Net& net, Activation& in, std::size_t channels, std::size
 
 template <class Net>
 void assemble_resnet(Net& net, const resnet_options& options) {
-  const auto refuse = [](const std::string& what, const std::string& suggestion) {
-    throw muster::configuration_error("there is no residual network " + what + "; " + suggestion);
+  const auto refuse = [](const std::string& description, const std::string& suggestion) {
+    throw muster::configuration_error("there is no residual network " + description + "; " + suggestion);
   };
   if (options.depth < 8 || options.depth % 6 != 2) {
     refuse("of " + std::to_string(options.depth) + " layers (it has 6 n + 2)", "use 20, 32, 44 or 56");

@@ -67,7 +67,7 @@ class convolution {
 /// cache.
 template <class T>
 struct workspace {
-  muster::buffer<T> taken, made;  ///< Operands of a product, and its result.
+  muster::buffer<T> operands, products;  ///< Operands of a product, and its result.
   /// Packed panels of transformed weights, and the reversed taps from which the panels are packed.
   muster::buffer<T> panels, turned;
   muster::buffer<T> sums;           ///< Sums of weight gradients; all zero between two calls.

@@ -57,14 +57,14 @@ void direct_convolution<T>::make_classes() {
   };
   for (std::size_t row = 0; row < s; ++row) {
     for (std::size_t column = 0; column < s; ++column) {
-      pixel_class made;
-      made.first_row = row;
-      made.first_column = column;
-      made.rows = back(row, shape.in.height, out.height);
-      made.columns = back(column, shape.in.width, out.width);
-      made.panels = muster::buffer<T>(made.rows.taps * made.columns.taps * shape.out_channels *
-                                      panel_columns(shape.in.channels, *kernels_));
-      inputs_.push_back(std::move(made));
+      pixel_class added_class;
+      added_class.first_row = row;
+      added_class.first_column = column;
+      added_class.rows = back(row, shape.in.height, out.height);
+      added_class.columns = back(column, shape.in.width, out.width);
+      added_class.panels = muster::buffer<T>(added_class.rows.taps * added_class.columns.taps * shape.out_channels *
+                                             panel_columns(shape.in.channels, *kernels_));
+      inputs_.push_back(std::move(added_class));
     }
   }
 }
@@ -96,7 +96,7 @@ void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& f
   };
   for (const auto& rows : groups.rows()) {
     for (const auto& columns : groups.columns()) {
-      pixel_group made{rows.taps, columns.taps, {}, rows.lines.size() * columns.lines.size()};
+      pixel_group group{rows.taps, columns.taps, {}, rows.lines.size() * columns.lines.size()};
       const bool any = rows.taps.count > 0 && columns.taps.count > 0;
       for (std::size_t image = 0; image < block_; ++image) {
         for (const auto& y : rows.lines) {
@@ -105,11 +105,11 @@ void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& f
                                         : image * from.image_size() + inside(y, rows.taps) * from.row_step() +
                                               inside(x, columns.taps) * from.inner.channels;
             const std::size_t out = image * to.size() + (y.at * to.width + x.at) * to.channels;
-            made.places.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out)});
+            group.places.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out)});
           }
         }
       }
-      pixels.groups.push_back(std::move(made));
+      pixels.groups.push_back(std::move(group));
     }
   }
 }

@@ -71,8 +71,8 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
   prepare(forward_, block_ * tiles);
   prepare(back_, block_ * tiles);
   const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in.channels, out.channels));
-  workspace<T>::reserve(work_->taken, room);
-  workspace<T>::reserve(work_->made, room);
+  workspace<T>::reserve(work_->operands, room);
+  workspace<T>::reserve(work_->products, room);
   workspace<T>::reserve(work_->turned, 9 * out.channels * back_.group);
   terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), part_of_cache);
   workspace<T>::reserve(work_->sums, planes * plane_step<T>(terms_, out.channels));
@@ -113,7 +113,7 @@ void winograd_convolution<T>::take_inputs(const direction& way, std::size_t imag
   const auto& from = way.from;
   const std::size_t channels = from.inner.channels, plane = plane_step<T>(images * count_of(tiles), channels);
   const tile_row row{tiles.width, channels, from.row_step()};
-  T* out = work_->taken.data();
+  T* out = work_->operands.data();
   for (std::size_t image = 0; image < images; ++image) {
     const T* const in = from.memory.data() + image * from.image_size();
     for (std::size_t y = 0; y < tiles.height; ++y, out += tiles.width * channels) {
@@ -132,7 +132,7 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
     if (work_->panels_of != &way) make_panels(way, column, columns);
     for (std::size_t plane = 0; plane < planes; ++plane) {
       kernels_->multiply(
-          {.in = work_->taken.data() + plane * plane_step<T>(count, terms),
+          {.in = work_->operands.data() + plane * plane_step<T>(count, terms),
            .pixels = way.tiles.data(),
            .pixel_count = count,
            .rows = 1,
@@ -142,7 +142,7 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
            .terms = terms,
            .first = 0,
            .row_terms = terms,
-           .out = work_->made.data() + plane * plane_step<T>(count, to.channels) + column,
+           .out = work_->products.data() + plane * plane_step<T>(count, to.channels) + column,
            .columns = columns,
            .start = zeros_.data(),
            .add = false});
@@ -150,10 +150,10 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
   }
   work_->panels_of = way.group >= to.channels ? &way : nullptr;
   const tile_row row{tiles.width, to.channels, to.width * to.channels};
-  const T* made = work_->made.data();
+  const T* products = work_->products.data();
   for (std::size_t image = 0; image < images; ++image) {
-    for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * to.channels) {
-      kernels_->tile_outputs(made, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
+    for (std::size_t y = 0; y < tiles.height; ++y, products += tiles.width * to.channels) {
+      kernels_->tile_outputs(products, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
                              to.width, start, out + image * to.size() + side * y * row.row_step, add);
     }
   }
@@ -183,7 +183,7 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   take_inputs(forward_, images, out);
   const std::size_t count = images * count_of(tiles);
   const tile_row row{tiles.width, out_channels, slope.row_step()};
-  T* to = work_->made.data();
+  T* to = work_->products.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, to += tiles.width * out_channels) {
       kernels_->tile_slopes(slope.pixel(image, side * y, 0), row, to, plane_step<T>(count, out_channels));
@@ -193,11 +193,11 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   for (std::size_t first = 0; first < in_channels; first += terms_) {
     const std::size_t terms = std::min(terms_, in_channels - first);
     for (std::size_t plane = 0; plane < planes; ++plane) {
-      kernels_->add_weights({.in = work_->taken.data() + plane * plane_step<T>(count, in_channels) + first,
+      kernels_->add_weights({.in = work_->operands.data() + plane * plane_step<T>(count, in_channels) + first,
                              .in_image = count * in_channels,
                              .in_row = tiles.width * in_channels,
                              .in_pixel = in_channels,
-                             .gradient = work_->made.data() + plane * plane_step<T>(count, out_channels),
+                             .gradient = work_->products.data() + plane * plane_step<T>(count, out_channels),
                              .gradient_image = count * out_channels,
                              .gradient_row = tiles.width * out_channels,
                              .gradient_pixel = out_channels,

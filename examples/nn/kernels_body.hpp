@@ -59,11 +59,11 @@ struct kernels : vectors<T, Width> {
 
   /// Computes a tile whose last vector is not full.
   static void tile_of_few(const product_job<T>& job, const pixel_place* places, const T* weights, std::size_t column) {
-    T made[Pixels * lanes];
+    T whole_vectors[Pixels * lanes];
     pixel_place here[Pixels];
     for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * lanes)};
     product_job<T> local = job;
-    local.out = made;
+    local.out = whole_vectors;
     local.start = job.start + column;
     tile<false, 1>(local, here, weights, 0);
     for (std::size_t p = 0; p < Pixels; ++p) {
@@ -71,7 +71,7 @@ struct kernels : vectors<T, Width> {
       if (p > 0 && places[p].out == places[p - 1].out) continue;
       T* const out = job.out + places[p].out;
       for (std::size_t c = column; c < job.columns; ++c) {
-        out[c] = (job.add ? out[c] : T{0}) + made[p * lanes + c - column];
+        out[c] = (job.add ? out[c] : T{0}) + whole_vectors[p * lanes + c - column];
       }
     }
   }

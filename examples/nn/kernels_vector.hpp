@@ -42,19 +42,19 @@ struct vectors {
     static constexpr std::size_t count = B;
     static constexpr std::size_t step = lanes;
     [[gnu::always_inline]] static inline vector get(const T* from) { return load(from); }
-    [[gnu::always_inline]] static inline void put(T* to, vector what) { store(to, what); }
+    [[gnu::always_inline]] static inline void put(T* to, vector value) { store(to, value); }
     [[gnu::always_inline]] static inline vector all(T x) { return broadcast(x); }
     [[gnu::always_inline]] static inline vector positive(vector x) { return x > vector{} ? x : vector{}; }
     [[gnu::always_inline]] static inline vector where_positive(vector x, vector y) {
       return x > vector{} ? y : vector{};
     }
   };
-  struct one {
+  struct scalar {
     using value = T;
     static constexpr std::size_t count = 1;
     static constexpr std::size_t step = 1;
     [[gnu::always_inline]] static inline T get(const T* from) { return *from; }
-    [[gnu::always_inline]] static inline void put(T* to, T what) { *to = what; }
+    [[gnu::always_inline]] static inline void put(T* to, T value) { *to = value; }
     [[gnu::always_inline]] static inline T all(T x) { return x; }
     [[gnu::always_inline]] static inline T positive(T x) { return x > T{0} ? x : T{0}; }
     [[gnu::always_inline]] static inline T where_positive(T x, T y) { return x > T{0} ? y : T{0}; }
@@ -65,7 +65,7 @@ struct vectors {
   };
   template <class Unused>
   struct choose<0, Unused> {
-    using type = one;
+    using type = scalar;
   };
   template <std::size_t B>
   using some = typename choose<B>::type;

@@ -14,7 +14,7 @@ struct winograd_kernels {
     std::size_t c = 0;
     for (; c + lanes <= channels; c += lanes)
       chunk.template operator()<typename vectors<T, Width>::template some<1>>(c);
-    for (; c < channels; ++c) chunk.template operator()<typename vectors<T, Width>::one>(c);
+    for (; c < channels; ++c) chunk.template operator()<typename vectors<T, Width>::scalar>(c);
   }
 
   static constexpr std::size_t side = winograd_tile::side, lines = winograd_tile::lines;
@@ -82,15 +82,15 @@ struct winograd_kernels {
     line<V> rows[lines];
     NN_UNROLL for (std::size_t x = 0; x < Size; ++x) {
       line<V> column;
-      line<V> made;
+      line<V> transformed;
       NN_UNROLL for (std::size_t y = 0; y < Size; ++y) column[y] = V::get(from + y * y_step + x * x_step);
-      Spread(column, made);
-      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) rows[y][x] = made[y];
+      Spread(column, transformed);
+      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) rows[y][x] = transformed[y];
     }
     NN_UNROLL for (std::size_t y = 0; y < lines; ++y) {
-      line<V> made;
-      Spread(rows[y], made);
-      NN_UNROLL for (std::size_t x = 0; x < lines; ++x) V::put(to + (lines * y + x) * plane, made[x]);
+      line<V> transformed;
+      Spread(rows[y], transformed);
+      NN_UNROLL for (std::size_t x = 0; x < lines; ++x) V::put(to + (lines * y + x) * plane, transformed[x]);
     }
   }
 
@@ -100,10 +100,10 @@ struct winograd_kernels {
     line<V> half_rows[Size];
     NN_UNROLL for (std::size_t x = 0; x < lines; ++x) {
       line<V> column;
-      line<V> made;
+      line<V> gathered;
       NN_UNROLL for (std::size_t y = 0; y < lines; ++y) column[y] = V::get(from + (lines * y + x) * plane);
-      Gather(column, made);
-      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) half_rows[y][x] = made[y];
+      Gather(column, gathered);
+      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) half_rows[y][x] = gathered[y];
     }
     NN_UNROLL for (std::size_t y = 0; y < Size; ++y) Gather(half_rows[y], rows[y]);
   }
@@ -136,8 +136,8 @@ struct winograd_kernels {
       const std::size_t pixels = width - side * n < side ? width - side * n : side;
       over_vectors(
           row.channels, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
-            line<V> made[side];
-            gather<side, &winograd_kernels::gather_output<V>, V>(tiles + n * row.channels + c, plane, made);
+            line<V> gathered[side];
+            gather<side, &winograd_kernels::gather_output<V>, V>(tiles + n * row.channels + c, plane, gathered);
             const auto first = V::get(start + c);
             NN_UNROLL for (std::size_t y = 0; y < side; ++y) {
               if (y >= rows) break;
@@ -145,7 +145,7 @@ struct winograd_kernels {
               NN_UNROLL for (std::size_t x = 0; x < side; ++x) {
                 if (x >= pixels) break;
                 T* const at = to + x * row.channels;
-                V::put(at, (Add ? V::get(at) : first) + made[y][x]);
+                V::put(at, (Add ? V::get(at) : first) + gathered[y][x]);
               }
             }
           });
@@ -177,13 +177,13 @@ struct winograd_kernels {
   static void weight_sums(T* sums, std::size_t plane, std::size_t size, T* taps, std::size_t tap) {
     over_vectors(
         size, [&]<class V>(std::size_t i) __attribute__((always_inline)) {
-          line<V> made[3];
-          gather<3, &winograd_kernels::gather_taps<V>, V>(sums + i, plane, made);
+          line<V> gathered[3];
+          gather<3, &winograd_kernels::gather_taps<V>, V>(sums + i, plane, gathered);
           for (std::size_t m = 0; m < lines * lines; ++m) V::put(sums + m * plane + i, typename V::value{});
           NN_UNROLL for (std::size_t y = 0; y < 3; ++y) {
             NN_UNROLL for (std::size_t x = 0; x < 3; ++x) {
               T* const at = taps + (3 * y + x) * tap + i;
-              V::put(at, V::get(at) + made[y][x]);
+              V::put(at, V::get(at) + gathered[y][x]);
             }
           }
         });

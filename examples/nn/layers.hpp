@@ -83,8 +83,14 @@ class convolution_layer final : public layer<T> {
   /// Constructs the layer. `bias` may be null. There is one convolution for each thread; all share `sums` with the
   /// convolutions of other layers.
   convolution_layer(lanes& team, activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>* bias,
-                    std::vector<std::unique_ptr<convolution<T>>> how, lane_sums<T>& sums)
-      : layer<T>(team, out), in_(in), out_(&out), weights_(&weights), bias_(bias), how_(std::move(how)), sums_(&sums) {}
+                    std::vector<std::unique_ptr<convolution<T>>> convolutions, lane_sums<T>& sums)
+      : layer<T>(team, out),
+        in_(in),
+        out_(&out),
+        weights_(&weights),
+        bias_(bias),
+        convolutions_(std::move(convolutions)),
+        sums_(&sums) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
@@ -97,14 +103,14 @@ class convolution_layer final : public layer<T> {
   /// Returns this thread's convolution, prepared with the weights of the pass.
   convolution<T>& mine(std::vector<char>& begun) const;
   /// Runs the backward pass for images [first, last), all in one lane, on this thread. The sums belong to the lane.
-  void backward_lane(convolution<T>& how, std::size_t lane, std::size_t first, std::size_t last, wanted what, T* sums,
-                     T* bias_sums) const;
+  void backward_lane(convolution<T>& backend, std::size_t lane, std::size_t first, std::size_t last, wanted gradients,
+                     T* sums, T* bias_sums) const;
 
   input_of<T> in_;
   activation<T>* out_;
   parameter<T>* weights_;
   parameter<T>* bias_;
-  std::vector<std::unique_ptr<convolution<T>>> how_;
+  std::vector<std::unique_ptr<convolution<T>>> convolutions_;
   lane_sums<T>* sums_;
   lane_sums<T> bias_sums_;
 };

@@ -22,18 +22,18 @@ struct resnet_options {
 /// Returns a residual network for small images: 3 stages of n blocks with 16, 32 and 64 channels. Throws
 /// muster::configuration_error for invalid options.
 template <class T>
-std::unique_ptr<network<T>> make_resnet(const resnet_options& options = {}, const execution& how = {});
+std::unique_ptr<network<T>> make_resnet(const resnet_options& options = {}, const execution& execution = {});
 
 /// Returns ResNet-50 for large images (He et al. 2015), with the stride in the 3x3 convolution of a block, as in most
 /// current implementations: 25,557,032 parameters.
 template <class T>
 std::unique_ptr<network<T>> make_resnet50(std::size_t classes = 1000, const extent& input = {224, 224, 3},
-                                          const execution& how = {});
+                                          const execution& execution = {});
 
 /// Returns VGG16 with batch normalisation (Simonyan and Zisserman 2014, arXiv:1409.1556) for 32 x 32 images, with a
 /// head of 512: 15,253,578 parameters.
 template <class T>
-std::unique_ptr<network<T>> make_vgg16(std::size_t classes = 10, const execution& how = {});
+std::unique_ptr<network<T>> make_vgg16(std::size_t classes = 10, const execution& execution = {});
 
 /// Variants of the small network.
 enum class cnn_variant { plain, dropout, batch_norm };
@@ -44,6 +44,6 @@ enum class cnn_variant { plain, dropout, batch_norm };
 /// normalisation and a sigmoid after the ReLU of the first and of the second convolution, before the pooling.
 template <class T>
 std::unique_ptr<network<T>> make_cnn(cnn_variant variant = cnn_variant::plain, std::size_t classes = 10,
-                                     const extent& input = {28, 28, 1}, const execution& how = {});
+                                     const extent& input = {28, 28, 1}, const execution& execution = {});
 
 }  // namespace nn

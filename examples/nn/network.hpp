@@ -44,7 +44,7 @@ struct convolve_options {
 template <class T>
 class network {
  public:
-  explicit network(const extent& input, const execution& how = {});
+  explicit network(const extent& input, const execution& execution = {});
   network(const network&) = delete;
 
   // Construction.
@@ -93,13 +93,14 @@ class network {
 
  private:
   activation<T>& make(const extent& shape);
-  parameter<T>& make_parameter(std::string name, std::vector<std::size_t> extents, start how, double fan = 1);
+  parameter<T>& make_parameter(std::string name, std::vector<std::size_t> extents, start initialisation,
+                               double fan = 1);
   batch_norm<T>& make_norm(std::size_t channels);
   template <class Layer, class... Arguments>
   Layer& add_layer(Arguments&&... arguments);
   void reserve(std::size_t images);
 
-  execution how_;
+  execution execution_;
   lanes team_;
   lane_sums<T> gradient_sums_;
   std::vector<std::shared_ptr<workspace<T>>> work_;  // Workspaces of the threads.

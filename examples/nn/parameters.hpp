@@ -23,7 +23,7 @@ struct parameter {
   std::string name;
   std::vector<std::size_t> extents;
   std::size_t index = 0;  ///< Index in the network's list.
-  start how = start::zeros;
+  start initialisation = start::zeros;
   double fan = 1;
   std::span<T> values{};
   std::span<T> gradient{};

@@ -46,7 +46,7 @@ class invoker {
     const auto slash = options_.latencies.rfind('/') + 1;  // 0 if there is no slash.
     const std::string path = options_.latencies.substr(0, slash) + rate + options_.latencies.substr(slash);
     std::ofstream file(path);
-    for (const auto one : took_) file << one << '\n';
+    for (const auto microseconds : took_) file << microseconds << '\n';
     if (!file.flush()) throw muster::configuration_error(path + " cannot be written; give another -latf");
     std::printf("The measured latencies are saved in %s\n", path.c_str());
   }

@@ -44,7 +44,7 @@ struct forest_options {
   int trees = 100, depth = 1000, least_to_split = 2, least_in_leaf = 1;
   std::uint64_t seed = 0;
 };
-[[nodiscard]] learner make_forest(const forest_options& how, const dataset& data);
+[[nodiscard]] learner make_forest(const forest_options& options, const dataset& data);
 
 /// Fits L2-regularised logistic regression by Newton's method, with an intercept that is not regularised. Returns the
 /// weights, then the intercept.

@@ -50,9 +50,9 @@ void fail(const grpc::Status& status, const std::string& address) {
     case DATA_LOSS:
       throw muster::error(muster::error_kind::data, text);
     case DEADLINE_EXCEEDED:
-      throw muster::timeout_error("call", {}, text + "; see that it works, or give more time");
+      throw muster::timeout_error("call", {}, text + "; check that it works, or give more time");
     case UNAVAILABLE:
-      throw muster::peer_failure({}, text + "; see that it runs");
+      throw muster::peer_failure({}, text + "; check that it runs");
     case ABORTED:
       throw muster::peer_failure({}, text);
     default:

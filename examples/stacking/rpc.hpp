@@ -132,7 +132,7 @@ grpc::Status answer_streamed(grpc::ServerContext& context, tracer& spans, const 
 /// name of the span. `prepare` may set further properties of the call.
 template <class Stub, class Request, class Reply, class Streamed>
 Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces,
-          grpc::Status (Stub::*one)(grpc::ClientContext*, const Request&, Reply*), Streamed pieces,
+          grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*), Streamed pieces,
           const Request& request, const std::function<void(grpc::ClientContext&)>& prepare = {}) {
   grpc::ClientContext context;
   pass_on(of, context);
@@ -152,7 +152,7 @@ Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces
     if (status.ok() && !reply.ParseFromString(bytes.get()))
       status = {grpc::StatusCode::DATA_LOSS, "the reply is malformed"};
   } else {
-    status = (stub.*one)(&context, request, &reply);
+    status = (stub.*method)(&context, request, &reply);
   }
   if (!status.ok()) fail(status, address);
   return reply;

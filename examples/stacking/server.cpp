@@ -23,10 +23,10 @@ class trainer_service final : public stacking::Trainer::Service {
     return [&](const stacking::TrainRequest& request, const call& of) {
       const auto& headers = context.client_metadata();
       const auto at = headers.find("trainers-num");
-      const std::string told = at == headers.end() ? "" : std::string(at->second.data(), at->second.size());
-      if (options_.trainers > 0 && !told.empty() && told != std::to_string(options_.trainers)) {
+      const std::string announced = at == headers.end() ? "" : std::string(at->second.data(), at->second.size());
+      if (options_.trainers > 0 && !announced.empty() && announced != std::to_string(options_.trainers)) {
         throw muster::configuration_error("there are " + std::to_string(options_.trainers) +
-                                          " trainer instances (TrainersNum of the driver is " + told +
+                                          " trainer instances (TrainersNum of the driver is " + announced +
                                           "); make them the same");
       }
       return train(request, of, objects_, ranks_);
@@ -107,9 +107,9 @@ class driver_service final : public helloworld::Greeter::Service {
   grpc::Status SayHello(grpc::ServerContext* context, const helloworld::HelloRequest* request,
                         helloworld::HelloReply* reply) override {
     const auto body = [&](const helloworld::HelloRequest&, const call& of) {
-      helloworld::HelloReply made;
-      made.set_message(driver_.invoke(of));
-      return made;
+      helloworld::HelloReply reply;
+      reply.set_message(driver_.invoke(of));
+      return reply;
     };
     const auto status = answer(*context, spans_, "/helloworld.Greeter/SayHello", *request, *reply, body);
     if (!status.ok()) muster::log(muster::log_level::error, status.error_message());
@@ -128,7 +128,7 @@ class objects_service final : public stacking::Objects::Service {
   grpc::Status Pull(grpc::ServerContext*, const stacking::ObjectKey* request,
                     grpc::ServerWriter<stacking::Piece>* to) override {
     const auto found = objects_.find(request->key());
-    if (found == nullptr) return {grpc::StatusCode::NOT_FOUND, "it is not there, or not any more"};
+    if (found == nullptr) return {grpc::StatusCode::NOT_FOUND, "it does not exist, or has expired"};
     write_pieces(*to, *found);
     return grpc::Status::OK;
   }
@@ -200,8 +200,9 @@ void serve(const function_options& options, muster::context& ranks) {
   kept->listens_at(address + std::to_string(options.port));  // Calls may arrive at once.
   const auto server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    throw muster::configuration_error("port " + std::to_string(options.port) + " of " + options.listen +
-                                      " cannot be listened to (it is taken, or not permitted); give another with -sp");
+    throw muster::configuration_error(
+        "port " + std::to_string(options.port) + " of " + options.listen +
+        " cannot be opened for listening (it is in use, or not permitted); choose another port with -sp");
   }
   if (options.port == 0) kept->listens_at(address + std::to_string(port));
   std::printf("%s listens to port %d\n", options.name.c_str(), port);

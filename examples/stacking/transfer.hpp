@@ -25,7 +25,7 @@ struct call {
 };
 
 /// Returns the milliseconds left. Throws muster::timeout_error, which names `what`, when the deadline has passed.
-[[nodiscard]] long milliseconds_left(deadline until, const std::string& what);
+[[nodiscard]] long milliseconds_left(deadline until, const std::string& operation);
 
 /// A store of objects by their keys. Thread safe. A failure is reported as one line with the key, within the deadline.
 class store {
@@ -85,10 +85,10 @@ class transfer {
   /// because they never wait. When all have ended, rethrows the exception of the first call that failed.
   template <class... Calls>
   void at_once(Calls... calls) const {
-    const auto how = is_inline() ? std::launch::deferred : std::launch::async;
-    std::array pending{std::async(how, std::move(calls))...};
-    for (auto& one : pending) one.wait();
-    for (auto& one : pending) one.get();
+    const auto policy = is_inline() ? std::launch::deferred : std::launch::async;
+    std::array pending{std::async(policy, std::move(calls))...};
+    for (auto& call : pending) call.wait();
+    for (auto& call : pending) call.get();
   }
 
  private:

@@ -17,6 +17,6 @@ inline bool is_answered(CLI::App& app, int argc, char** argv) {
     app.exit(asked);
     return true;
   } catch (const CLI::ParseError& wrong) {
-    throw muster::configuration_error(std::string(wrong.what()) + " (--help lists what there is)");
+    throw muster::configuration_error(std::string(wrong.what()) + " (--help lists all flags)");
   }
 }

@@ -95,8 +95,8 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
     const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
     for (; next < source.size() && ahead.size() < 2 * most; next += count_at(next)) {
       ahead.push_back(std::make_shared<run_ahead>(std::exchange(spare, {})));
-      tasks.start([&source, as_features, one = ahead.back(), next, count = count_at(next)] {
-        one->read(source, next, count, as_features);
+      tasks.start([&source, as_features, run = ahead.back(), next, count = count_at(next)] {
+        run->read(source, next, count, as_features);
       });
     }
     const auto front = std::move(ahead.front());
@@ -137,21 +137,21 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
 
 // The output, a file or a folder of files, and the first record that is still missing.
 struct output {
-  std::optional<muster::record_file_writer> one;
+  std::optional<muster::record_file_writer> single_file;
   std::optional<muster::record_set_writer> folder;
   std::uint64_t begin = 0;
 };
 
 output open_output(const copy_request& request, const muster::any_record_source& source) {
   namespace fs = std::filesystem;
-  output made;
+  output result;
   if (request.to.ends_with(".muster")) {
     if (request.append || !request.by.empty() || request.files > 1) {
       throw muster::configuration_error("'" + request.to +
                                         "' is one file (its name ends with .muster); name a folder for several");
     }
-    made.one.emplace(request.to, source.schema(), request.layout);
-    return made;
+    result.single_file.emplace(request.to, source.schema(), request.layout);
+    return result;
   }
   const std::uint64_t work = work_of(request, source);
   std::error_code ignored;
@@ -161,14 +161,14 @@ output open_output(const copy_request& request, const muster::any_record_source&
                                       "' has records already (nothing is overwritten); choose another folder, or add "
                                       "to it with --append");
   }
-  made.folder.emplace(request.to, source.schema(), request.layout,
-                      request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
+  result.folder.emplace(request.to, source.schema(), request.layout,
+                        request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
   // Shards are written concurrently, so that an interrupted copy has no complete shard. A query may return different
   // records the next time.
   const bool resumable = request.by.empty() && source.host_state().has_value();
-  made.begin = made.folder->resume(resumable ? std::optional(work) : std::nullopt);
-  if (!request.append) made.folder->require_alone();
-  return made;
+  result.begin = result.folder->resume(resumable ? std::optional(work) : std::nullopt);
+  if (!request.append) result.folder->require_alone();
+  return result;
 }
 
 muster::read_options options_for(bool keep_bad_records, int threads) {
@@ -224,18 +224,18 @@ json copy_records(const copy_request& request) {
                    const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
                    std::optional<std::uint32_t> shard;
                    if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
-                   out.one ? out.one->append(record, labels) : folder->append(record, labels, shard);
+                   out.single_file ? out.single_file->append(record, labels) : folder->append(record, labels, shard);
                  }
                  if (folder) folder->reached(first + run.sizes.size());
                });
   if (source.host_state_now() != source.host_state()) {
     throw muster::data_error({std::string(source.name())},
-                             "was changed while it was read (the records would be of both); start again");
+                             "was changed during the copy (the records would be a mix of both versions); start again");
   }
   json report = {{"source", specification}, {"to", request.to}, {"schema", to_string(source.schema())}};
   std::vector<muster::manifest_entry> files;
-  if (out.one) {
-    const auto written = out.one->commit();
+  if (out.single_file) {
+    const auto written = out.single_file->commit();
     files.push_back({request.to, written.records, written.bytes, written.digest});
   } else {
     folder->commit();

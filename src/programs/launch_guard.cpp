@@ -50,11 +50,11 @@ std::map<pid_t, process_entry> all_processes(const std::string& entry) {
     if (named == std::string::npos) continue;
     std::istringstream fields(status.substr(named + 1));
     char state = 0;
-    process_entry made;
-    fields >> state >> made.parent;
+    process_entry entry_of_process;
+    fields >> state >> entry_of_process.parent;
     if (state == 'Z' || state == 'X') continue;
-    made.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
-    all.emplace(*number, made);
+    entry_of_process.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
+    all.emplace(*number, entry_of_process);
   }
   return all;
 }
@@ -65,17 +65,17 @@ std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   auto all = all_processes(entry);
   for (bool has_more = true; has_more;) {
     has_more = false;
-    for (auto& [number, one] : all) {
-      const auto parent = all.find(one.parent);
-      const bool is_of = one.parent == ancestor || (parent != all.end() && parent->second.is_found);
-      if (one.is_found || !is_of) continue;
-      one.is_found = has_more = true;
+    for (auto& [number, candidate] : all) {
+      const auto parent = all.find(candidate.parent);
+      const bool is_of = candidate.parent == ancestor || (parent != all.end() && parent->second.is_found);
+      if (candidate.is_found || !is_of) continue;
+      candidate.is_found = has_more = true;
     }
   }
   const pid_t own = ::getpid();
   std::size_t count = 0;
-  for (const auto& [number, one] : all) {
-    if (!one.is_found || number == own) continue;
+  for (const auto& [number, process] : all) {
+    if (!process.is_found || number == own) continue;
     if (::kill(number, signal) == 0) ++count;
   }
   return count;
@@ -85,8 +85,8 @@ std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
 /// this process.
 void forget_arguments(int argc, char** argv) {
   char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
-  for (char** one = environ; *one != nullptr; ++one) {
-    if (*one == end + 1) end = *one + std::strlen(*one);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (*variable == end + 1) end = *variable + std::strlen(*variable);
   }
   std::memset(argv[0], 0, static_cast<std::size_t>(end - argv[0]));
   ::prctl(PR_SET_NAME, "muster-guard");

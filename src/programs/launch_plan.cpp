@@ -39,9 +39,9 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
   app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
   muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");
   muster::add_number(app, "--min", read.min, ranks, "with fewer ranks the job waits until more join");
-  muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
+  muster::add_number(app, "--max", read.max, ranks, "maximum number of ranks; further ranks are not admitted")
       ->default_str("N of -n");
-  muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
+  muster::add_number(app, "--restart", read.restarts, restarts, "number of restarts of ranks that died");
   app.add_option(
          "--elastic", elastic,
          "on: ranks may leave, fail and join; off: ranks connect once, and --restart counts restarts of the whole "
@@ -50,7 +50,7 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
-  app.add_option("--control", read.control, "a Unix socket at which others ask for another number of ranks")
+  app.add_option("--control", read.control, "Unix socket that accepts requests for another number of ranks")
       ->type_name("PATH");
   app.add_flag("--quiet", read.quiet, "print nothing about ranks that die or are restarted");
   if (is_answered(app, argc, argv)) return std::nullopt;
@@ -64,7 +64,7 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
            "' (flags of the program come after its name); see muster-launch --help");
   }
   if (!read.control.empty() && !read.elastic)
-    refuse("--control cannot be used (the ranks of a job with --elastic off stay as they are); leave one of them out");
+    refuse("--control cannot be used (the ranks of a job with --elastic off do not change); drop either flag");
   if (read.max == 0) read.max = read.ranks;
   if (read.min > read.ranks || read.ranks > read.max) {
     refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +

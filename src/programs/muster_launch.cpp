@@ -70,15 +70,15 @@ std::string free_port() {
 
 class launcher {
  public:
-  launcher(launch_plan what, launch_guard guard) : plan_(std::move(what)), guard_(std::move(guard)) {
+  launcher(launch_plan plan, launch_guard guard) : plan_(std::move(plan)), guard_(std::move(guard)) {
     ::signal(SIGCHLD, SIG_DFL);  // A parent may have set it to ignore, which makes waiting for a process impossible.
     sigset_t ours;
     ::sigemptyset(&ours);
-    for (const int one : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, one);
-    for (const int one : of_terminal) {
+    for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, signal);
+    for (const int signal : of_terminal) {
       struct sigaction present {};
-      (void)::sigaction(one, nullptr, &present);
-      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, one);  // nohup ignores SIGHUP.
+      (void)::sigaction(signal, nullptr, &present);
+      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, signal);  // nohup ignores SIGHUP.
     }
     ::sigprocmask(SIG_BLOCK, &ours, nullptr);
     signals_ = muster::detail::descriptor(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -141,7 +141,7 @@ class launcher {
 
   // Returns the number of ranks that were not asked to leave.
   [[nodiscard]] int size() const {
-    return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }) +
+    return static_cast<int>(std::ranges::count_if(running_, [](const auto& entry) { return !entry.second.ends; }) +
                             std::ssize(to_start_));
   }
 
@@ -164,9 +164,9 @@ class launcher {
   // Returns the order in which ranks are asked to leave. Added ranks leave first, the newest before the others. Then
   // the initial ranks leave from the lowest on, except rank 0, which writes and prints. With parameter servers, the
   // last ranks are servers.
-  [[nodiscard]] std::pair<int, int> turn_to_leave(const child& one) const {
-    if (one.rank >= plan_.ranks) return {0, -one.number};
-    return {one.rank == 0 ? 2 : 1, one.rank};
+  [[nodiscard]] std::pair<int, int> turn_to_leave(const child& candidate) const {
+    if (candidate.rank >= plan_.ranks) return {0, -candidate.number};
+    return {candidate.rank == 0 ? 2 : 1, candidate.rank};
   }
 
   void resize(int wanted) {
@@ -177,9 +177,9 @@ class launcher {
         continue;
       }
       auto next = running_.end();
-      for (auto one = running_.begin(); one != running_.end(); ++one) {
-        if (one->second.ends) continue;
-        if (next == running_.end() || turn_to_leave(one->second) < turn_to_leave(next->second)) next = one;
+      for (auto candidate = running_.begin(); candidate != running_.end(); ++candidate) {
+        if (candidate->second.ends) continue;
+        if (next == running_.end() || turn_to_leave(candidate->second) < turn_to_leave(next->second)) next = candidate;
       }
       next->second.ends = muster::deadline_after(muster::seconds(plan_.grace));
       ::kill(next->first, SIGTERM);
@@ -188,8 +188,8 @@ class launcher {
 
   void end_late_ones() const {
     const auto now = std::chrono::steady_clock::now();
-    for (const auto& [process, one] : running_) {
-      if (one.ends && now > *one.ends) ::kill(process, SIGKILL);
+    for (const auto& [process, running] : running_) {
+      if (running.ends && now > *running.ends) ::kill(process, SIGKILL);
     }
   }
 
@@ -245,7 +245,7 @@ class launcher {
 
   // Sends the signal only to processes that catch it. A process without a context would be killed by this signal.
   void tell_those_that_catch(int signal) const {
-    for (const auto& [process, one] : running_) {
+    for (const auto& [process, running] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
       std::string word;
       while (status >> word && word != "SigCgt:") {
@@ -263,15 +263,15 @@ class launcher {
     const auto now = std::chrono::steady_clock::now();
     if (!first_record_) first_record_ = now;
     const auto has_record = [&](const auto& running) {
-      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == running.first; });
+      return std::ranges::any_of(read, [&](const flight_record& record) { return record.process == running.first; });
     };
     const bool all_wrote = std::ranges::all_of(running_, has_record);
     if (!is_last && !all_wrote && now - *first_record_ < patience_with_records) return;
     first_record_.reset();
     std::error_code ignored;
-    for (const auto& one : read) std::filesystem::remove(one.file, ignored);
-    const auto is_hang = [](const flight_record& one) {
-      return one.status == 0 || one.status == static_cast<int>(muster::error_kind::timeout);
+    for (const auto& record : read) std::filesystem::remove(record.file, ignored);
+    const auto is_hang = [](const flight_record& record) {
+      return record.status == 0 || record.status == static_cast<int>(muster::error_kind::timeout);
     };
     if (std::ranges::none_of(read, is_hang)) return;
     for (const auto& line : explain_hang(read)) say(line);
@@ -284,17 +284,17 @@ class launcher {
 
   // Built before the fork: after the fork only async-signal-safe functions may be called.
   [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
-    auto its = common_;
-    its["RANK"] = its["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
-    its[std::string(launch_guard::variable)] = guard_.value_for(started_);
+    auto own = common_;
+    own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
+    own[std::string(launch_guard::variable)] = guard_.value_for(started_);
     std::vector<std::string> all;
-    for (char** one = environ; *one != nullptr; ++one) {
-      const std::string_view entry(*one);
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string_view entry(*variable);
       const std::string name(entry.substr(0, entry.find('=')));
       const bool is_of_other = std::ranges::find(of_other_launchers, name) != std::end(of_other_launchers);
-      if (!is_of_other && !its.contains(name)) all.emplace_back(entry);
+      if (!is_of_other && !own.contains(name)) all.emplace_back(entry);
     }
-    for (const auto& [name, value] : its) all.push_back(name + "=" + value);
+    for (const auto& [name, value] : own) all.push_back(name + "=" + value);
     return all;
   }
 
@@ -327,14 +327,14 @@ class launcher {
     const auto variables = pointers_to(texts);
     const auto command = pointers_to(plan_.command);
     const auto parent = ::getpid();
-    const auto made = ::fork();
-    if (made < 0)
+    const auto process = ::fork();
+    if (process < 0)
       throw muster::configuration_error("no process can be started (" + std::string(std::strerror(errno)) +
                                         "); check the limit of processes (ulimit -u)");
-    if (made == 0) {
+    if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // The rank is killed when this program is killed.
       if (::getppid() != parent) ::_exit(1);
-      for (const int one : of_terminal) ::signal(one, SIG_IGN);
+      for (const int signal : of_terminal) ::signal(signal, SIG_IGN);
       sigset_t none;
       ::sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -342,7 +342,7 @@ class launcher {
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
-    running_[made] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
+    running_[process] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
   }
 
   // Restarts a rank. A program that fails at its start fails again and would soon use up its restarts. Therefore each
@@ -407,7 +407,7 @@ class launcher {
   }
 
   void tell_all(int signal) const {
-    for (const auto& [process, one] : running_) ::kill(process, signal);
+    for (const auto& [process, running] : running_) ::kill(process, signal);
   }
   void say(const std::string& text) const {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());

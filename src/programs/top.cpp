@@ -7,7 +7,7 @@
 
 int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
   throw muster::configuration_error(
-      "top has nothing to ask a job with (this muster was built without tcp); build it with MUSTER_TCP=ON");
+      "top cannot contact a job (this muster was built without tcp); build it with MUSTER_TCP=ON");
 }
 
 #else
@@ -82,7 +82,7 @@ std::string file_in(const std::string& folder, const muster::settings& configura
   if (found.empty()) {
     refuse("finds no running job" + (asked == "auto" ? "" : " '" + asked + "'") +
            " (no store of this user is named in " + folder +
-           "); if there is one elsewhere, set --rendezvous to what its ranks have");
+           "); for a store elsewhere, set --rendezvous to the address of its ranks");
   }
   std::ranges::sort(found);
   refuse("finds " + std::to_string(found.size()) + " running jobs (" + muster::detail::joined(found, ", ") +
@@ -123,7 +123,7 @@ job look_for_job(const muster::settings& configuration) {
   if (record) found.record = muster::elastic::generation_record::decode(record.value);
   if (found.record.members.empty()) {
     refuse("finds no group in the job at " + store->where() +
-           " (it is none that is elastic, or has not begun, or has a name); wait, or choose it by --job NAME");
+           " (the job is not elastic, has not begun, or has a name); wait, or choose it by --job NAME");
   }
   return found;
 }
@@ -137,19 +137,20 @@ struct answers {
 answers ask(const job& of) {
   muster::detail::datagram_socket words("auto", "muster-info", of.token);
   std::vector<muster::detail::address> places;
-  for (const auto& one : of.record.members) {
-    const auto its = words.read_place(one.words, false);
-    places.insert(places.end(), its.begin(), its.end());
+  for (const auto& member : of.record.members) {
+    const auto addresses = words.read_place(member.words, false);
+    places.insert(places.end(), addresses.begin(), addresses.end());
   }
-  answers heard{.at = clock::now(), .of = {}};
+  answers received{.at = clock::now(), .of = {}};
   words.send(heartbeat{}.encode(), places);
   const auto until = muster::deadline_after(patience);
-  while (heard.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
+  while (received.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
     for (std::size_t most = 65536; const auto text = words.receive(most);) {
-      if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->from)) heard.of[said->from] = *said;
+      if (auto answer = heartbeat::decode(*text); answer && of.record.rank_of(answer->from))
+        received.of[answer->from] = *answer;
     }
   }
-  return heard;
+  return received;
 }
 
 // Rounds to three digits.
@@ -158,19 +159,20 @@ double rounded(double value) { return std::strtod(muster::detail::printed("%.3g"
 json describe(const job& of, const answers& before, const answers& now) {
   json ranks = json::array();
   std::uint64_t furthest = 0;
-  for (const auto& one : of.record.members) {
-    const auto earlier = before.of.find(one.id);
-    const auto found = now.of.find(one.id);
-    const auto said = found == now.of.end() ? heartbeat() : found->second;
-    json row = {{"rank", ranks.size()},        {"process", one.process.process}, {"answers", said.from != 0},
-                {"steps_per_second", nullptr}, {"own_step_ms", nullptr},         {"links", json::array()}};
-    furthest = std::max(furthest, said.step);
-    if (earlier != before.of.end() && said.step >= earlier->second.step) {
-      const auto steps = static_cast<double>(said.step - earlier->second.step);
+  for (const auto& member : of.record.members) {
+    const auto earlier = before.of.find(member.id);
+    const auto found = now.of.find(member.id);
+    const auto answer = found == now.of.end() ? heartbeat() : found->second;
+    json row = {{"rank", ranks.size()},        {"process", member.process.process},
+                {"answers", answer.from != 0}, {"steps_per_second", nullptr},
+                {"own_step_ms", nullptr},      {"links", json::array()}};
+    furthest = std::max(furthest, answer.step);
+    if (earlier != before.of.end() && answer.step >= earlier->second.step) {
+      const auto steps = static_cast<double>(answer.step - earlier->second.step);
       row["steps_per_second"] = rounded(steps / muster::seconds(now.at - before.at).count());
     }
-    if (said.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(said.work));
-    for (const auto& link : said.links) {
+    if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));
+    for (const auto& link : answer.links) {
       const auto to = of.record.rank_of(link.to);
       if (!to) continue;
       row["links"].push_back({{"to", *to},

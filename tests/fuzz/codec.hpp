@@ -20,8 +20,8 @@ inline constexpr const char* codecs[] = {"none", "float16",  "bfloat16",    "qsg
 /// Decodes the data. The first bytes select the codec, the number of values and the number of voters; the rest is the
 /// encoded form. Throws std::logic_error when a property does not hold; returns true if the data were decoded.
 inline bool check_codec(std::span<const std::uint8_t> data) {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::logic_error(what);
+  const auto require = [](bool holds, const char* property) {
+    if (!holds) throw std::logic_error(property);
   };
   if (data.size() < 4) return false;
   const muster::any_codec coder(muster::parse_compression(codecs[data[0] % std::size(codecs)]));

@@ -13,8 +13,8 @@ namespace fuzz {
 /// Throws std::logic_error when a property does not hold; returns true if the bytes begin with a frame.
 inline bool check_frame(std::span<const std::uint8_t> data) {
   namespace tcp = muster::detail;
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::logic_error(what);
+  const auto require = [](bool holds, const char* property) {
+    if (!holds) throw std::logic_error(property);
   };
   if (data.size() < tcp::frame_bytes) return false;
   const auto bytes = std::as_bytes(data);

@@ -15,8 +15,8 @@ namespace fuzz {
 /// of messages.
 inline int check_ps(std::span<const std::uint8_t> data) {
   namespace ps = muster::ps;
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::logic_error(what);
+  const auto require = [](bool holds, const char* property) {
+    if (!holds) throw std::logic_error(property);
   };
   const auto bytes = std::as_bytes(data);
   const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
@@ -26,16 +26,16 @@ inline int check_ps(std::span<const std::uint8_t> data) {
     require(entry->push.payload.size() + ps::log_entry_head_bytes == bytes.size(), "an entry has another size");
   if (!ps::decode_head(bytes)) return 0;
   int messages = 0;
-  ps::message said;
+  ps::message message;
   ps::message_reader in(bytes.subspan(ps::frame_head_bytes));
   std::size_t at = ps::frame_head_bytes;
-  while (in.next(said)) {
+  while (in.next(message)) {
     ++messages;
-    const std::size_t size = ps::encoded_bytes(said.payload.size());
+    const std::size_t size = ps::encoded_bytes(message.payload.size());
     require(at + size <= bytes.size(), "a message is longer than its frame");
     std::vector<std::byte> again(size);
-    ps::encode(said, again.data());
-    const auto used = ps::message_head_bytes + said.payload.size();
+    ps::encode(message, again.data());
+    const auto used = ps::message_head_bytes + message.payload.size();
     require(std::equal(again.begin(), again.begin() + static_cast<std::ptrdiff_t>(used),
                        bytes.begin() + static_cast<std::ptrdiff_t>(at)),
             "a message is not written as it was read");
@@ -46,8 +46,8 @@ inline int check_ps(std::span<const std::uint8_t> data) {
   if (bytes.size() > heads) {
     const auto apart = bytes.subspan(heads);
     ps::message_reader alone(bytes.subspan(ps::frame_head_bytes, ps::message_head_bytes), apart);
-    if (alone.next(said))
-      require(said.payload.data() == apart.data() && said.payload.size() == apart.size() && alone.whole(),
+    if (alone.next(message))
+      require(message.payload.data() == apart.data() && message.payload.size() == apart.size() && alone.whole(),
               "a payload that came by itself is another");
   }
   return messages;

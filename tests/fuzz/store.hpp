@@ -17,15 +17,15 @@ namespace fuzz {
 
 using namespace muster::detail;
 
-inline void require_of_store(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
+inline void require_of_store(bool holds, const char* property) {
+  if (!holds) throw std::logic_error(property);
 }
 
 /// A store for ten keys, in which every lookup is a linear search.
 class naive_store {
  public:
-  using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
-  std::vector<said> answers;
+  using answer = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
+  std::vector<answer> answers;
 
   bool handle(store_table::client from, const store_request& asked) {
     const std::string key(asked.key);
@@ -37,12 +37,12 @@ class naive_store {
         tell(from, asked.id, store_status::done, version, value);
         break;
       case store_call::open: {
-        auto& its = items_[std::string(store_identity_key)];
-        if (its.version == 0) {
-          its = {"the only one", ++last_version_, 0};
+        auto& identity = items_[std::string(store_identity_key)];
+        if (identity.version == 0) {
+          identity = {"the only one", ++last_version_, 0};
           wake(std::string(store_identity_key));
         }
-        tell(from, asked.id, store_status::done, its.version, its.value);
+        tell(from, asked.id, store_status::done, identity.version, identity.value);
         break;
       }
       case store_call::swap:
@@ -58,8 +58,8 @@ class naive_store {
         }
         break;
       case store_call::watch:
-        for (const auto& one : watches_) {
-          if (one.watcher == from && one.id == asked.id) return false;
+        for (const auto& watch : watches_) {
+          if (watch.watcher == from && watch.id == asked.id) return false;
         }
         if (version != asked.number) {
           tell(from, asked.id, store_status::done, version, value);
@@ -70,17 +70,17 @@ class naive_store {
       case store_call::leave:
         break;
       case store_call::cancel:
-        std::erase_if(watches_, [&](const watching& one) { return one.watcher == from && one.id == asked.id; });
+        std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == from && watch.id == asked.id; });
         break;
     }
     return true;
   }
 
   void leave(store_table::client gone) {
-    std::erase_if(watches_, [&](const watching& one) { return one.watcher == gone; });
+    std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == gone; });
     std::vector<std::string> keys;
-    for (const auto& [key, one] : items_) {
-      if (one.owner == gone) keys.push_back(key);
+    for (const auto& [key, entry] : items_) {
+      if (entry.owner == gone) keys.push_back(key);
     }
     for (const auto& key : keys) {
       items_.erase(key);
@@ -90,7 +90,7 @@ class naive_store {
 
   [[nodiscard]] std::size_t bytes() const {
     std::size_t sum = 0;
-    for (const auto& [key, one] : items_) sum += key.size() + one.value.size();
+    for (const auto& [key, entry] : items_) sum += key.size() + entry.value.size();
     return sum;
   }
 
@@ -119,12 +119,12 @@ class naive_store {
 
   void wake(const std::string& key) {
     const auto found = items_.find(key);
-    for (const auto& one : watches_) {
-      if (one.key != key) continue;
-      tell(one.watcher, one.id, store_status::done, found != items_.end() ? found->second.version : 0,
+    for (const auto& watch : watches_) {
+      if (watch.key != key) continue;
+      tell(watch.watcher, watch.id, store_status::done, found != items_.end() ? found->second.version : 0,
            found != items_.end() ? found->second.value : "");
     }
-    std::erase_if(watches_, [&](const watching& one) { return one.key == key; });
+    std::erase_if(watches_, [&](const watching& watch) { return watch.key == key; });
   }
 
   std::map<std::string, item> items_;
@@ -137,10 +137,10 @@ class naive_store {
 /// requests.
 inline int check_store(std::string_view bytes) {
   naive_store expected;
-  std::vector<naive_store::said> answers;
-  store_table table([&](store_table::client to, const store_reply& said) {
+  std::vector<naive_store::answer> answers;
+  store_table table([&](store_table::client to, const store_reply& reply) {
     std::string framed;
-    append_frame(framed, said);
+    append_frame(framed, reply);
     const auto frame = first_frame(framed);
     const auto read = frame ? parse_reply(frame->body) : std::optional<store_reply>();
     require_of_store(read && frame->bytes == framed.size(), "an answer cannot be read");

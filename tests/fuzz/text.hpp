@@ -18,16 +18,16 @@
 
 namespace fuzz {
 
-inline void require(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
+inline void require(bool holds, const char* property) {
+  if (!holds) throw std::logic_error(property);
 }
 
 inline void check_rejection(const muster::data_error& rejected, std::string_view text) {
   require(rejected.file() == "input", "the rejection names another file");
-  const std::string_view what = rejected.what();
-  require(what.starts_with("input:"), "the text of the rejection does not begin with the file");
-  require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
-  require(what.size() < 300, "the text of the rejection is long");
+  const std::string_view text = rejected.what();
+  require(text.starts_with("input:"), "the text of the rejection does not begin with the file");
+  require(text.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+  require(text.size() < 300, "the text of the rejection is long");
   const auto& where = rejected.where();
   if (where.line == 0) return;  // the error concerns the whole file
   // A table may end its lines with carriage returns only.
@@ -60,14 +60,14 @@ struct read_record {
 };
 
 inline read_record read_one(const muster::any_record_source& source, muster::sample_id id) {
-  read_record one;
+  read_record record;
   std::uint64_t size = 0;
   source.sizes({&id, 1}, {&size, 1});
-  one.bytes.resize(size);
+  record.bytes.resize(size);
   std::vector<muster::bad_record> bad;
-  source.read({&id, 1}, {one.bytes, {&one.label, 1}}, &bad);
-  one.bad = !bad.empty();
-  return one;
+  source.read({&id, 1}, {record.bytes, {&record.label, 1}}, &bad);
+  record.bad = !bad.empty();
+  return record;
 }
 
 /// Reads records of the text as open(text) parses it on demand, and compares them with the records in memory from
@@ -96,7 +96,7 @@ void check_on_demand(std::string_view text, const Parse& parse, const Open& open
 template <class Parse>
 bool check_text(std::string_view text, const Parse& parse) {
   constexpr std::size_t whole = std::size_t{1} << 20;
-  std::string told[2];
+  std::string errors[2];
   std::uint64_t digests[4] = {};
   for (const int pieces : {0, 1, 2, 3}) {
     const bool keep = pieces >= 2;
@@ -110,20 +110,21 @@ bool check_text(std::string_view text, const Parse& parse) {
         check_rejection(muster::data_error(bad.where, bad.problem), text);
       }
       if (!keep) continue;
-      require(told[0].empty() == read.bad().empty(), "bad records are kept where there is no error, or the other way");
-      if (!told[0].empty()) {
+      require(errors[0].empty() == read.bad().empty(),
+              "bad records are kept where there is no error, or the other way");
+      if (!errors[0].empty()) {
         const muster::data_error first(read.bad().front().where, read.bad().front().problem);
-        require(told[0] == first.what(), "the first bad record is not the error");
+        require(errors[0] == first.what(), "the first bad record is not the error");
       }
     } catch (const muster::data_error& rejected) {
       check_rejection(rejected, text);
-      if (!keep) told[pieces] = rejected.what();
-      require(!keep || !told[0].empty(), "keeping bad records refuses what is read without");
+      if (!keep) errors[pieces] = rejected.what();
+      require(!keep || !errors[0].empty(), "keeping bad records refuses what is read without");
     }
   }
-  require(told[0] == told[1], "the rejection depends on the pieces");
+  require(errors[0] == errors[1], "the rejection depends on the pieces");
   require(digests[0] == digests[1] && digests[2] == digests[3], "the result depends on the pieces");
-  return told[0].empty();
+  return errors[0].empty();
 }
 
 }  // namespace fuzz

@@ -363,8 +363,8 @@ int main(int argc, char** argv) {
       {"store", values_of_store}};
   try {
     if (argc != 3) throw muster::configuration_error("golden_library takes two words (see the source); give these");
-    const std::string what = argv[1], folder = argv[2];
-    if (const auto found = formats.find(what); found != formats.end()) {
+    const std::string command = argv[1], folder = argv[2];
+    if (const auto found = formats.find(command); found != formats.end()) {
       std::fputs(found->second(folder).c_str(), stdout);
       return 0;
     }

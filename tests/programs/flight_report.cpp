@@ -10,13 +10,13 @@
 namespace {
 
 muster::collective_signature call(muster::collective kind, std::uint64_t sequence, std::uint64_t count) {
-  muster::collective_signature made;
-  made.kind = kind;
-  made.sequence = sequence;
-  made.count = count;
-  made.type = muster::dtype::float32;
-  made.algorithm = muster::algorithm::ring;
-  return made;
+  muster::collective_signature signature;
+  signature.kind = kind;
+  signature.sequence = sequence;
+  signature.count = count;
+  signature.type = muster::dtype::float32;
+  signature.algorithm = muster::algorithm::ring;
+  return signature;
 }
 
 // Returns the record of a world's rank that made `calls` calls, of which `done` are done: barriers, and an allreduce as

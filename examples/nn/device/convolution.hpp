@@ -51,14 +51,14 @@ class cudnn_convolutions;
 template <class A>
 class convolutions {
  public:
-  convolutions(muster::device_stream_ref stream, multiplication how);
+  convolutions(muster::device_stream_ref stream, multiplication precision);
   ~convolutions();
   /// Returns a convolver for the shape. Throws muster::configuration_error for an unsupported shape.
   [[nodiscard]] std::unique_ptr<convolver<A>> make(const convolution_shape& shape);
 
  private:
   muster::device_stream_ref stream_;
-  multiplication how_;
+  multiplication precision_;
   std::unique_ptr<cudnn_convolutions<A>> cudnn_;
 };
 

@@ -12,7 +12,7 @@ namespace nn::device {
 template <class A>
 class cudnn_convolutions {
  public:
-  cudnn_convolutions(muster::device_stream_ref stream, multiplication how);
+  cudnn_convolutions(muster::device_stream_ref stream, multiplication precision);
   ~cudnn_convolutions();
   [[nodiscard]] std::unique_ptr<convolver<A>> make(const convolution_shape& shape);
 

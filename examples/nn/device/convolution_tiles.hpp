@@ -15,7 +15,7 @@ namespace nn::device {
 /// Returns null for an unsupported shape: a number of channels that no matrix unit supports, or more weights than a
 /// block has memory for.
 template <class A>
-std::unique_ptr<convolver<A>> make_tiles(const convolution_shape& shape, multiplication how,
+std::unique_ptr<convolver<A>> make_tiles(const convolution_shape& shape, multiplication precision,
                                          muster::device_stream_ref stream);
 
 }  // namespace nn::device

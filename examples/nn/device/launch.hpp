@@ -50,19 +50,19 @@ NN_BOTH inline pack<W> load(const A* from) {
 #else
   std::copy_n(from, W, found.at);
 #endif
-  pack<W> made;
-  for (std::size_t k = 0; k < W; ++k) made.at[k] = static_cast<float>(found.at[k]);
-  return made;
+  pack<W> result;
+  for (std::size_t k = 0; k < W; ++k) result.at[k] = static_cast<float>(found.at[k]);
+  return result;
 }
 
 template <std::size_t W, class A>
 NN_BOTH inline void store(A* to, const pack<W>& values) {
-  stored_pack<A, W> made;
-  for (std::size_t k = 0; k < W; ++k) made.at[k] = A(values.at[k]);
+  stored_pack<A, W> stored;
+  for (std::size_t k = 0; k < W; ++k) stored.at[k] = A(values.at[k]);
 #ifdef __CUDA_ARCH__
-  *reinterpret_cast<stored_pack<A, W>*>(to) = made;
+  *reinterpret_cast<stored_pack<A, W>*>(to) = stored;
 #else
-  std::copy_n(made.at, W, to);
+  std::copy_n(stored.at, W, to);
 #endif
 }
 

@@ -55,9 +55,9 @@ NN_DEVICE_FUNCTION unsigned char* shared_memory() {
 NN_DEVICE_FUNCTION std::uint32_t bits_of(float value) { return __float_as_uint(value); }
 NN_DEVICE_FUNCTION float float_of(std::uint32_t bits) { return __uint_as_float(bits); }
 NN_DEVICE_FUNCTION std::uint32_t to_tf32(float value) {
-  std::uint32_t made;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(made) : "f"(value));
-  return made;
+  std::uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return rounded;
 }
 /// Loads four matrices of 8 rows of 16 bytes. Lane l's `row` is row l % 8 of matrix l / 8.
 NN_DEVICE_FUNCTION void load_fragment(fragment<4>& to, const unsigned char* row) {
@@ -144,17 +144,17 @@ struct operand {
 
 template <class A, int Split>
 NN_DEVICE_FUNCTION operand<A, Split> prepare(const fragment<4>& of) {
-  operand<A, Split> made;
+  operand<A, Split> result;
   for (int k = 0; k < 4; ++k) {
     if constexpr (sizeof(A) == 2) {
-      made.high[k] = of.at[k];
+      result.high[k] = of.at[k];
     } else {
       const float value = float_of(of.at[k]);
-      made.high[k] = to_tf32(value);
-      if constexpr (Split == 3) made.low[k] = to_tf32(value - float_of(made.high[k]));
+      result.high[k] = to_tf32(value);
+      if constexpr (Split == 3) result.low[k] = to_tf32(value - float_of(result.high[k]));
     }
   }
-  return made;
+  return result;
 }
 
 /// Computes sum += left * the two columns of `right` that begin with register `first`.

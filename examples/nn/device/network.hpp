@@ -68,7 +68,7 @@ class network {
  public:
   using activation_type = activation<A>;
 
-  network(const extent& input, multiplication how, muster::device_stream_ref stream);
+  network(const extent& input, multiplication precision, muster::device_stream_ref stream);
   network(const network&) = delete;
   network& operator=(const network&) = delete;
   ~network();

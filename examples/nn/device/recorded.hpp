@@ -40,11 +40,11 @@ class recorded_work {
         throw;
       }
       check_cuda(cudaStreamEndCapture(stream.handle, &recorded), "cudaStreamEndCapture");
-      cudaGraphExec_t made = nullptr;
-      const auto answer = cudaGraphInstantiate(&made, recorded, 0);
+      cudaGraphExec_t instance = nullptr;
+      const auto answer = cudaGraphInstantiate(&instance, recorded, 0);
       (void)cudaGraphDestroy(recorded);
       check_cuda(answer, "cudaGraphInstantiate");
-      graph.reset(made);
+      graph.reset(instance);
     }
     check_cuda(cudaGraphLaunch(graph.get(), stream.handle), "cudaGraphLaunch");
   }

@@ -89,8 +89,8 @@ template <class A>
 class convolve_step final : public step<A> {
  public:
   /// Constructs the step. `bias` may be null until it is bound.
-  convolve_step(activation<A>& in, activation<A>& out, std::unique_ptr<convolver<A>> how)
-      : in_(in), out_(&out), how_(std::move(how)) {}
+  convolve_step(activation<A>& in, activation<A>& out, std::unique_ptr<convolver<A>> convolver)
+      : in_(in), out_(&out), convolver_(std::move(convolver)) {}
 
   void bind(const packed_weights<A>& all, A* gradients, const float* bias, float* bias_gradient) {
     weights_ = {all.by_out + this->first_weight, all.by_in + this->first_weight};
@@ -100,17 +100,17 @@ class convolve_step final : public step<A> {
   }
   void take_turns() override { in_.take_turn(); }
   void prepare(std::size_t images) override {
-    how_->prepare(images, in_->values(), weights_, out_->raw(), in_->gradient(), gradients_);
+    convolver_->prepare(images, in_->values(), weights_, out_->raw(), in_->gradient(), gradients_);
   }
   void forward(const pass_on_device& now) override {
-    how_->forward(now.images, in_->values(), weights_, out_->raw());
+    convolver_->forward(now.images, in_->values(), weights_, out_->raw());
     if (bias_ != nullptr) add_bias(bias_, size(now), out_->used, out_->raw(), now.stream);
   }
   void backward(const pass_on_device& now) override {
-    how_->backward_weights(now.images, in_->values(), out_->gradient(), gradients_);
+    convolver_->backward_weights(now.images, in_->values(), out_->gradient(), gradients_);
     if (bias_ != nullptr)
       add_bias_gradient(out_->gradient(), size(now), out_->used, bias_gradient_, *now.scratch, now.stream);
-    if (!in_->outside) how_->backward_data(now.images, out_->gradient(), weights_, in_->gradient(), in_.adds);
+    if (!in_->outside) convolver_->backward_data(now.images, out_->gradient(), weights_, in_->gradient(), in_.adds);
   }
 
  private:
@@ -121,7 +121,7 @@ class convolve_step final : public step<A> {
 
   reader<A> in_;
   activation<A>* out_;
-  std::unique_ptr<convolver<A>> how_;
+  std::unique_ptr<convolver<A>> convolver_;
   packed_weights<A> weights_;
   A* gradients_ = nullptr;
   const float* bias_ = nullptr;
@@ -170,7 +170,7 @@ class combine_step final : public step<A> {
  private:
   /// Returns true if this step rectifies. A sum may have a function behind it, which then rectifies.
   [[nodiscard]] bool rectifies() const { return out_->rectified && (is_function_ || !out_->has_function); }
-  [[nodiscard]] const norm* norm_of(const reader<A>& one) const {
+  [[nodiscard]] const norm* norm_of(const reader<A>& input) const {
     if (is_function_ || !out_->is_sum) return out_->normalised;  // A view is normalised when it is read.
     return one->folded ? one->normalised : nullptr;
   }

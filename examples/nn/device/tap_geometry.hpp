@@ -58,12 +58,12 @@ struct tap_geometry {
     const pixel_place at = place(pixel);
     const int y = backward ? (at.y + padding) / stride : at.y * stride - padding;
     const int x = backward ? (at.x + padding) / stride : at.x * stride - padding;
-    tap_row made{(at.image * source_height + y) * source_width + x, 0, 0};
+    tap_row taps_of_row{(at.image * source_height + y) * source_width + x, 0, 0};
     for (int tap = 0; tap < kernel; ++tap) {
-      made.rows |= static_cast<std::uint32_t>(inside(at.y, tap, source_height)) << tap;
-      made.columns |= static_cast<std::uint32_t>(inside(at.x, tap, source_width)) << tap;
+      taps_of_row.rows |= static_cast<std::uint32_t>(inside(at.y, tap, source_height)) << tap;
+      taps_of_row.columns |= static_cast<std::uint32_t>(inside(at.x, tap, source_width)) << tap;
     }
-    return made;
+    return taps_of_row;
   }
   /// Returns the offset that a tap adds to the base of a row. In the backward pass a pixel has taps only at every
   /// `stride`-th place.

@@ -113,12 +113,12 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
       A* const place = out + static_cast<std::ptrdiff_t>(pixel) * sizes.columns + column;
       if (sizes.columns % 2 == 0) {
         if (column >= sizes.columns) continue;
-        pack<2> made{{sums[tile][2 * half], sums[tile][2 * half + 1]}};
+        pack<2> result{{sums[tile][2 * half], sums[tile][2 * half + 1]}};
         if (adds) {
           const pack<2> there = load<2>(place);
-          for (int k = 0; k < 2; ++k) made.at[k] += there.at[k];
+          for (int k = 0; k < 2; ++k) result.at[k] += there.at[k];
         }
-        store(place, made);
+        store(place, result);
       } else {
         for (int k = 0; k < 2 && column + k < sizes.columns; ++k)
           place[k] = A(sums[tile][2 * half + k] + (adds ? static_cast<float>(place[k]) : 0.0f));

@@ -21,7 +21,7 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
   test::parameter_memory<double> memory(net);
   for (std::size_t i = 0; i < memory.values.size(); ++i) {
     const auto& shape = net.parameters()[i];
-    const bool scales = shape.how == nn::start::ones;
+    const bool scales = shape.initialisation == nn::start::ones;
     const double spread = scales ? 0.5 : shape.fan > 1 ? std::sqrt(24 / shape.fan) : 0.5;
     const auto values = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
     std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of this memory
@@ -64,8 +64,8 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
 // Checks a layer in a network whose first layer has parameters, so that the layer under test must compute the gradient
 // of its input.
 void check_layer(const nn::extent& input, std::size_t channels, std::uint64_t seed,
-                 const std::function<activation&(network&, activation&)>& layer, const nn::execution& how = {}) {
-  network net(input, how);
+                 const std::function<activation&(network&, activation&)>& layer, const nn::execution& execution = {}) {
+  network net(input, execution);
   auto& first = net.convolve(net.input(), {.channels = channels, .kernel = 3, .padding = 1, .bias = true});
   net.finish(net.dense(layer(net, first), 3));
   check_gradients(net, 3, seed);
@@ -105,13 +105,13 @@ TEST_CASE("the gradients of convolutions by Winograd's tiles are those of differ
 TEST_CASE("the gradients of batch normalisation and ReLU are those of differences", "[nn]") {
   for (const auto kernels : nn::kernel_names()) {
     for (const std::size_t channels : {1, 7, 16, 35}) {
-      const nn::execution how{.backend = "direct", .kernels = std::string(kernels)};
+      const nn::execution execution{.backend = "direct", .kernels = std::string(kernels)};
       const auto normalised = [](network& net, activation& in) -> activation& { return net.normalise(in); };
       const auto both = [](network& net, activation& in) -> activation& { return net.relu(net.normalise(in)); };
       const auto rectified = [](network& net, activation& in) -> activation& { return net.relu(in); };
-      check_layer({4, 5, 2}, channels, 1, normalised, how);
-      check_layer({4, 5, 2}, channels, 2, both, how);
-      check_layer({4, 5, 2}, channels, 3, rectified, how);
+      check_layer({4, 5, 2}, channels, 1, normalised, execution);
+      check_layer({4, 5, 2}, channels, 2, both, execution);
+      check_layer({4, 5, 2}, channels, 3, rectified, execution);
     }
   }
 }
@@ -159,7 +159,7 @@ TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
 }
 
 TEST_CASE("the gradients of layers that are normalised behind are those of differences", "[nn]") {
-  const auto finish = [](network& net, activation& made) -> activation& { return net.relu(net.normalise(made)); };
+  const auto finish = [](network& net, activation& out) -> activation& { return net.relu(net.normalise(out)); };
   check_layer({6, 6, 2}, 4, 1, [&](network& net, activation& in) -> activation& {
     return finish(net, net.add(net.convolve(in, {.channels = 4, .kernel = 3, .padding = 1}), in));
   });

@@ -41,12 +41,12 @@ struct loops {
   }
   /// Computes to[n, y, x, c] = value(n, y, x, c) for a new extent.
   void become(std::size_t rows, std::size_t columns, std::size_t depth, const auto& value) {
-    pixels made;
+    pixels next_pixels;
     for (std::size_t n = 0; n < images; ++n)
       for (std::size_t y = 0; y < rows; ++y)
         for (std::size_t x = 0; x < columns; ++x)
-          for (std::size_t c = 0; c < depth; ++c) made.push_back(value(n, y, x, c));
-    now = std::move(made);
+          for (std::size_t c = 0; c < depth; ++c) next_pixels.push_back(value(n, y, x, c));
+    now = std::move(next_pixels);
     height = rows, width = columns, channels = depth;
   }
   void each(const auto& f) {

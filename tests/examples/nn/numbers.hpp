@@ -23,9 +23,9 @@ inline double number(std::uint64_t list, std::size_t k) {
 
 template <class T>
 std::vector<T> numbers(std::uint64_t list, std::size_t count, double scale = 1, double offset = 0) {
-  std::vector<T> made(count);
-  for (std::size_t k = 0; k < count; ++k) made[k] = static_cast<T>(offset + scale * number(list, k));
-  return made;
+  std::vector<T> list_of_numbers(count);
+  for (std::size_t k = 0; k < count; ++k) list_of_numbers[k] = static_cast<T>(offset + scale * number(list, k));
+  return list_of_numbers;
 }
 
 /// Memory of any element type for a network's parameters and gradients, in place of an arena.

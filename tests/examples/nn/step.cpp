@@ -15,18 +15,18 @@
 
 namespace {
 
-void compare_step(const nn::execution& how) {
-  INFO(how.backend << " " << how.kernels);
+void compare_step(const nn::execution& execution) {
+  INFO(execution.backend << " " << execution.kernels);
   std::ifstream file(MUSTER_SOURCE_DIR "/tests/examples/nn/resnet20_step.json");
   const auto reference = nlohmann::json::parse(file);
-  const auto net = nn::make_resnet<float>({}, how);
+  const auto net = nn::make_resnet<float>({}, execution);
   heap memory;
   muster::arena arena(memory, net->shapes());
   net->bind(arena);
   for (const auto& each : net->parameters()) {
-    const bool norm_scale = each.how == nn::start::ones;
+    const bool norm_scale = each.initialisation == nn::start::ones;
     const double scale =
-        each.how == nn::start::kaiming
+        each.initialisation == nn::start::kaiming
             ? std::sqrt(24.0 / static_cast<double>(each.extents[0] * each.extents[1] * each.extents[3]))
             : 0.2;
     const auto values = test::numbers<float>(each.index, each.values.size(), scale, norm_scale ? 1 : 0);

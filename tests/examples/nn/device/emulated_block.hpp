@@ -69,11 +69,11 @@ inline void enter() {
 }
 
 /// Runs a thread until it waits or ends.
-inline void resume(thread_state& one) {
-  running = &one;
+inline void resume(thread_state& thread) {
+  running = &thread;
   if (_setjmp(scheduler) != 0) return;
-  if (std::exchange(one.entered, true)) _longjmp(one.place, 1);
-  setcontext(&one.context);
+  if (std::exchange(thread.entered, true)) _longjmp(thread.place, 1);
+  setcontext(&thread.context);
 }
 
 /// Runs `kernel` for each thread of each block. Shared memory starts with garbage, and so does the memory after it.
@@ -92,23 +92,23 @@ inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::f
       std::vector<thread_state> all(static_cast<std::size_t>(threads));
       block = &all;
       for (unsigned k = 0; k < all.size(); ++k) {
-        auto& one = all[k];
-        one.thread = k;
-        one.threads = static_cast<unsigned>(threads);
-        one.block_x = static_cast<unsigned>(x);
-        one.block_y = static_cast<unsigned>(y);
-        one.grid_x = static_cast<unsigned>(blocks_x);
-        getcontext(&one.context);
-        one.context.uc_stack.ss_sp = stacks[k].get();
-        one.context.uc_stack.ss_size = stack_size;
-        makecontext(&one.context, enter, 0);
+        auto& state = all[k];
+        state.thread = k;
+        state.threads = static_cast<unsigned>(threads);
+        state.block_x = static_cast<unsigned>(x);
+        state.block_y = static_cast<unsigned>(y);
+        state.grid_x = static_cast<unsigned>(blocks_x);
+        getcontext(&state.context);
+        state.context.uc_stack.ss_sp = stacks[k].get();
+        state.context.uc_stack.ss_size = stack_size;
+        makecontext(&state.context, enter, 0);
       }
       for (bool any = true; any;) {
         any = false;
-        for (auto& one : all) {
-          if (one.done) continue;
+        for (auto& state : all) {
+          if (state.done) continue;
           any = true;
-          resume(one);
+          resume(state);
         }
       }
       for (std::size_t k = shared.size() - margin; k < shared.size(); ++k) {
