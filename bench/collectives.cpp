@@ -4,7 +4,7 @@
 // bench/compare_collectives.py runs it beside other MPIs and prints the ratios.
 //
 // Rows are <op>/<contender>/<ranks>/<bytes>: in place, float32, sum, root 0. The time is the median over all iterations
-// of the slowest rank's time. All rows of one size are measured together, interleaved in rounds, so that a noisy
+// of the slowest rank's time. Rows with equal size are measured together, interleaved in rounds, so that a noisy
 // neighbour affects all rows. bus_GB/s is 2(N-1)/N bytes over the time of an allreduce, as in nccl-tests, and 1 times
 // the bytes for the other collectives. vs_openmpi is Open MPI's time divided by muster's time.
 #include <algorithm>
@@ -74,7 +74,7 @@ double mean(const std::vector<double>& values) {
   return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
 }
 
-// The medians (or means) of all rows of one size that pass the filter. They are measured when the first row is
+// The medians (or means) of the rows with one size that pass the filter. They are measured when the first row is
 // requested.
 class table {
  public:

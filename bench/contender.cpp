@@ -58,7 +58,7 @@ std::vector<double> time_group(op operation, muster::group& world, std::span<flo
   return slowest_times(operation, world, data, count, [&] { call_muster(operation, world, data, algorithm); });
 }
 
-// Binds each thread to a core of its own. mpirun binds each process to a core, which all its threads inherit, and two
+// Binds each thread to its own core. mpirun binds each process to a core, which all its threads inherit, and two
 // threads that spin on one core wait for each other's time slices. If there are more threads than cores, a thread may
 // use all cores.
 void use_own_core(int rank, int ranks) {
@@ -90,7 +90,7 @@ std::vector<double> time_threads(op operation, int ranks, workspace& memory, rep
 }
 
 // Measures the transport's own allreduce without a deadline, a check for failed ranks or a group. The difference from a
-// call of the group is the cost of these features.
+// call of the group shows what the deadline, check and group cost.
 std::vector<double> time_bare(muster::group& apart, std::uint64_t& sequence, std::span<float> data, repeats count) {
   auto& transport = apart.transport();
   auto call =

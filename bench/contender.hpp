@@ -38,7 +38,7 @@ struct contender {
   op operation;
   std::string name;
   int ranks;
-  /// Called at every process alike. Returns at rank 0 the seconds of each call at its slowest rank.
+  /// Called at every process alike. Returns at rank 0 each call's seconds at its slowest rank.
   std::function<std::vector<double>(workspace& memory, repeats count)> measure;
   /// Largest size in bytes at which the contender takes part.
   std::size_t up_to = std::numeric_limits<std::size_t>::max();

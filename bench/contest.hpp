@@ -25,7 +25,7 @@ class mpi_session {
   bool there_ = false;
 };
 
-/// The contenders of each of `ops`. Construction is collective over processes. Must not outlive the context.
+/// The contenders for `ops`. Construction is collective over processes. Must not outlive the context.
 class contest {
  public:
   contest(muster::context& context, const mpi_session& mpi, bool algorithms, std::span<const op> ops);

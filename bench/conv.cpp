@@ -46,7 +46,7 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
 }
 
 #ifdef __AVX2__
-/// Measures twelve independent sums of this machine's widest vectors: the peak rate of its fused multiply-adds.
+/// Measures twelve independent sums in this machine's widest vectors: the peak rate of its fused multiply-adds.
 void peak(benchmark::State& state) {
 #ifdef __AVX512F__
   constexpr int width = 64;

@@ -11,7 +11,7 @@ std::string sparse_libsvm_text(std::size_t rows);
 /// Returns rows of 100 numbers of six digits after a label.
 std::string csv_text(std::size_t rows);
 
-/// The input of each row of the benchmark.
+/// The input for each row of the benchmark.
 struct source_texts {
   std::string dense;
   std::string sparse;
@@ -21,5 +21,5 @@ struct source_texts {
 /// Writes the texts as dense.svm, sparse.svm and table.csv, so that other programs can read the same input.
 void write_texts(const source_texts& texts, const std::string& folder);
 
-/// Registers the benchmarks of all sources. `texts` must remain valid until these have run.
+/// Registers the benchmarks for all sources. `texts` must remain valid until these have run.
 void register_sources(const source_texts& texts);

@@ -15,7 +15,7 @@
 
 namespace bench {
 
-/// A reporter of each row's time at the slowest rank, rates of all ranks together, and the number of ranks. All ranks
+/// A reporter of each row's time at the slowest rank, rates over all ranks together, and the number of ranks. All ranks
 /// have the same rows in the same order; the report of a row is collective.
 class gathering_reporter final : public benchmark::BenchmarkReporter {
  public:
@@ -70,7 +70,7 @@ class gathering_reporter final : public benchmark::BenchmarkReporter {
       counter.value = *sum++ / (adds_up ? 1 : ranks_->size());
     }
     run.counters["ranks"] = ranks_->size();
-    // Calls per second of all ranks together; a speed-up is a ratio of these.
+    // Calls per second over all ranks; a speed-up is a ratio between such rates.
     if (!is_spread) run.counters["throughput"] = ranks_->size() / times[0];
   }
 

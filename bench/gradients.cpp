@@ -1,4 +1,4 @@
-// The cost of reducing gradients by buckets, and the share of it that a backward pass hides.
+// The cost of reducing gradients by buckets, and the share that a backward pass hides.
 //
 //   mpirun -n 2 build/release/bench/gradients overhead    # beside one allreduce of the same bytes
 //   mpirun -n 2 build/release/bench/gradients overlap     # with a backward pass that is longer than the allreduce
@@ -6,7 +6,7 @@
 //
 // [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE writes a timeline.
 //
-// The contenders are measured in turns, a round of each after the other. A round's time is the slowest rank's time, and
+// The contenders are measured in turns, one round after the other. A round's time is the slowest rank's time, and
 // the report has the median over all rounds.
 #include <algorithm>
 #include <cstdlib>

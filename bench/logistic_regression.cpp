@@ -1,10 +1,10 @@
 // A step of logistic regression on dense rows in memory, each rank independently, compared with the machine's limits:
-// Eigen's two-pass matrix-vector products over the same rows, and plain reading of these rows and of memory in order.
+// Eigen's two-pass matrix-vector products over the same rows, and plain reading from these rows and of memory in order.
 //
 //   build/release/bench/logistic_regression [--rows=N] [flags of Google Benchmark]
 //   mpirun -n 2 build/release/bench/logistic_regression ...     # all ranks at once, not interleaved
 //
-// Repetitions of all benchmarks are interleaved, so that a busy moment of the machine affects all alike. Afterwards the
+// All benchmarks' repetitions are interleaved, so that a busy moment of the machine affects all alike. Afterwards the
 // ratios of the medians are printed to stderr (stdout keeps the format of --benchmark_format).
 #include <benchmark/benchmark.h>
 

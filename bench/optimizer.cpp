@@ -95,7 +95,7 @@ void touch(const candidate& candidate, muster::arena& arena, std::size_t first, 
     touch(p, g, state(0), state(1), count);
 }
 
-/// Measures the step of one optimizer and its limit, in turns; on all ranks at once.
+/// Measures an optimizer's step and its limit, in turns; on all ranks at once.
 void measure(const candidate& candidate, std::size_t parameters, int rounds, muster::group& world,
              bench::row_report& report) {
   heap memory;

@@ -9,7 +9,7 @@
 
 namespace bench {
 
-/// The gradient of one layer: slopes^T x inputs, [outputs x inputs], over the rows of a batch. Constructed once and
+/// The gradient for one layer: slopes^T x inputs, [outputs x inputs], over the rows of a batch. Constructed once and
 /// used for every layer.
 class outer_products {
  public:

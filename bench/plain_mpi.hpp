@@ -29,7 +29,7 @@ inline void call_mpi(op operation, int rank, std::span<float> data) {
   }
 }
 
-/// Returns the seconds of each of `count.times` calls, or the mean of consecutive calls; equal at every rank.
+/// Returns the seconds for each of `count.times` calls, or the mean of consecutive calls; equal at every rank.
 [[nodiscard]] inline std::vector<double> time_mpi(op operation, std::span<float> data, repeats count) {
   int rank = 0;
   int ranks = 1;
@@ -42,7 +42,7 @@ inline void call_mpi(op operation, int rank, std::span<float> data) {
   return seconds_of(stamps);
 }
 
-/// Returns the name of this MPI on one line: "Open MPI v4.1.4".
+/// Returns this MPI's name on one line: "Open MPI v4.1.4".
 [[nodiscard]] inline std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

@@ -1,4 +1,4 @@
-// The measurement protocol of a collective, shared by muster and all its peers. It depends on none of them.
+// The measurement protocol of a collective, shared by muster and all its peers. It does not depend on muster or a peer.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,7 @@ namespace bench {
 enum class op { allreduce, broadcast, reduce, written, step };
 
 inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce, op::written, op::step};
-/// Operations whose every size is a row of its own.
+/// Operations whose every size is a separate row.
 inline constexpr std::span collectives(all_ops, 3);
 
 [[nodiscard]] constexpr std::string_view to_string(op operation) noexcept {
@@ -83,7 +83,7 @@ void check_result(op operation, int rank, int ranks, std::span<float> data, Call
 
 /// Returns two stamps for each of `count.times` calls with `data` at this rank; for steps one pair for all calls
 /// together. `seconds_of` computes times from the element-wise maximum of the stamps over all ranks. The time of an
-/// allreduce is the time of its slowest rank. Other collectives do not synchronise the ranks: their time runs from the
+/// allreduce is the time at its slowest rank. Other collectives do not synchronise the ranks: their time runs from the
 /// first rank's call to the last rank's return (the clock is the host's), and ranks meet at `barrier` before each call.
 /// Otherwise the time would be hidden by a root that runs ahead, or by a rank that arrives when all is done. For
 /// consecutive calls each rank's mean is used, including the writes before each call.
@@ -120,7 +120,7 @@ template <class Barrier, class Call>
   return stamps;
 }
 
-/// Returns the seconds of each call from the maximum stamps over all ranks.
+/// Returns the seconds for each call from the maximum stamps over all ranks.
 [[nodiscard]] inline std::vector<double> seconds_of(std::span<const std::int64_t> largest_stamps) {
   std::vector<double> times(largest_stamps.size() / 2);
   for (std::size_t i = 0; i < times.size(); ++i) {

@@ -6,8 +6,8 @@
 //
 // Every table is updated by +=. All workers do the same at the same time. A row is the slowest worker's time, the
 // median of `--turns`. `--only` selects among latency, push, pull, rate and adam; `--seconds` is the approximate time
-// of a turn. Adam's updates of a table of 100 MB are also reported as a share of one core's memory limit, measured in
-// the same run.
+// of a turn. Adam's updates of a table of 100 MB are also reported as a share relative to a core's memory limit,
+// measured in the same run.
 #include <algorithm>
 #include <cstdio>
 #include <deque>

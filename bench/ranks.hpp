@@ -30,7 +30,7 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Returns the seconds of each of `count.times` calls, or the mean of consecutive calls, with `data`. Collective over
+/// Returns the seconds for each of `count.times` calls, or the mean of consecutive calls, with `data`. Collective over
 /// `ranks`; returns equal values at every rank.
 template <class Call>
 std::vector<double> slowest_times(op operation, muster::group& ranks, std::span<float> data, repeats count, Call call) {

@@ -1,4 +1,4 @@
-// The report of a program with rounds of its own: readable lines, or JSON in the format of Google Benchmark.
+// The report of a program with its own rounds: readable lines, or JSON in the format of Google Benchmark.
 #pragma once
 
 #include <cstdio>
@@ -56,7 +56,7 @@ class row_report {
     std::fflush(stdout);
   }
 
-  /// Adds a row of JSON: the time of a unit of work, the units per second of all ranks, and further counters.
+  /// Adds a row of JSON: the time of a unit of work, the units per second over all ranks, and further counters.
   void add(const std::string& name, double seconds, double throughput,
            const std::vector<std::pair<std::string, double>>& more = {}) {
     std::string row = "{\"name\": \"" + name + "\", \"time_unit\": \"s\"";

@@ -2,7 +2,7 @@
 //
 //   build/release/bench/stores [Google Benchmark's flags]
 //
-// Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process.
+// Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and its own thread, in this process.
 // The last member makes the calls.
 #include <memory>
 #include <string>
@@ -18,7 +18,7 @@ namespace {
 
 auto soon() { return muster::deadline_after(muster::seconds(30)); }
 
-/// The members of one store.
+/// The members in a store.
 struct crew {
   std::vector<std::unique_ptr<muster::any_store>> members;
   std::unique_ptr<muster::store_server> server;

@@ -41,7 +41,7 @@ std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::exe
   return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, execution);
 }
 
-/// Returns the seconds of this thread's CPU clock, or of the wall clock.
+/// Returns the seconds on this thread's CPU clock, or of the wall clock.
 double now_seconds(bool cpu_time) {
   timespec now{};
   clock_gettime(cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);

@@ -25,14 +25,14 @@ struct turn {
   std::size_t bytes = 0;
 };
 
-/// The turns of one rank. They are either lines "allreduce muster_shm 1024" of the named pipe `<folder>/<rank>`, or a
+/// A rank's turns. They are either lines "allreduce muster_shm 1024" of the named pipe `<folder>/<rank>`, or a
 /// list. A rank can wait for a pipe without using the processor, in contrast to a message of an MPI.
 class turns {
  public:
   turns(const std::string& folder, int rank) : pipe_(folder + "/" + std::to_string(rank)) {
     if (!pipe_) throw std::runtime_error("cannot open " + folder + "/" + std::to_string(rank));
   }
-  /// Constructs the list of these collectives, at every size on the command line (at all sizes if there is none).
+  /// Constructs the list for these collectives, at every size on the command line (at all sizes if there is none).
   turns(int argc, char** argv, std::span<const op> ops) {
     std::vector<std::size_t> sizes;
     for (int i = 1; i < argc; ++i) {

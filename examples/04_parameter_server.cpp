@@ -1,4 +1,4 @@
-// A linear model on a parameter server: each worker pulls the weights, computes a gradient of its own samples and
+// A linear model on a parameter server: each worker pulls the weights, computes a gradient from its own samples and
 // pushes it, at its own pace. The last rank is a server unless --servers and --consistency request another setup.
 //
 //   $ 04_parameter_server --ranks 4

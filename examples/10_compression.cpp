@@ -59,7 +59,7 @@ double forward_backward(const muster::dataset& data, const muster::minibatch& ba
   return loss / static_cast<double>(batch.samples.size());
 }
 
-// A user-defined codec, `trim:BYTES`: the highest bytes of each value (on a little-endian machine).
+// A user-defined codec, `trim:BYTES`: each value's highest bytes (on a little-endian machine).
 struct trim_codec {
   std::size_t kept;  // bytes of a value
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return (count * kept + 3) / 4 * 4; }

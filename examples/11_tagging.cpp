@@ -57,7 +57,7 @@ void write_shard(std::size_t shard) {
   }
 }
 
-// Computes the mean over the seconds of each video, with 1 for the bias, and sets 1 for each of its labels.
+// Computes the mean over the seconds of each video, with 1 for the bias, and sets 1 for each label.
 void unpack(const muster::minibatch& part, matrix& x, matrix& y) {
   const auto count = static_cast<Eigen::Index>(part.samples.size());
   x = matrix::Constant(count, features + 1, 1);
@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
           scores.row(i).maxCoeff(&best);
           hits += y(i, best) == 1;
         }
-        // The gradient of the cross-entropy of each label's sigmoid.
+        // The gradient of the cross-entropy for each label's sigmoid.
         const matrix error = (1 / (1 + (-scores.array()).exp())).matrix() - y;
         gradient.noalias() = x.transpose() * error / static_cast<float>(part.global_size);
         job.tables().push(0, flat(gradient));

@@ -14,8 +14,8 @@
 namespace examples {
 
 /// Writes `head` (with "model" and the numbers of "parameters" and "statistics") and the format as a line, then the
-/// numbers as 32-bit floats of this machine, then their CRC-32C. The file is written completely or not at all. Throws
-/// muster::configuration_error when it cannot be written.
+/// numbers as 32-bit floats in this machine's format, then their CRC-32C. The file is written completely or not at all.
+/// Throws muster::configuration_error when it cannot be written.
 void write_model(const std::string& path, nlohmann::json head, std::span<const float> numbers);
 
 struct model_file {

@@ -31,7 +31,7 @@ namespace {
 using context_ptr = std::shared_ptr<gloo::rendezvous::Context>;
 using call = std::function<void()>;
 
-// The connections of one rank, in one of Gloo's modes of moving data.
+// A rank's connections, in a mode of Gloo for moving data.
 enum class mode { threaded, sync, busy };
 constexpr const char* mode_suffix[] = {"", "_sync", "_busy"};
 

@@ -1,4 +1,4 @@
-// Images per second that a loader produces from a folder of JPEG files for training: a random window of each image,
+// Images per second that a loader produces from a folder of JPEG files for training: a random window in each image,
 // resized to 224 x 224, mirrored at random, normalised to floats.
 //
 //   jpeg FOLDER [THREADS] [EPOCHS]

@@ -22,7 +22,7 @@
 
 namespace bench {
 
-inline constexpr int limit_ranks = 2;  // Number of ranks of all limits except switch_limit.
+inline constexpr int limit_ranks = 2;  // Number of ranks in all limits except switch_limit.
 inline constexpr int most_limit_ranks = 64;
 inline constexpr std::size_t limit_iterations = 300;
 
@@ -58,7 +58,8 @@ class meeting {
     }
   }
 
-  /// Returns the seconds of each of `count.times` calls at the slowest process, timed as calls of `what`. Collective.
+  /// Returns the seconds for each of `count.times` calls at the slowest process, timed as calls of `operation`.
+  /// Collective.
   template <class Call>
   std::vector<double> times_of(op operation, int rank, repeats count, Call call) {
     const auto stamps = call_stamps(
@@ -102,7 +103,7 @@ inline void pin_to_core(int rank) {
 }
 
 /// The main function of a limit. Starts the processes and calls `take(turn, place, rank)` for every turn in each
-/// process. `take` returns the seconds of each call. Memory that `take` needs must be allocated before, shared by all
+/// process. `take` returns the seconds for each call. Memory that `take` needs must be allocated before, shared by all
 /// processes.
 template <class Take>
 int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {

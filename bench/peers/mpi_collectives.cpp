@@ -1,4 +1,4 @@
-// The collectives of one MPI, without muster, under the same protocol as bench/collectives:
+// The collectives in one MPI, without muster, under the same protocol as bench/collectives:
 //   mpirun.openmpi -n 2 build/release/bench/peers/mpi_collectives.openmpi [BYTES...]
 // Prints lines of JSON: the median, over one round's iterations, of the slowest rank's time. It is built once for each
 // installed MPI. With --turns=FOLDER the program takes turns (bench/turns.hpp).

@@ -2,7 +2,7 @@
 //
 //   read_source SOURCE [THREADS]
 //
-// Prints the samples per second of each epoch. The first epoch includes opening the source.
+// Prints the samples per second in each epoch. The first epoch includes opening the source.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

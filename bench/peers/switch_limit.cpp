@@ -1,5 +1,5 @@
 // The highest rate at which more processes than cores can wait for each other. Each process announces its arrival by a
-// number of its own and yields its core until the processes for which it waits have arrived. There are no data,
+// number and yields its core until the processes for which it waits have arrived. There are no data,
 // deadlines or failures. If two processes share a core, the first process yields the core and receives it again: two
 // context switches, which are nearly all of the time of a small collective in this case.
 //   build/release/bench/peers/switch_limit RANKS [BYTES...]

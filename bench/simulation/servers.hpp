@@ -16,7 +16,7 @@ namespace simulation {
 
 struct service {
   int servers;
-  std::size_t bytes;  // Size of all parameters.
+  std::size_t bytes;  // Total bytes in the parameters.
   double compute;     // Seconds of a trainer's step.
   bool asynchronous;  // True to answer a trainer at once; false to answer when all trainers have pushed.
 };
@@ -38,7 +38,7 @@ class folded {
   std::byte* data_;
 };
 
-/// Tests all messages in turn: the body of a tagged message is received only after a test of its head.
+/// Tests all messages in turn: the body of a tagged message is received only after its head was tested.
 inline void finish(muster::transport& over, std::vector<std::unique_ptr<muster::request>>& messages) {
   while (true) {
     std::size_t left = 0;
@@ -63,7 +63,7 @@ inline void post(muster::transport& over, muster::request& r, bool sends, int pe
 
 }  // namespace detail
 
-/// Returns the size of one server's part; the last part may be smaller.
+/// Returns the bytes in a server's part; the last part may be smaller.
 [[nodiscard]] inline std::size_t part_of(const service& setup, int server) {
   const auto count = static_cast<std::size_t>(setup.servers);
   const std::size_t most = (setup.bytes + count - 1) / count;

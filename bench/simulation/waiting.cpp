@@ -2,8 +2,8 @@
 //
 // muster's transports poll: they test their requests, yield the processor and read the clock. In SimGrid every
 // iteration of such a loop would be an event with a guessed duration. The linker therefore replaces a few functions
-// (--wrap). The clock is the simulated clock. Yielding the processor waits until a message of this rank arrives. A test
-// reports the messages that the wait has seen. Each rank has its own copy of these variables, because SMPI copies all
+// (--wrap). The clock is the simulated clock. Yielding the processor waits until a message for this rank arrives. A
+// test reports the messages that the wait has seen. Each rank has its own variables here, because SMPI copies all
 // global variables.
 #include <mpi.h>
 #include <simgrid/engine.h>

@@ -36,7 +36,7 @@ struct image_data {
 ///       another source of images        `test` names the validation images; JPEG files (images:FOLDER, or records with
 ///                                       JPEG files) are scaled to `side` x `side` pixels
 ///
-/// and keeps only the first `limit` training images, unless `limit` is 0. The share `holdout` of these images replaces
+/// and keeps only the first `limit` training images, unless `limit` is 0. The share `holdout` then replaces
 /// the validation images. Throws muster::configuration_error for data without a `test` and a `holdout`,
 /// muster::data_error for test images of another size or with a class that the training images lack, and the exceptions
 /// of `muster::open_source`.

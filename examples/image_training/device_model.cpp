@@ -34,12 +34,12 @@ namespace {
 
 constexpr muster::seconds for_copies{60};
 
-/// Returns the number of this host's ranks that the launcher, or this process, started.
+/// Returns the number of ranks on this host that the launcher, or this process, started.
 int ranks_here(muster::context& context, muster::group& world) {
   return context.launcher().size > 1 ? context.launcher().local_size : world.size();
 }
 
-/// Returns true if each rank can have a device of its own. Collective. NCCL requires one rank for each device, and
+/// Returns true if each rank can have its own device. Collective. NCCL requires one rank for each device, and
 /// ranks that join and leave may have to share a device.
 bool each_has_a_device(muster::context& context, muster::group& world) {
   const bool enough = ranks_here(context, world) <= muster::device_count();

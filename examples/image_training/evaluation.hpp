@@ -18,7 +18,7 @@ using predictor = std::function<std::span<const float>(std::span<const float> im
 /// Returns the predictor of a network on the host, which must outlive the predictor.
 predictor predictor_of(nn::network<float>& net);
 
-/// Evaluates all images of `from`, of which each rank processes its slice, and sums the results. Collective. The model
+/// Evaluates all images in `from`, where each rank processes its slice, and sums the results. Collective. The model
 /// must be equal on every rank.
 nn::totals evaluate(muster::group& ranks, const predictor& model, std::size_t classes, muster::loader& from);
 

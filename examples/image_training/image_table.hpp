@@ -18,7 +18,7 @@ class image_table {
   struct contents {
     std::string name;
     muster::record_schema schema;
-    std::vector<std::byte> bytes;  ///< Images of all records, one after the other.
+    std::vector<std::byte> bytes;  ///< Images in all records, one after the other.
     std::vector<float> labels;
     std::uint64_t digest = 0;
   };
@@ -42,7 +42,7 @@ class image_table {
 static_assert(muster::record_source<image_table>);
 
 /// Returns generated images in the form of CIFAR-10: 32 x 32 pixels of three colours, ten classes. A class is a pattern
-/// of coloured waves. An image is the pattern of its class, moved, dimmed and mixed with the pattern of another class
+/// of coloured waves. An image is its class's pattern, moved, dimmed and mixed with the pattern of another class
 /// and with noise, so that a network learns the classes but needs several epochs. Image i is a function of (seed, i).
 [[nodiscard]] image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t first = 0);
 

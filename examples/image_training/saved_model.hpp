@@ -26,8 +26,8 @@ struct model_description {
                                                              const nn::execution& execution = {});
 
 /// Writes a line of JSON (the description, preparation included, and the counts of the numbers that follow), then the
-/// parameters in the network's order and the running statistics as 32-bit floats of this machine, then their CRC-32C.
-/// The file is written completely or not at all. Throws muster::configuration_error when it cannot be written.
+/// parameters in the network's order and the running statistics as 32-bit floats in this machine's format, then their
+/// CRC-32C. The file is written completely or not at all. Throws muster::configuration_error when it cannot be written.
 void save_model(const std::string& path, const model_description& description, nn::network<float>& net);
 
 /// A model that owns its memory.

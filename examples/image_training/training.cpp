@@ -42,7 +42,7 @@ class run {
         tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
-    // A rank's own statistics are state of this rank. Shared statistics, and statistics of virtual shards, are equal on
+    // A rank's own statistics are this rank's state. Shared statistics, and statistics of virtual shards, are equal on
     // every rank.
     const auto kind =
         chosen.share_statistics || in_shards_ ? muster::state_kind::replicated : muster::state_kind::rank_local;

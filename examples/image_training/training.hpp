@@ -1,4 +1,4 @@
-// The training of a model on images: the work of each rank from the first step to the report.
+// The training of a model on images: each rank's work from the first step to the report.
 #pragma once
 
 #include <muster/comm/context.hpp>

@@ -26,7 +26,7 @@ constexpr int rows_at_once = 8;
 // Memory loads overlap with the computation: dot() prefetches one half of the next rows into the second-level cache,
 // and add_rows() the other half. (GCC drops calls of a function that does nothing but prefetch.)
 
-/// Computes weights . x of each of `Rows` dense rows of `size` features.
+/// Computes weights . x for `Rows` dense rows of `size` features.
 template <int Rows>
 rows_array<Rows> dot(const row_pointers<Rows>& rows, const row_pointers<Rows>& next, std::size_t size,
                      const float* weights) {
@@ -62,7 +62,7 @@ void add_rows(const row_pointers<Rows>& rows, const row_pointers<Rows>& next, st
   }
 }
 
-/// Adds the log-losses of samples with margins y (weights . x + bias) to `sums`. Returns sigmoid(-margin) of each
+/// Adds the log-losses of samples with margins y (weights . x + bias) to `sums`. Returns sigmoid(-margin) for each
 /// sample; this times -y is the derivative by weights . x. Exponentials have only non-positive arguments, so that
 /// nothing overflows: log(1 + exp(-m)) = max(-m, 0) + log(1 + exp(-|m|)).
 template <int Rows>
@@ -94,7 +94,7 @@ row_pointers<Rows> rows_at(const batch_view<Sample>& batch, std::size_t at) {
   return rows;
 }
 
-/// Adds the losses of dense samples [at, at + Rows) to `sums`; returns the factor of each sample in the gradient.
+/// Adds the losses of dense samples [at, at + Rows) to `sums`; returns each sample's factor in the gradient.
 template <int Rows, class Sample>
 rows_array<Rows> dense_factors(const batch_view<Sample>& batch, std::size_t at, totals& sums) {
   rows_array<Rows> signs;
@@ -154,7 +154,7 @@ totals add_part(const batch_view<Sample>& batch, std::size_t first, std::size_t 
   return sums;
 }
 
-/// Computes the gradient of features [first, last) from the factors of all samples, in the order of add_part() and with
+/// Computes the gradient of features [first, last) from all samples' factors, in the order of add_part() and with
 /// the same sums.
 template <class Sample>
 void add_features(const batch_view<Sample>& batch, std::size_t first, std::size_t last, std::span<const float> factors,

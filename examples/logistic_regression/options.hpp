@@ -17,7 +17,7 @@ struct options {
   std::uint64_t epochs = 10;
   double max_train_seconds = 0;  ///< 0: no limit.
   std::uint64_t batch = 100;     ///< Samples over all initial ranks.
-  /// 0: `batch` is constant when ranks join or leave; otherwise the batch of each rank is constant.
+  /// 0: `batch` is constant when ranks join or leave; otherwise each rank's batch is constant.
   std::uint64_t batch_per_rank = 0;
   std::string schedule;
   muster::goal goal;  ///< Without a metric there is no goal.

@@ -23,7 +23,7 @@ struct extent {
   friend bool operator==(const extent&, const extent&) = default;
 };
 
-/// The output of a layer for a whole batch, and the gradient of this output.
+/// The output of a layer for a whole batch, and its gradient.
 ///
 /// Batch normalisation and ReLU are not separate layers with memory of their own. A layer that reads the values copies
 /// them into the first-level cache image by image, and applies normalisation and ReLU during this copy. Their backward
@@ -49,7 +49,7 @@ class activation {
   [[nodiscard]] bool normalised() const noexcept { return norm_ != nullptr; }
   /// Makes this activation a view of the values of `other`, with another function applied to the same numbers.
   void see(activation& other);
-  /// Makes `part`, a term of this sum, use the sum's gradient as its own gradient. If `complete`, `part` uses this
+  /// Makes `part`, a term in this sum, use the sum's gradient as its own gradient. If `complete`, `part` uses this
   /// gradient throughout; this requires that `part` is not rectified. Otherwise `part` only starts with this gradient.
   void share_gradient(activation& part, bool complete);
   /// The position of a reader among the layers that write the gradient.
@@ -110,9 +110,9 @@ class activation {
   bool outside_ = false;
   std::size_t readers_ = 0;
   activation* source_ = nullptr;      // Activation that holds the values.
-  std::vector<activation*> viewers_;  // Activations that are views of this activation, by see().
+  std::vector<activation*> viewers_;  // Views that were created by see().
   activation* sum_ = nullptr;         // Activation that holds the gradient.
-  std::vector<activation*> sharers_;  // Terms of this sum that share its gradient.
+  std::vector<activation*> sharers_;  // Terms that share this sum's gradient.
   std::vector<activation*> terms_;    // Sharers whose gradient is complete together with this sum's gradient.
   const T* given_ = nullptr;
   std::shared_ptr<muster::buffer<T>> values_ = std::make_shared<muster::buffer<T>>();

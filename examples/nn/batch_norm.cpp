@@ -66,7 +66,7 @@ void batch_norm<T>::end_slopes(std::size_t lane) noexcept {
 template <class T>
 void batch_norm<T>::finish(const pass& now) {
   if (!now.training) return;
-  // Combines sums relative to each lane's pivot into the mean of all lanes, in double. Chan, Golub and LeVeque 1983:
+  // Combines sums relative to each lane's pivot into the mean over all lanes, in double. Chan, Golub and LeVeque 1983:
   // the variance of the whole follows from the variances and the means of the parts.
   double count = 0;
   std::vector<double> mean(channels_), spread(channels_);

@@ -13,7 +13,7 @@
 namespace nn {
 
 /// A layer of batch normalisation: y = scale * (x - mean) / sqrt(variance + epsilon) + shift for each channel. Mean and
-/// variance are computed over this rank's part of the batch, or over the batches of all ranks (pass::statistics). A
+/// variance are computed over this rank's part of the batch, or over all ranks' batches (pass::statistics). A
 /// rank without images takes part in the latter.
 ///
 /// Sums are taken image by image, relative to a pivot from the lane's images to avoid cancellation, and accumulated in

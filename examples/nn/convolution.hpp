@@ -28,7 +28,7 @@ struct convolution_shape {
   }
   /// Returns the number of elements of the weights {kernel, kernel, in.channels, out_channels}, row-major.
   [[nodiscard]] std::size_t weights() const noexcept { return kernel * kernel * in.channels * out_channels; }
-  /// Returns the floating-point operations of one pass over an image.
+  /// Returns the floating-point operations for one pass over an image.
   [[nodiscard]] double operations() const noexcept {
     return 2.0 * static_cast<double>(weights()) * static_cast<double>(out().height * out().width);
   }
@@ -49,7 +49,7 @@ class convolution {
   [[nodiscard]] virtual image_view<T> input(std::size_t k) noexcept = 0;
   [[nodiscard]] virtual image_view<T> slope(std::size_t k) noexcept = 0;
 
-  /// Sets the weights for the following calls. The weights must not change until the last of these calls.
+  /// Sets the weights for the following calls. The weights must not change until the last call.
   virtual void begin(std::span<const T> weights) = 0;
   /// Computes the outputs of `images` images. `bias` has an element for each output channel, or is null.
   virtual void forward(std::size_t images, const T* bias, T* out) = 0;
@@ -63,7 +63,7 @@ class convolution {
   convolution_shape shape_;
 };
 
-/// Scratch memory that the convolutions of one thread share, one after the other, so that it stays in the thread's
+/// Scratch memory that a thread's convolutions share, one after the other, so that it stays in the thread's
 /// cache.
 template <class T>
 struct workspace {
@@ -80,7 +80,7 @@ struct workspace {
 
 /// Returns a convolution by name: "winograd" (muster's own kernels, with fewer multiplications where this is faster,
 /// and direct elsewhere), "direct", "eigen" (im2col and a matrix product) or "onednn" (float only, if oneDNN was built
-/// in). Throws muster::configuration_error for any other name. All convolutions of one thread share `work`.
+/// in). Throws muster::configuration_error for any other name. A thread's convolutions share `work`.
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(
     std::string_view backend, const convolution_shape& shape, const kernel_set<T>& kernels,

@@ -69,7 +69,7 @@ void direct_convolution<T>::make_classes() {
   }
 }
 
-// Small images are processed in blocks. Otherwise the last tile of each group would be mostly empty, and the weights
+// Small images are processed in blocks. Otherwise each group's last tile would be mostly empty, and the weights
 // would be read too often. The inputs of a block should stay in the second-level cache.
 template <class T>
 void direct_convolution<T>::choose_block() {

@@ -23,7 +23,7 @@ class eigen_convolution final : public convolution<T> {
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
-  /// Calls run(patch, pixel, elements) for each row of the kernel that overlaps an image, with the offset of its taps
+  /// Calls run(patch, pixel, elements) for each kernel row that overlaps an image, with the offset of its taps
   /// in patches_ and in the image.
   template <class Run>
   void over_patches(std::size_t images, const Run& run) const;

@@ -14,7 +14,7 @@ struct pixel_place {
   std::int32_t out;
 };
 
-/// A convolution of one image: out[pixel][column] (+)= sum over rows r and k of in[pixel.in + r * row_step + k] *
+/// A convolution over one image: out[pixel][column] (+)= sum over rows r and k of in[pixel.in + r * row_step + k] *
 /// weight(r, k, column). The taps of a row and their channels are adjacent in memory (NHWC), so that each row is one
 /// run of numbers.
 template <class T>
@@ -26,7 +26,7 @@ struct product_job {
   std::size_t row_step;
   std::size_t run;
   const T* panels;        ///< Weights as packed by pack_panels().
-  std::size_t terms;      ///< Number of terms that a panel has for each of its columns.
+  std::size_t terms;      ///< Number of terms that a panel has for each column.
   std::size_t first;      ///< Index of the term for the first row and k = 0.
   std::size_t row_terms;  ///< Distance in terms from one row to the next.
   T* out;
@@ -102,7 +102,7 @@ struct kernel_set {
 
   /// Computes to = f(from), or to += f(from).
   void (*apply)(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add);
-  /// Adds the sum of each channel c over all pixels to sum[c].
+  /// Adds the sum over channel c over all pixels to sum[c].
   void (*add_pixels)(const image_view<const T>& image, T* sum);
   /// Adds, for each channel c, the sum of the values minus pivot[c] to sum[c], and the sum of their squares to
   /// squares[c].
@@ -123,8 +123,8 @@ struct kernel_set {
   void (*unpool)(const image_view<const T>& slope, const T* taps, const pool_window& window, const image_view<T>& to,
                  bool add);
 
-  /// Winograd's transforms. Inputs, or gradients of outputs, of each tile are transformed to planes. Planes are
-  /// transformed to the outputs of each tile, of which `rows` rows and `width` pixels in total exist. The outputs start
+  /// Winograd's transforms. Each tile's inputs, or gradients of outputs, are transformed to planes. Planes are
+  /// transformed to each tile's outputs, of which `rows` rows and `width` pixels in total exist. The outputs start
   /// at `start` or are added.
   void (*tile_inputs)(const T* in, const tile_row& row, T* tiles, std::size_t plane);
   void (*tile_slopes)(const T* in, const tile_row& row, T* tiles, std::size_t plane);

@@ -128,7 +128,7 @@ struct winograd_kernels {
     }
   }
 
-  /// Writes or adds `side` x `side` outputs of each tile, of which `rows` rows and `width` pixels in total exist.
+  /// Writes or adds `side` x `side` outputs for each tile, of which `rows` rows and `width` pixels in total exist.
   template <bool Add>
   static void outputs_as(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                          const T* start, T* out) {

@@ -14,7 +14,7 @@
 namespace nn {
 
 /// The lanes of a batch: parts of neighbouring images. The division depends only on the size of the batch. Each lane
-/// has sums of its own, which are added in the order of the lanes. Therefore results are bitwise equal for any number
+/// has its own sums, which are added in the order of the lanes. Therefore results are bitwise equal for any number
 /// of threads. Scratch memory belongs to a thread, so that it stays in the thread's cache.
 class lanes {
  public:
@@ -31,7 +31,7 @@ class lanes {
     return std::clamp<std::size_t>(images * pixels / least, 1, std::clamp<std::size_t>(images, 1, most));
   }
 
-  /// Calls body(lane, first, last) for `count` lanes of a batch, with the range of images of each lane.
+  /// Calls body(lane, first, last) for `count` lanes of a batch, with each lane's range of images.
   template <class Body>
   void run(std::size_t count, std::size_t images, const Body& body) const {
     tasks_.run(count, [&](std::size_t lane) {
@@ -61,7 +61,7 @@ class lane_sums {
     sums_[lane].assign(sum.size(), T{0});
     return sums_[lane].data();
   }
-  /// Adds the parts of all lanes to `sum`. Called after all `count` lanes.
+  /// Adds the parts of all lanes to `sum`. Called when the `count` lanes are done.
   void finish(std::size_t count, std::span<T> sum) const {
     for (std::size_t lane = 1; lane < count; ++lane) {
       for (std::size_t i = 0; i < sum.size(); ++i) sum[i] += sums_[lane][i];

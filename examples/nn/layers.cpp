@@ -12,7 +12,7 @@
 namespace nn {
 namespace {
 
-/// Adds the gradient of one image, from `slope`.
+/// Adds an image's gradient, from `slope`.
 template <class T>
 void give(const input_of<T>& in, std::size_t image, std::size_t lane, const T* slope) {
   T* const to = in->gradient(image);

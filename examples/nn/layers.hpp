@@ -32,7 +32,7 @@ class layer {
  protected:
   [[nodiscard]] const lanes& team() const noexcept { return *team_; }
   [[nodiscard]] std::size_t pixels() const noexcept { return pixels_; }
-  /// Calls body(lane, first, last) on the images of each lane, several lanes at once.
+  /// Calls body(lane, first, last) on each lane's images, several lanes at once.
   template <class Body>
   void over_lanes(const pass& now, const Body& body) const {
     team_->run(lanes::count(now.images, pixels_), now.images, body);
@@ -197,10 +197,10 @@ class max_pool final : public layer<T> {
   input_of<T> in_;
   activation<T>* out_;
   pool_window window_;
-  std::vector<T> taps_;  // Index in its window of each output's maximum.
+  std::vector<T> taps_;  // Index in the window for each output's maximum.
 };
 
-/// The mean over all pixels of each channel.
+/// The mean over all pixels in each channel.
 template <class T>
 class average_pool final : public layer<T> {
  public:
@@ -213,7 +213,7 @@ class average_pool final : public layer<T> {
   activation<T>* out_;
 };
 
-/// A function of each number alone, whose slope follows from its result.
+/// An element-wise function, whose slope follows from its result.
 template <class T>
 class pointwise_layer : public layer<T> {
  public:

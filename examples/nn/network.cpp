@@ -50,7 +50,7 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   const convolution_shape shape{in.shape(), options.channels, options.kernel, options.stride, options.padding};
   const std::string name = "conv" + std::to_string(++convolutions_);
   const double fan_in = static_cast<double>(options.kernel * options.kernel * in.shape().channels);
-  // This variance preserves the scale of the gradients, as in PyTorch's models of this kind.
+  // This variance preserves the scale of the gradients, as in similar models of PyTorch.
   const double fan_out = static_cast<double>(options.kernel * options.kernel * options.channels);
   auto& weights =
       make_parameter(name + ".weight", {options.kernel, options.kernel, in.shape().channels, options.channels},

@@ -40,7 +40,7 @@ struct convolve_options {
 ///     net.initialise(seed);
 ///
 /// Its parameters are views of an arena, or of any other memory. The network owns the activations. It is used by one
-/// thread at a time, which counts as the first of its threads.
+/// thread at a time, which counts as the network's first thread.
 template <class T>
 class network {
  public:
@@ -75,7 +75,7 @@ class network {
   /// Sets all parameters to their initial values, which depend only on the seed.
   void initialise(std::uint64_t seed);
 
-  /// Returns the running means and variances of all batch normalisations in one array. The forward pass of every
+  /// Returns the running means and variances for all batch normalisations in one array. The forward pass of every
   /// training step changes this array.
   [[nodiscard]] std::span<T> statistics() noexcept { return statistics_; }
 

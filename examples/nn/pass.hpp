@@ -1,4 +1,4 @@
-// The settings of one forward and backward pass over a batch.
+// The settings for one forward and backward pass over a batch.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ struct pass {
   bool training = true;    ///< Otherwise uses the running statistics of the training, and no dropout.
   /// Ranks that share the statistics of batch normalisation. If null, each rank uses its own statistics.
   muster::group* statistics = nullptr;
-  /// Samples of the batch, and the key of this step. Dropout is a function of both, so that it does not depend on the
+  /// Samples of the batch, and this step's key. Dropout is a function of both, so that it does not depend on the
   /// number of ranks. May be empty in a network without dropout.
   std::span<const muster::sample_id> samples{};
   std::uint64_t key = 0;

@@ -1,4 +1,4 @@
-// The client: invokes the driver once, several times, or at a rate, and records the duration of each invocation.
+// The client: invokes the driver once, several times, or at a rate, and records each invocation's duration.
 #include <cstdio>
 #include <fstream>
 #include <thread>

@@ -46,7 +46,7 @@ std::string new_invocation() {
 }
 
 auto channel_to(const std::string& address) {
-  // Each client has a channel of its own, even if two have one address: a balancer spreads connections.
+  // Each client has its own channel, even if two have one address: a balancer spreads connections.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);

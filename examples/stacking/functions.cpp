@@ -15,7 +15,7 @@ Message parsed(const std::string& bytes, const std::string& key) {
   return message;
 }
 
-/// An object, and the destinations of its bytes and its key.
+/// An object, and the destinations for its bytes and its key.
 struct output_object {
   std::string name, object;
   std::string *bytes, *key;

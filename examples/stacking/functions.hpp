@@ -17,7 +17,7 @@ struct function_options {
   std::string transfer = "INLINE", bucket = "vhive-stacking", zipkin;
   std::string listen = "127.0.0.1";  ///< Listen address.
   int port = 80;
-  /// For the driver: number of trainers. For a trainer: number of trainers of its kind, 0 if unknown.
+  /// For the driver: number of trainers. For a trainer: number of equal trainers, 0 if unknown.
   int trainers = 0;
   // Options of the driver only.
   std::vector<std::string> trainer_addresses;

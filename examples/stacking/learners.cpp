@@ -130,7 +130,7 @@ column predict_neighbours(const stacking::Model& model, const matrix& features) 
 }
 
 /// Returns a logistic regression over features that are divided among the ranks. The sum of the ranks' kernels is the
-/// kernel of all features. A square root of this kernel replaces the features, because the weights are a sum of rows
+/// kernel for all features. A square root of this kernel replaces the features, because the weights are a sum of rows
 /// (the representer theorem).
 learner distributed_logistic(double c, const dataset& data, muster::context& ranks) {
   return [=, &data, &ranks](const rows& of) {

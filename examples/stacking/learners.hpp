@@ -14,7 +14,7 @@ namespace stacked {
 
 using rows = std::vector<Eigen::Index>;
 
-/// A function that fits a model to these rows of its dataset.
+/// A function that fits a model to these rows in its dataset.
 using learner = std::function<stacking::Model(const rows&)>;
 
 /// Returns the learner of a JSON configuration, {"model": NAME, "params": {...}}, with the names and defaults of

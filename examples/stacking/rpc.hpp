@@ -1,4 +1,4 @@
-// Calls between the functions: in one message or in pieces, with a deadline, a trace and errors of one line.
+// Calls between the functions: in one message or in pieces, with a deadline, a trace and one-line errors.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -31,7 +31,7 @@ bool write_pieces(Stream& to, std::string_view bytes) {
   return true;
 }
 
-/// Received bytes of a call in pieces, counted against the limit of this process.
+/// Received bytes of a call in pieces, counted against this process's limit.
 class counted_bytes {
  public:
   static constexpr std::size_t most = std::size_t{256} << 20, most_of_all = std::size_t{1} << 30;

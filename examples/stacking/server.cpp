@@ -17,7 +17,7 @@ namespace {
 
 using pieces = grpc::ServerReaderWriter<stacking::Piece, stacking::Piece>;
 
-/// A service of one method, for requests in one message and for requests in pieces.
+/// A service with one method, for requests in one message and for requests in pieces.
 class trainer_service final : public stacking::Trainer::Service {
   auto body_for(const grpc::ServerContext& context) {
     return [&](const stacking::TrainRequest& request, const call& of) {

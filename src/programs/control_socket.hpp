@@ -1,4 +1,4 @@
-// The socket at which a program accepts requests from other processes of its user, one request in each line.
+// The socket at which a program accepts requests from its user's other processes, one request in each line.
 #pragma once
 
 #include <chrono>

@@ -13,7 +13,7 @@
 
 namespace {
 
-using members = std::map<int, const recorded_group*>;   // Ranks of one group.
+using members = std::map<int, const recorded_group*>;   // Ranks in one group.
 using alike = std::map<std::string, std::vector<int>>;  // Ranks, by their description.
 
 std::string list_of(const std::vector<int>& ranks) {

@@ -59,7 +59,7 @@ std::map<pid_t, process_entry> all_processes(const std::string& entry) {
   return all;
 }
 
-/// Signals the processes with `entry` in their environment, and the descendants of these processes and of `ancestor`,
+/// Signals the processes with `entry` in their environment, and the descendants of `ancestor` and of those found,
 /// except this process.
 std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   auto all = all_processes(entry);
@@ -81,7 +81,7 @@ std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   return count;
 }
 
-/// Hides the arguments and variables of this process from the list of processes, so that searches by them do not find
+/// Hides the this process's arguments and variables from the list of processes, so that searches by them do not find
 /// this process.
 void forget_arguments(int argc, char** argv) {
   char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
@@ -97,7 +97,7 @@ void forget_arguments(int argc, char** argv) {
   constexpr int rounds = 250, pause = 20'000;  // Pause in microseconds.
   const int alive = static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0));
   if (alive < 0 || ::setsid() < 0 || ::dup2(alive, 0) < 0 || ::chdir("/") != 0) ::_exit(1);
-  ::syscall(SYS_close_range, 1, ~0U, 0);  // Callers of the launcher may wait for the end of its output.
+  ::syscall(SYS_close_range, 1, ~0U, 0);  // Callers of the launcher may wait until its output ends.
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
@@ -113,7 +113,7 @@ void forget_arguments(int argc, char** argv) {
 
 launch_guard::launch_guard(int argc, char** argv) : id_(muster::detail::random_token().substr(0, 16)) {
   const pid_t own = ::getpid();
-  const pid_t between = ::fork();  // Ends at once, so that the guard is no child of this process.
+  const pid_t between = ::fork();  // Ends at once, so that the guard gets another parent.
   if (between == 0) {
     if (::fork() == 0) watch(own, std::string(variable) + "=" + id_ + ".", argc, argv);
     ::_exit(0);

@@ -7,11 +7,11 @@
 #include <string>
 #include <string_view>
 
-/// The processes of one launcher, identified by a variable that each process inherits, and by their parents.
+/// A launcher's processes, identified by a variable that each process inherits, and by their parents.
 class launch_guard {
  public:
   /// Starts a process in its own session that kills all these processes when this process has ended, for any reason.
-  /// Must be called before any thread starts. Orphaned descendants become children of this process.
+  /// Must be called before any thread starts. Orphaned descendants become this process's children.
   launch_guard(int argc, char** argv);
 
   /// Name of the variable. Its value identifies the process that is started as `number`.
@@ -20,7 +20,7 @@ class launch_guard {
 
   /// Sends a signal, or 0 for none, to all processes that `number` and its descendants started. Returns their number.
   std::size_t signal_started_by(int number, int signal) const;
-  /// Sends a signal to the processes of all numbers, and to every descendant of this process.
+  /// Sends a signal to all numbers' processes, and to every descendant.
   std::size_t signal_all(int signal) const;
 
  private:

@@ -1,4 +1,4 @@
-// muster-info: prints the features of this build, the detected launcher, the choices of algorithms, and all settings
+// muster-info: prints this build's features, the detected launcher, the choices of algorithms, and all settings
 // with their sources. It connects to no process unless it is asked to measure.
 #include <algorithm>
 #include <cmath>
@@ -94,7 +94,7 @@ std::string mpi_library() {
 #endif
 }
 
-/// Returns true if the MPI of this build supports continuing when ranks die.
+/// Returns true if this build's MPI supports continuing when ranks die.
 #ifdef MUSTER_HAVE_ULFM
 constexpr bool survives_deaths = true;
 #else
@@ -145,7 +145,7 @@ json describe_transports() {
   return all;
 }
 
-/// Returns the choice of each collective, as rules.
+/// Returns each collective's choice, as rules.
 json describe_choices(const muster::detail::planned_world& planned) {
   json all = json::object();
   if (planned.ranks == 1) return all;  // There is no other rank.

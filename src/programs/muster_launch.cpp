@@ -208,7 +208,7 @@ class launcher {
   // Starts the store of the job, and sets the variables by which its ranks find the store.
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
-    if (token.empty()) token = muster::detail::random_token();  // Other users of this host must not know the token.
+    if (token.empty()) token = muster::detail::random_token();  // Other users on this host must not know the token.
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};

@@ -1,4 +1,4 @@
-// muster-store: serves the store of a job from a process of its own. It can serve several jobs if at most one job is
+// muster-store: serves the store of a job from a separate process. It can serve several jobs if at most one job is
 // elastic.
 #include <signal.h>
 

@@ -5,5 +5,5 @@
 
 using json = nlohmann::ordered_json;
 
-/// Prints an object: as JSON, or as a line for each of its members and their members.
+/// Prints an object: as JSON, or as a line for each member and its members.
 void show(const json& report, bool as_json);

@@ -63,7 +63,7 @@ struct job {
   muster::elastic::generation_record record;
 };
 
-// Returns the store file of the job, among the files of this user's running stores in the folder.
+// Returns the store file of the job, among the files that this user's running stores have in the folder.
 std::string file_in(const std::string& folder, const muster::settings& configuration) {
   const auto& asked = configuration.value(muster::setting::job);
   const auto prefix = muster::detail::store_name("");
@@ -188,7 +188,7 @@ json describe(const job& of, const answers& before, const answers& now) {
           {"ranks", std::move(ranks)}};
 }
 
-// Prints the ranks of this host only. Returns a status by the existence and the answers of these ranks.
+// Prints this host's ranks only. Returns a status by the existence and the answers from these ranks.
 int show_own(const job& of, std::uint64_t host, bool as_json) {
   const auto now = ask(of);
   auto all = describe(of, {}, now);

@@ -1,7 +1,7 @@
 // muster-info top: the ranks of a running elastic job, and the metrics that they report.
 #pragma once
 
-/// Exit statuses of --here: no rank of this host is in the group; a rank is in the group and does not answer.
+/// Exit statuses of --here: no rank on this host is in the group; a rank is in the group and does not answer.
 inline constexpr int top_none_here = 1;
 inline constexpr int top_silent = 3;
 

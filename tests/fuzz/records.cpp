@@ -47,7 +47,7 @@ std::uint32_t crc_of(const std::string& text, std::size_t first, std::size_t las
   return muster::crc32c(std::as_bytes(std::span(text).subspan(first, last - first)));
 }
 
-// Reads numbers from the records, as if the checksum of each record were correct.
+// Reads numbers from the records, as if each record's checksum were correct.
 void use_records() {
   try {
     const muster::record_files source(path(), {.checks = muster::record_checks::never});

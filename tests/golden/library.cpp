@@ -1,4 +1,4 @@
-// Writes a file of each format of the library, and prints the values in such files (tests/golden/README.md).
+// Writes a file in each format of the library, and prints the values in such files (tests/golden/README.md).
 //
 //     golden_library write FOLDER             writes FOLDER/checkpoint, tables, records and store
 //     golden_library FORMAT FOLDER            prints the values in FOLDER

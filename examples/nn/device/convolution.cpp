@@ -32,7 +32,7 @@ std::unique_ptr<convolver<A>> convolutions<A>::make(const convolution_shape& sha
                                       std::to_string(out) + " (matrix units take multiples of 16); use --device cpu");
   }
 #ifdef NN_CUDNN
-  if (std::max(in, out) > 64) {  // cuDNN's tiles are full here, and faster than the tiles of this library.
+  if (std::max(in, out) > 64) {  // cuDNN's tiles are full here, and faster than muster's tiles.
     if (cudnn_ == nullptr) cudnn_ = std::make_unique<cudnn_convolutions<A>>(stream_, precision_);
     return cudnn_->make(shape);
   }

@@ -32,7 +32,7 @@ class convolver {
   virtual ~convolver() = default;
 
   /// Prepares for a number of images, before the first call with this number. May try which implementation is the
-  /// fastest, and may write to all of these arrays.
+  /// fastest, and may write to all arrays.
   virtual void prepare(std::size_t images, A* in, const packed_weights<A>& weights, A* out, A* in_gradient,
                        A* weights_gradient) = 0;
   virtual void forward(std::size_t images, const A* in, const packed_weights<A>& weights, A* out) = 0;

@@ -46,7 +46,7 @@ plan plan_gather(const tap_geometry& of, int channels, int columns) {
   const int taps = of.kernel * of.kernel;
   for (const int tiles : {8, 4, 2}) {
     for (const int warps : {8, 4, 2}) {
-      if (tiles > 2 && columns <= 4 * tiles) continue;  // Half of these blocks would be enough.
+      if (tiles > 2 && columns <= 4 * tiles) continue;  // Half as many blocks would be enough.
       const int rows = largest_range(of, 16 * warps);
       int chunk = 0, memory = 0;
       for (const int most : {64, 32, 16}) {

@@ -1,4 +1,4 @@
-// The kernels for activations of a whole batch, except convolutions. A matrix has a row for each pixel of each image
+// The kernels for activations of a whole batch, except convolutions. A matrix has a row for each pixel in each image
 // and a column for each channel. All functions put their work on the stream and do not wait.
 #pragma once
 
@@ -32,7 +32,7 @@ struct norm_arrays {
   float* offset = nullptr;
 };
 
-/// A matrix that is read raw or normalised, and the memory of its gradient.
+/// A matrix that is read raw or normalised, and the memory for its gradient.
 template <class A>
 struct term {
   const A* values = nullptr;
@@ -52,7 +52,7 @@ void find_norm(const A* values, matrix_size size, const norm_arrays& norm, colum
                muster::device_stream_ref stream);
 void find_norm_from_running(std::size_t columns, const norm_arrays& norm, muster::device_stream_ref stream);
 
-/// Sets `out` to the sum of one or two terms, optionally rectified.
+/// Sets `out` to a sum with one or two terms, optionally rectified.
 template <class A>
 void combine(std::span<const term<A>> terms, bool rectified, matrix_size size, A* out,
              muster::device_stream_ref stream);
@@ -62,7 +62,7 @@ template <class A>
 void combine_backward(std::span<const term<A>> terms, bool rectified, matrix_size size, const A* slope,
                       column_scratch& scratch, muster::device_stream_ref stream);
 
-/// Adds the bias of the first `columns` columns to each row; adds the sum of all rows to the bias' gradient.
+/// Adds the bias of the first `columns` columns to each row; adds the sum over all rows to the bias' gradient.
 template <class A>
 void add_bias(const float* bias, matrix_size size, std::size_t biased, A* to, muster::device_stream_ref stream);
 template <class A>
@@ -77,7 +77,7 @@ template <class A>
 void pad_shortcut_backward(const A* slope, std::size_t images, const extent& from, const extent& to, std::size_t stride,
                            A* gradient, bool adds, muster::device_stream_ref stream);
 
-/// Computes the maximum of each window, and its index in the window.
+/// Computes the maximum in each window, and its index in the window.
 template <class A>
 void max_pool(const A* in, std::size_t images, const extent& from, const extent& to, const pool_window& window, A* out,
               std::uint8_t* taps, muster::device_stream_ref stream);
@@ -86,7 +86,7 @@ void max_pool_backward(const A* slope, const std::uint8_t* taps, std::size_t ima
                        const extent& to, const pool_window& window, A* gradient, bool adds,
                        muster::device_stream_ref stream);
 
-/// Computes the mean over the pixels of each image.
+/// Computes the mean over the pixels in each image.
 template <class A>
 void average_pool(const A* in, std::size_t images, std::size_t pixels, std::size_t columns, A* out,
                   muster::device_stream_ref stream);
@@ -109,7 +109,7 @@ void multiply(const A* in, const float* factors, std::size_t size, A* out, bool 
 /// Converts floats of `columns` channels to activations of at least as many channels, padded with zeros.
 template <class A>
 void widen(const float* in, matrix_size size, std::size_t out_columns, A* out, muster::device_stream_ref stream);
-/// Converts the first `out_columns` columns of each row to floats.
+/// Converts the first `out_columns` columns in each row to floats.
 template <class A>
 void to_floats(const A* in, matrix_size size, std::size_t out_columns, float* out, muster::device_stream_ref stream);
 
@@ -121,7 +121,7 @@ template <class A>
 void add_weight_gradients(const A* packed, const std::int32_t* at, std::size_t size, float* gradients,
                           muster::device_stream_ref stream);
 
-/// Computes the cross-entropy of softmax as nn::softmax_cross_entropy, for the first `classes` columns of each row of
+/// Computes the cross-entropy of softmax as nn::softmax_cross_entropy, for the first `classes` columns in each row of
 /// logits. Sets the totals to the loss and the numbers of labels among the first and the first five. Writes the
 /// gradient of scale * the loss.
 template <class A>

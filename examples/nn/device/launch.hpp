@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(block_size)
       store(partial + (static_cast<std::size_t>(blockIdx.x) * K + k) * columns + column,
             *reinterpret_cast<const pack<W>*>(mine.at[k]));
   }
-  // The last block of these columns adds the partial sums of all blocks, in an order that depends only on the size.
+  // The last block for these columns adds all blocks' partial sums, in an order that depends only on the size.
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last = atomicAdd(&counters[blockIdx.y], 1) == gridDim.x - 1;
@@ -210,7 +210,7 @@ void per_column(muster::device_stream_ref stream, std::size_t rows, std::size_t 
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
-/// Calls each(row), as above, which returns K terms of each column, and finish(column, totals) once for each column.
+/// Calls each(row), as above, which returns K terms for each column, and finish(column, totals) once for each column.
 template <std::size_t K, class F, class Finish>
 void column_sums(muster::device_stream_ref stream, column_scratch& scratch, std::size_t rows, std::size_t columns, F f,
                  Finish finish) {

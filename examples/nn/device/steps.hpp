@@ -43,7 +43,7 @@ class norm {
   muster::device_buffer<float> memory_;
 };
 
-/// The settings and totals of one pass.
+/// The settings and totals for one pass.
 struct pass_on_device {
   std::size_t images;
   bool training;
@@ -76,13 +76,13 @@ class step {
   virtual void begin(const pass&) {}
   /// Reserves memory for a number of images.
   virtual void reserve(std::size_t) {}
-  /// Measures settings for a number of images, once memory is reserved. May write to all of this memory.
+  /// Measures settings for a number of images, once memory is reserved. May write to this memory.
   virtual void prepare(std::size_t) {}
   virtual void forward(const pass_on_device& now) = 0;
   virtual void backward(const pass_on_device& now) = 0;
 
   std::vector<std::size_t> completes{};       ///< Parameters whose gradients its backward pass completes.
-  std::size_t first_weight = 0, weights = 0;  ///< Position and size of its packed weights in the common array.
+  std::size_t first_weight = 0, weights = 0;  ///< Position and size, for its packed weights, in the common array.
 };
 
 template <class A>
@@ -129,7 +129,7 @@ class convolve_step final : public step<A> {
 };
 
 /// A step that reads one activation or the sum of two activations, each raw or normalised, and optionally rectifies the
-/// result. This step also implements a function behind a layer. In this case it reads the raw values of its own output,
+/// result. This step also implements a function behind a layer. In this case it reads its output's raw values,
 /// and the gradient of its input overwrites the gradient of its output.
 template <class A>
 class combine_step final : public step<A> {

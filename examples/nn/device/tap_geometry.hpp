@@ -70,7 +70,7 @@ struct tap_geometry {
   NN_BOTH int offset(int down, int right) const {
     return backward ? -(down / stride * source_width + right / stride) : down * source_width + right;
   }
-  /// Returns the range of all sources that `count` pixels read.
+  /// Returns the range of sources that `count` pixels read.
   NN_BOTH source_range range(int first, int count) const {
     const pixel_place a = place(first), b = place(first + count - 1 < pixels ? first + count - 1 : pixels - 1);
     const int reach = kernel - 1;

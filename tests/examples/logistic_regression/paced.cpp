@@ -1,4 +1,4 @@
-// The example with a minimum duration of each step, like the steps of a larger model: for jobs that must outlast
+// The example with a minimum duration for each step, like the steps of a larger model: for jobs that must outlast
 // injected faults on any machine, and for workers of unequal speed (bench/ps_slow_worker.py).
 //
 //   paced_logistic_regression --step-time 0.002 --slow-rank 3 --slow-times 10 ...  (flags of the example)
@@ -14,7 +14,7 @@
 
 namespace {
 
-/// Sleeps at the end of each pass over a batch until the minimum duration has passed.
+/// Sleeps after a pass over a batch until the minimum duration has passed.
 class pace final : public muster::event_sink {
  public:
   explicit pace(double seconds)

@@ -24,7 +24,7 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
     const bool scales = shape.initialisation == nn::start::ones;
     const double spread = scales ? 0.5 : shape.fan > 1 ? std::sqrt(24 / shape.fan) : 0.5;
     const auto values = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
-    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of this memory
+    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view into this memory
   }
   const auto pixels = test::numbers<double>(seed + 1000, images * net.input_shape().size(), 2);
   std::vector<float> labels(images);

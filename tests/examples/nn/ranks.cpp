@@ -21,7 +21,7 @@ namespace {
 constexpr std::size_t batch = 12, steps = 20;
 
 struct outcome {
-  std::vector<double> losses;  // loss of each step
+  std::vector<double> losses;  // loss in each step
   std::vector<float> parameters, statistics;
 };
 

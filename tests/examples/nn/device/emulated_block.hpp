@@ -1,4 +1,4 @@
-// A block of device threads, run one after the other on the processor. Each thread is a context of its own, and a
+// A block of device threads, run one after the other on the processor. Each thread has its own context, and a
 // thread that waits for others yields. Includes the two instructions of matrix units, with the register layout of the
 // PTX manual.
 #pragma once
@@ -76,7 +76,7 @@ inline void resume(thread_state& thread) {
   setcontext(&thread.context);
 }
 
-/// Runs `kernel` for each thread of each block. Shared memory starts with garbage, and so does the memory after it.
+/// Runs `kernel` for each thread in each block. Shared memory starts with garbage, and so does the memory after it.
 inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::function<void()>& kernel) {
   constexpr std::size_t margin = 256;  // bytes after the requested memory, which the kernel must not change
   std::vector<vector_16> shared((static_cast<std::size_t>(bytes) + 15) / 16 + margin);

@@ -179,7 +179,7 @@ TEST_CASE("a network on a device is the host's: loss, gradients, statistics, pre
     compare(found, expected, 2e-5);
     CHECK(found.sums.top1 == expected.sums.top1);
     CHECK(found.sums.top5 == expected.sums.top5);
-    // With 16 bits, the error is the rounding error of each activation.
+    // With 16 bits, the error is each activation's rounding error.
     compare(on_device<muster::bfloat16>(each, each.in_halves, at.arena, images, labels, true), expected, 0.25);
   }
 }
