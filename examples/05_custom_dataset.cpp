@@ -115,7 +115,7 @@ int main(int argc, char** argv) {
     const std::string command = argc == 3 ? argv[1] : "";
     if (command == "make") return make(argv[2]);
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
-    if (command != "train") throw muster::configuration_error("no such command; it is make FILE, or train SOURCE");
+    if (command != "train") throw muster::configuration_error("unknown command; use make FILE or train SOURCE");
     context.run([&](muster::group& world) { train(context, world, argv[2]); });
   };
   return muster::run_main(argc, argv, body, {.help = [] { return "05_custom_dataset make FILE | train SOURCE\n"; }});

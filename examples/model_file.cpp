@@ -54,7 +54,7 @@ model_file read_model(const std::string& path, const std::function<void(const nl
   }
   const std::size_t body = all.size() - line - 1;
   if (contents.parameters > body / 4 || statistics > body / 4 || body != 4 * (contents.parameters + statistics + 1))
-    throw no_model(path, "it has " + std::to_string(body) + " bytes of numbers, and not as many as it says");
+    throw no_model(path, "it has " + std::to_string(body) + " bytes of numbers, which does not match its first line");
   std::uint32_t checksum = 0;
   std::memcpy(&checksum, all.data() + all.size() - 4, 4);
   if (muster::crc32c(std::as_bytes(std::span(all).first(all.size() - 4))) != checksum)

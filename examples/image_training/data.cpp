@@ -74,8 +74,8 @@ image_data pair_of(muster::any_record_source train, muster::any_record_source te
   const auto& shape = images.train.schema().fields.at(0).shape;
   if (shape.size() != 2 && shape.size() != 3) {
     throw muster::data_error({std::string(images.train.name())},
-                             "these are no images (a record has " + std::to_string(shape.size()) +
-                                 " extents, and an image two or three); choose other data");
+                             "the records are not images (a record has " + std::to_string(shape.size()) +
+                                 " dimensions, and an image two or three); choose other data");
   }
   const bool grey = shape.size() == 2;
   images.channels = grey ? 1 : shape.at(0);

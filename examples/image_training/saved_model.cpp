@@ -41,13 +41,13 @@ loaded_model load_model(const std::string& path, const nn::execution& execution)
     result.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
     if (head.contains("class_names")) result.what.class_names = head["class_names"].get<std::vector<std::string>>();
     if (!result.what.class_names.empty() && result.what.class_names.size() != result.what.classes)
-      throw examples::no_model(path, "it has names for another number of classes");
+      throw examples::no_model(path, "its class names do not match its number of classes");
   });
   result.net = make_model(result.what, execution);
   const auto statistics = result.net->statistics();
   const std::size_t parameters = result.net->parameter_count();
   if (file.parameters != parameters || file.numbers.size() - parameters != statistics.size())
-    throw examples::no_model(path, "the model it names has another number of parameters");
+    throw examples::no_model(path, "its number of parameters does not match its model");
   std::copy(file.numbers.end() - static_cast<std::ptrdiff_t>(statistics.size()), file.numbers.end(),
             statistics.begin());
   file.numbers.resize(parameters);

@@ -71,10 +71,10 @@ void assemble_resnet(Net& net, const resnet_options& options) {
     refuse("of " + std::to_string(options.depth) + " layers (it has 6 n + 2)", "use 20, 32, 44 or 56");
   }
   if (options.version != 1 && options.version != 2) {
-    refuse("of version " + std::to_string(options.version) + " (1 and 2 are known)", "use one of these");
+    refuse("of version " + std::to_string(options.version) + " (1 and 2 are known)", "use a known version");
   }
   if (options.shortcut != 'A' && options.shortcut != 'B') {
-    refuse(std::string("with shortcuts '") + options.shortcut + "' (A pads, B projects)", "use one of these");
+    refuse(std::string("with shortcuts '") + options.shortcut + "' (A pads, B projects)", "use A or B");
   }
   auto* x = &detail::convolve3(net, net.input(), 16);
   if (options.version == 1) x = &net.relu(net.normalise(*x));

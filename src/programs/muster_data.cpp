@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* description =
     "Converts, inspects, verifies, reshards and shards training data.\n"
-    "Exit status: 0 all is well, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
+    "Exit status: 0 success, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
     "that cannot be read (verify: also if only some records cannot; inspect: if none can).";
 
 std::string sources_help() {

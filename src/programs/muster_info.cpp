@@ -30,7 +30,7 @@ constexpr const char* usage =
     "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n"
     "       muster-info top [--json] [--here] [--job NAME] [--rendezvous WHERE] [--token TEXT]\n\n"
     "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
-    "that the launched world (or --ranks N) would choose at each size, and the settings with the origin of each.\n"
+    "that the launched world (or --ranks N) would choose at each size, and the settings with their origin.\n"
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints the times, and\n"
     "                 the rules that choose the fastest\n"
     "  --save FILE    also writes the rules, for --algorithm / MUSTER_ALGORITHM\n"
@@ -38,8 +38,8 @@ constexpr const char* usage =
     "  top            of a running elastic job: the steps of each rank, and what traffic shows of its connections; on "
     "a\n"
     "                 terminal again each second, else once. Finds a job of this host; others by --rendezvous\n"
-    "  --here         ranks of this host alone, once: status 0 when they answer, 1 when none is in the group, 3 when\n"
-    "                 one does not answer (docs/kubernetes.md has probes of it)\n"
+    "  --here         ranks on this host, once: status 0 when they answer, 1 when none is in the group, 3 when\n"
+    "                 a rank does not answer (docs/kubernetes.md uses it in probes)\n"
     "  --help         prints this text\n";
 
 struct arguments {

@@ -18,8 +18,8 @@
 namespace {
 
 constexpr const char* footer =
-    "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, is the same at the store and the ranks.\n"
-    "It prints the address at which it listens, and ends with 0 after SIGTERM or SIGINT.";
+    "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, must be equal at the store and the ranks.\n"
+    "muster-store prints the address at which it listens, and exits with 0 after SIGTERM or SIGINT.";
 
 struct plan {
   std::string listen;
