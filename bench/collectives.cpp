@@ -172,7 +172,7 @@ void take_turns(const bench::contest& contest, muster::context& context, int ran
   for (const auto& c : contest.all()) {
     if (c.operation == bench::op::allreduce) names.push_back(c.name);
   }
-  if (rank == 0) bench::say_ready(names, contest.library());
+  if (rank == 0) bench::print_ready(names, contest.library());
   bench::workspace memory(context);
   std::size_t size = 0;
   bench::turns turns(folder, rank);
@@ -185,7 +185,7 @@ void take_turns(const bench::contest& contest, muster::context& context, int ran
     if (c == contest.all().end()) throw muster::configuration_error(turn->contender + " is unknown (a turn names it)");
     (void)c->measure(memory, bench::warm_up_for(turn->operation, size));
     const auto times = c->measure(memory, bench::repeats_for(turn->operation, size));
-    if (rank == 0) bench::answer(*turn, times);
+    if (rank == 0) bench::print_result(*turn, times);
   }
 }
 

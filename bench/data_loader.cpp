@@ -154,11 +154,11 @@ muster::group* world = nullptr;
 std::optional<bench::row_report> report;
 
 template <class... Values>
-void say(const char* format, Values... values) {
-  report->say(format, values...);
+void print(const char* format, Values... values) {
+  report->print(format, values...);
 }
 
-bool is_wanted(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
+bool is_selected(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
 
 // Runs contenders in turns, each at all ranks at once. Returns their medians, for all ranks together.
 std::vector<double> measure(std::vector<contender> contenders) {
@@ -172,20 +172,20 @@ std::vector<double> measure(std::vector<contender> contenders) {
   std::vector<double> medians;
   for (const auto& contender : contenders) {
     medians.push_back(muster::allreduce(*world, contender.median(), muster::sum));
-    say("  %-44s %12.4g /s\n", contender.name.c_str(), medians.back());
+    print("  %-44s %12.4g /s\n", contender.name.c_str(), medians.back());
     report->add(contender.name, world->size() / medians.back(), medians.back());
   }
   return medians;
 }
 
 void verdict(const char* name, double value, double goal) {
-  say("  %-44s %12.3f    goal %.2f %s\n", name, value, goal, value >= goal ? "met" : "MISSED");
+  print("  %-44s %12.3f    goal %.2f %s\n", name, value, goal, value >= goal ? "met" : "MISSED");
 }
 
 void images() {
-  if (!is_wanted("images")) return;
+  if (!is_selected("images")) return;
   constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, output = record * sizeof(float);
-  say("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
+  print("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
   const plain_records data(random_bytes(count * (record + 1) + 64), count, record + 1, {3, 32, 32});
   const auto pipeline = [&] {
     return data | muster::shuffle(1) | muster::batch(batch) | muster::augment(muster::crop_flip);
@@ -225,7 +225,7 @@ void images() {
         [c = std::make_shared<copier>(count, batch, output, 2)] { return (*c)(); }},
        {"records read in that order, memcpy of the output", read_and_copy}});
   verdict("one thread / memcpy", rates[0] / rates[1], 0.90);
-  say("  %-44s %12.3f\n", "one thread / records read, and memcpy", rates[0] / rates[4]);
+  print("  %-44s %12.3f\n", "one thread / records read, and memcpy", rates[0] / rates[4]);
   verdict("two threads / one thread", rates[2] / rates[0], 1.8);
   verdict("two threads / 30,000 (PyTorch's best)", rates[2] / 30000, 18);
 }
@@ -251,9 +251,9 @@ std::shared_ptr<const std::byte> mapped_file(const std::string& path, std::size_
 
 void mapped(const std::string& folder, std::size_t record, std::size_t count, double global_goal, double block_goal) {
   const std::string row = "mapped-" + std::to_string(record);
-  if (!is_wanted(row)) return;
-  say("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
-      record);
+  if (!is_selected(row)) return;
+  print("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
+        record);
   const plain_records data(mapped_file(folder + "/records", count * record), count, record, {record});
   auto sequential = data | muster::batch(128);
   auto global = data | muster::shuffle(1, {.order = muster::sample_order::shuffled}) | muster::batch(128);
@@ -266,9 +266,9 @@ void mapped(const std::string& folder, std::size_t record, std::size_t count, do
 }
 
 void resume() {
-  if (!is_wanted("resume")) return;
+  if (!is_selected("resume")) return;
   constexpr std::size_t count = 1'000'000;
-  say("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
+  print("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
   const plain_records data(random_bytes(count * 64), count, 64, {64});
   for (const auto order :
        {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
@@ -289,9 +289,9 @@ void resume() {
 }
 
 void caches(const std::string& folder) {
-  if (!is_wanted("cache")) return;
+  if (!is_selected("cache")) return;
   constexpr std::size_t count = 20'000, record = 12288, batch = 128;
-  say("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
+  print("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
   const auto bytes = random_bytes(count * record);
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);

@@ -158,10 +158,10 @@ void measure(muster::context& context, muster::group& world, const chosen& optio
               {"backward_seconds", pass},
               {"together_seconds", both},
               {"hidden_percent", hidden}});
-  report.say("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
-             sync.buckets().size(), 1e3 * whole, 1e3 * parts, overhead);
-  if (rows > 0) report.say("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
-  report.say("\n");
+  report.print("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
+               sync.buckets().size(), 1e3 * whole, 1e3 * parts, overhead);
+  if (rows > 0) report.print("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
+  report.print("\n");
 }
 
 }  // namespace
@@ -174,9 +174,9 @@ int main(int argc, char** argv) {
     context.run([&](muster::group& world) {
       muster::timeline timeline(context);
       bench::row_report report(flags, world);
-      report.say("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", options.mode.c_str(),
-                 options.megabytes, world.size(), std::string(world.abilities().name).c_str(),
-                 world.settings().progress_thread ? "on" : "off");
+      report.print("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", options.mode.c_str(),
+                   options.megabytes, world.size(), std::string(world.abilities().name).c_str(),
+                   world.settings().progress_thread ? "on" : "off");
       for (const std::size_t bucket : options.buckets) measure(context, world, options, bucket << 10, report);
       report.write();
       timeline.write(world);

@@ -122,8 +122,8 @@ void measure(const candidate& candidate, std::size_t parameters, int rounds, mus
   const double step = muster::allreduce(world, bench::median(steps), muster::max);
   const double limit = muster::allreduce(world, bench::median(limits), muster::max);
   const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * candidate.states.size())) * world.size();
-  report.say("%-26s %10.2f %10.2f %9.2f %9.1f\n", candidate.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
-             bytes / step * 1e-9);
+  report.print("%-26s %10.2f %10.2f %9.2f %9.1f\n", candidate.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
+               bytes / step * 1e-9);
   report.add(candidate.spec, step, world.size() / step, {{"limit_seconds", limit}});
 }
 
@@ -145,8 +145,8 @@ int main(int argc, char** argv) {
                                           "' (known: --parameters N, --rounds N); drop it");
     }
     bench::row_report report(flags, world);
-    report.say("%zu parameters, median of %d rounds, %d ranks, one thread each\n\n%-26s %10s %10s %9s %9s\n",
-               parameters, rounds, world.size(), "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
+    report.print("%zu parameters, median of %d rounds, %d ranks, one thread each\n\n%-26s %10s %10s %9s %9s\n",
+                 parameters, rounds, world.size(), "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
     const contender contenders[] = {{"sgd", {}},
                                     {"momentum:0.9,decay=1e-4", {"velocity"}},
                                     {"nesterov:0.9,decay=1e-4", {"velocity"}},

@@ -96,7 +96,7 @@ class worker {
   void row(const char* kind, std::uint32_t table, double seconds, double value, const char* unit) {
     const auto name = std::string("ps/") + kind + "/" + std::to_string(tables_.servers()) + "/" +
                       std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
-    report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
+    report_.print("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
   }
   // Makes calls for about `seconds`, one after the other, with up to `window` calls in progress.
@@ -159,8 +159,8 @@ class worker {
     // All workers' updates at all servers, divided by the limit of as many cores.
     const auto servers = static_cast<double>(tables_.servers());
     const auto share = workers_.size() * limit[0] / seconds / servers;
-    report_.say("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
-                sizes[adam], share);
+    report_.print("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
+                  sizes[adam], share);
   }
   void latency() {
     std::vector<double> times;

@@ -47,7 +47,7 @@ class row_report {
 
   /// Prints a readable line.
   template <class... Values>
-  void say(const char* format, Values... values) const {
+  void print(const char* format, Values... values) const {
     if (is_json_ || !speaks_) return;
     if constexpr (sizeof...(values) == 0)
       std::fputs(format, stdout);

@@ -89,8 +89,8 @@ void measure(muster::context& context, muster::group& world, const std::string& 
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   const double step = times[times.size() / 2];
-  report.say("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.execution.backend.c_str(), batch,
-             world.size(), global / step);
+  report.print("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.execution.backend.c_str(),
+               batch, world.size(), global / step);
   report.add(model + "/" + std::to_string(batch), step, global / step);
 }
 

@@ -38,7 +38,7 @@ class turns {
     for (int i = 1; i < argc; ++i) {
       char* end = nullptr;
       sizes.push_back(std::strtoull(argv[i], &end, 10));
-      if (*end != '\0') throw std::runtime_error(std::string(argv[i]) + " is no number of bytes");
+      if (*end != '\0') throw std::runtime_error(std::string(argv[i]) + " is not a number of bytes");
     }
     if (sizes.empty()) {
       for (std::size_t bytes = smallest; bytes <= largest; bytes *= 4) sizes.push_back(bytes);
@@ -84,7 +84,7 @@ class turns {
 };
 
 /// Prints the first line of JSON of a job, at rank 0: its contenders and its library.
-inline void say_ready(std::span<const std::string> contenders, std::string_view library) {
+inline void print_ready(std::span<const std::string> contenders, std::string_view library) {
   std::string names;
   for (const auto& name : contenders) names += (names.empty() ? "\"" : ", \"") + name + "\"";
   std::printf("{\"ready\": [%s], \"library\": \"%.*s\"}\n", names.c_str(), static_cast<int>(library.size()),
@@ -93,7 +93,7 @@ inline void say_ready(std::span<const std::string> contenders, std::string_view 
 }
 
 /// Prints a line of JSON with the result of a turn, at rank 0.
-inline void answer(const turn& taken, const std::vector<double>& times) {
+inline void print_result(const turn& taken, const std::vector<double>& times) {
   std::printf("{\"op\": \"%s\", \"contender\": \"%s\", \"bytes\": %zu, \"median_seconds\": %.9g}\n",
               std::string(to_string(taken.operation)).c_str(), taken.contender.c_str(), taken.bytes, median(times));
   std::fflush(stdout);

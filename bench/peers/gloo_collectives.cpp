@@ -127,7 +127,7 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
       const auto times = gloo.time(turn->operation, name, data, bench::repeats_for(turn->operation, turn->bytes));
       auto taken = *turn;
       taken.contender = name;
-      if (rank == 0) bench::answer(taken, times);
+      if (rank == 0) bench::print_result(taken, times);
     }
   }
 }
@@ -146,7 +146,7 @@ int run(int rank, int ranks, const std::string& store, int argc, char** argv) {
     // Gloo's threads are created before this thread is bound, so that they may run on any core.
     const rank_of_gloo gloo(store, rank, ranks);
     use_own_core(rank, ranks);
-    if (rank == 0) bench::say_ready(gloo.names(), "Gloo of Debian 12 (libgloo-dev)");
+    if (rank == 0) bench::print_ready(gloo.names(), "Gloo of Debian 12 (libgloo-dev)");
     const auto folder = bench::folder_of_turns(argc, argv);
     const bench::op once[] = {bench::op::allreduce};
     take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, once), gloo, rank);

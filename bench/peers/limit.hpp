@@ -125,13 +125,13 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
     }
     pin_to_core(rank);
     const std::string names[] = {name};
-    if (rank == 0) say_ready(names, "");
+    if (rank == 0) print_ready(names, "");
     const auto folder = folder_of_turns(argc, argv);
     const op once[] = {op::allreduce};
     turns all = folder ? turns(*folder, rank) : turns(argc, argv, once);
     while (const auto turn = all.next()) {
       const auto times = take(*turn, node_id, rank);
-      if (rank == 0) answer(*turn, times);
+      if (rank == 0) print_result(*turn, times);
     }
   } catch (const std::exception& failure) {
     if (rank == 0) std::fprintf(stderr, "%s: error: %s\n", name, failure.what());

@@ -16,7 +16,7 @@ void take_turns(bench::turns turns, int rank) {
     if (data.size() != count) data = std::vector<float>(count);
     (void)bench::time_mpi(turn->operation, data, bench::warm_up_for(turn->operation, turn->bytes));
     const auto times = bench::time_mpi(turn->operation, data, bench::repeats_for(turn->operation, turn->bytes));
-    if (rank == 0) bench::answer(*turn, times);
+    if (rank == 0) bench::print_result(*turn, times);
   }
 }
 
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string names[] = {"mpi"};
-  if (rank == 0) bench::say_ready(names, bench::mpi_library());
+  if (rank == 0) bench::print_ready(names, bench::mpi_library());
   try {
     const auto folder = bench::folder_of_turns(argc, argv);
     take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, bench::collectives), rank);

@@ -197,14 +197,14 @@ void serve(const function_options& options, muster::context& ranks) {
   if (options.transfer == "XDT") builder.RegisterService(&pulls);
   const bool is_everywhere = options.listen == "[::]" || options.listen == "0.0.0.0";
   const std::string address = (is_everywhere ? own_address() : options.listen) + ":";
-  kept->listens_at(address + std::to_string(options.port));  // Calls may arrive at once.
+  kept->set_address(address + std::to_string(options.port));  // Calls may arrive at once.
   const auto server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
     throw muster::configuration_error(
         "port " + std::to_string(options.port) + " of " + options.listen +
         " cannot be opened for listening (it is in use, or not permitted); choose another port with -sp");
   }
-  if (options.port == 0) kept->listens_at(address + std::to_string(port));
+  if (options.port == 0) kept->set_address(address + std::to_string(port));
   std::printf("%s listens to port %d\n", options.name.c_str(), port);
   std::fflush(stdout);
   int got = 0;

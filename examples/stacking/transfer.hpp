@@ -51,7 +51,7 @@ class store {
 class kept_objects final : public store {
  public:
   /// Sets the address HOST:PORT at which others reach this process.
-  void listens_at(const std::string& address) { prefix_ = "xdt://" + address + "/"; }
+  void set_address(const std::string& address) { prefix_ = "xdt://" + address + "/"; }
   void put(const std::string& key, std::string bytes, const std::string& digest, deadline until) override;
   [[nodiscard]] std::string get(const std::string& key, deadline until) override;
   [[nodiscard]] std::string prefix() const override { return prefix_; }

@@ -83,7 +83,7 @@ std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
 
 /// Hides the this process's arguments and variables from the list of processes, so that searches by them do not find
 /// this process.
-void forget_arguments(int argc, char** argv) {
+void hide_arguments(int argc, char** argv) {
   char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
   for (char** variable = environ; *variable != nullptr; ++variable) {
     if (*variable == end + 1) end = *variable + std::strlen(*variable);
@@ -101,7 +101,7 @@ void forget_arguments(int argc, char** argv) {
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
-  forget_arguments(argc, argv);
+  hide_arguments(argc, argv);
   pollfd ended{0, POLLIN, 0};
   while (::poll(&ended, 1, -1) < 0) {
   }

@@ -56,10 +56,10 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 
 // A terminal sends these signals to all processes of the job. Ranks ignore them: muster-launch receives them, and sends
 // SIGTERM to its ranks.
-constexpr int of_terminal[] = {SIGINT, SIGQUIT, SIGHUP};
+constexpr int terminal_signals[] = {SIGINT, SIGQUIT, SIGHUP};
 
 // Variables of other launchers. If muster-launch is itself a rank of such a launcher, its ranks must not inherit them.
-constexpr std::string_view of_other_launchers[] = {
+constexpr std::string_view variables_of_other_launchers[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
     "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
 
@@ -75,7 +75,7 @@ class launcher {
     sigset_t ours;
     ::sigemptyset(&ours);
     for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, signal);
-    for (const int signal : of_terminal) {
+    for (const int signal : terminal_signals) {
       struct sigaction present {};
       (void)::sigaction(signal, nullptr, &present);
       if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, signal);  // nohup ignores SIGHUP.
@@ -97,27 +97,27 @@ class launcher {
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
-    while (!running_.empty() || !to_start_.empty() || begin_again()) {
+    while (!running_.empty() || !to_start_.empty() || restart_job()) {
       report_hang(false);
       const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
-        tell_all(SIGTERM);  // A training saves its state on SIGTERM.
+        signal_all(SIGTERM);  // A training saves its state on SIGTERM.
         if (!until) until = muster::deadline_after(muster::seconds(plan_.grace));
       }
-      if (got == SIGQUIT) tell_those_that_catch(SIGUSR2);
-      if (got == SIGUSR1) tell_those_that_catch(SIGUSR1);
+      if (got == SIGQUIT) signal_ranks_that_catch(SIGUSR2);
+      if (got == SIGUSR1) signal_ranks_that_catch(SIGUSR1);
       if (got == SIGUSR2 && plan_.elastic && !finished_ && !ending_ && size() < plan_.max) resize(size() + 1);
       reap();
       start_due_ones();
       end_late_ones();
-      if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
+      if (until && std::chrono::steady_clock::now() > *until) signal_all(SIGKILL);
     }
-    end_what_is_left(until.value_or(muster::deadline_after(muster::seconds(plan_.grace))));
+    end_remaining_processes(until.value_or(muster::deadline_after(muster::seconds(plan_.grace))));
     report_hang(true);
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
-      say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
-          " died, and the job is done");
+      print(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
+            " died, and the job is done");
     return lost_ ? tables_lost : refused_ ? configuration : finished_ ? 0 : last_status_;
   }
 
@@ -164,7 +164,7 @@ class launcher {
   // Returns the order in which ranks are asked to leave. Added ranks leave first, the newest before the others. Then
   // the initial ranks leave from the lowest on, except rank 0, which writes and prints. With parameter servers, the
   // last ranks are servers.
-  [[nodiscard]] std::pair<int, int> turn_to_leave(const child& candidate) const {
+  [[nodiscard]] std::pair<int, int> leave_order(const child& candidate) const {
     if (candidate.rank >= plan_.ranks) return {0, -candidate.number};
     return {candidate.rank == 0 ? 2 : 1, candidate.rank};
   }
@@ -179,7 +179,7 @@ class launcher {
       auto next = running_.end();
       for (auto candidate = running_.begin(); candidate != running_.end(); ++candidate) {
         if (candidate->second.ends) continue;
-        if (next == running_.end() || turn_to_leave(candidate->second) < turn_to_leave(next->second)) next = candidate;
+        if (next == running_.end() || leave_order(candidate->second) < leave_order(next->second)) next = candidate;
       }
       next->second.ends = muster::deadline_after(muster::seconds(plan_.grace));
       ::kill(next->first, SIGTERM);
@@ -194,11 +194,11 @@ class launcher {
   }
 
   // Ends the processes that ranks have started, such as the programs of ranks that are scripts.
-  void end_what_is_left(moment until) {
+  void end_remaining_processes(moment until) {
     const auto given_up = until + patience_after_kill;
     for (int signal = SIGTERM; guard_.signal_all(signal) > 0;) {
       const auto now = std::chrono::steady_clock::now();
-      if (now > given_up) return say("a process of the job does not end although it was killed");
+      if (now > given_up) return print("a process of the job does not end although it was killed");
       signal = now > until ? SIGKILL : 0;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       reap();
@@ -223,9 +223,9 @@ class launcher {
     }
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_TOKEN"] = token;
-    tell_of_store();
+    announce_store();
   }
-  void tell_of_store() {
+  void announce_store() {
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
     try {  // Used by muster-info top.
       store_->announce(muster::temporary_folder() + "/" + muster::detail::store_name(job_));
@@ -244,7 +244,7 @@ class launcher {
   }
 
   // Sends the signal only to processes that catch it. A process without a context would be killed by this signal.
-  void tell_those_that_catch(int signal) const {
+  void signal_ranks_that_catch(int signal) const {
     for (const auto& [process, running] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
       std::string word;
@@ -274,11 +274,11 @@ class launcher {
       return record.status == 0 || record.status == static_cast<int>(muster::error_kind::timeout);
     };
     if (std::ranges::none_of(read, is_hang)) return;
-    for (const auto& line : explain_hang(read)) say(line);
+    for (const auto& line : explain_hang(read)) print(line);
     for (const auto& running : running_) {
       if (has_record(running)) continue;
-      say("process " + std::to_string(running.first) + " (started as rank " + std::to_string(running.second.rank) +
-          ") wrote no record; its stacks:\n" + stacks_of(running.first));
+      print("process " + std::to_string(running.first) + " (started as rank " + std::to_string(running.second.rank) +
+            ") wrote no record; its stacks:\n" + stacks_of(running.first));
     }
   }
 
@@ -291,7 +291,8 @@ class launcher {
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view entry(*variable);
       const std::string name(entry.substr(0, entry.find('=')));
-      const bool is_of_other = std::ranges::find(of_other_launchers, name) != std::end(of_other_launchers);
+      const bool is_of_other =
+          std::ranges::find(variables_of_other_launchers, name) != std::end(variables_of_other_launchers);
       if (!is_of_other && !own.contains(name)) all.emplace_back(entry);
     }
     for (const auto& [name, value] : own) all.push_back(name + "=" + value);
@@ -304,7 +305,7 @@ class launcher {
 
   // Restarts the job. All remaining ranks have reported by their exit status that the job can only continue from its
   // saved state. The job gets a new name, so that the restarted ranks ignore the old entries in the store.
-  bool begin_again() {
+  bool restart_job() {
     if (!lost_ || ending_) return false;
     const auto now = std::chrono::steady_clock::now();
     quick_losses_ = now - std::exchange(began_, now) < quick_loss ? quick_losses_ + 1 : 0;
@@ -312,9 +313,9 @@ class launcher {
     if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
     if (plan_.elastic) {
       store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
-      tell_of_store();
+      announce_store();
     }
-    say("the job has lost tables; it is restarted");
+    print("the job has lost tables; it is restarted");
     lost_ = finished_ = refused_ = false;
     if (!plan_.elastic) common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     start_all();
@@ -334,7 +335,7 @@ class launcher {
     if (process == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // The rank is killed when this program is killed.
       if (::getppid() != parent) ::_exit(1);
-      for (const int signal : of_terminal) ::signal(signal, SIG_IGN);
+      for (const int signal : terminal_signals) ::signal(signal, SIG_IGN);
       sigset_t none;
       ::sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -347,7 +348,7 @@ class launcher {
 
   // Restarts a rank. A program that fails at its start fails again and would soon use up its restarts. Therefore each
   // pause is twice as long as the pause before. A rank that was killed from outside restarts at once.
-  void start_again(const child& was, bool is_killed) {
+  void restart_rank(const child& was, bool is_killed) {
     const auto now = std::chrono::steady_clock::now();
     quick_failures_ = is_killed || now - was.began > quick_failure ? 0 : quick_failures_ + 1;
     const auto pause = quick_failures_ == 0
@@ -396,20 +397,20 @@ class launcher {
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
           plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.ends && plan_.restarts > 0;
-      say("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
-          (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
-                               : "ended with " + std::to_string(ended)) +
-          (again ? "; it is restarted" : ""));
+      print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
+            (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
+                                 : "ended with " + std::to_string(ended)) +
+            (again ? "; it is restarted" : ""));
       if (!again) continue;
       --plan_.restarts;
-      start_again(was, ended == 128 + SIGKILL);
+      restart_rank(was, ended == 128 + SIGKILL);
     }
   }
 
-  void tell_all(int signal) const {
+  void signal_all(int signal) const {
     for (const auto& [process, running] : running_) ::kill(process, signal);
   }
-  void say(const std::string& text) const {
+  void print(const std::string& text) const {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 

@@ -64,7 +64,7 @@ struct job {
 };
 
 // Returns the store file of the job, among the files that this user's running stores have in the folder.
-std::string file_in(const std::string& folder, const muster::settings& configuration) {
+std::string store_file_in(const std::string& folder, const muster::settings& configuration) {
   const auto& asked = configuration.value(muster::setting::job);
   const auto prefix = muster::detail::store_name("");
   std::vector<std::string> found;
@@ -90,7 +90,7 @@ std::string file_in(const std::string& folder, const muster::settings& configura
 }
 
 // Reads the job's state. The store is open only for a moment: a job that restarts must see that all members have left.
-job look_for_job(const muster::settings& configuration) {
+job read_job(const muster::settings& configuration) {
   const auto& place = configuration.value(muster::setting::rendezvous);
   const auto until = muster::deadline_after(std::chrono::seconds(3));
   job found;
@@ -108,7 +108,7 @@ job look_for_job(const muster::settings& configuration) {
     found.name = configuration.value(muster::setting::job);
   } else {
     const auto file =
-        file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
+        store_file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
     store = std::make_unique<muster::tcp_store>(std::string(muster::detail::store_file_scheme) + file, "", until);
     found.name = std::filesystem::path(file).filename().string().substr(muster::detail::store_name("").size());
     if (!store->get("elastic/record", until)) store = muster::detail::of_job(std::move(store), found.name);
@@ -189,7 +189,7 @@ json describe(const job& of, const answers& before, const answers& now) {
 }
 
 // Prints this host's ranks only. Returns a status by the existence and the answers from these ranks.
-int show_own(const job& of, std::uint64_t host, bool as_json) {
+int show_ranks_of_host(const job& of, std::uint64_t host, bool as_json) {
   const auto now = ask(of);
   auto all = describe(of, {}, now);
   json own = json::array();
@@ -219,8 +219,8 @@ int watch_job(int argc, char** argv, const char* usage) {
     if (word != "--json" && word != "--here") throw muster::unknown_argument(argv[i], {"--json", "--here"});
     (word == "--json" ? as_json : here) = true;
   }
-  auto found = look_for_job(configuration);
-  if (here) return show_own(found, muster::detail::host_number(configuration), as_json);
+  auto found = read_job(configuration);
+  if (here) return show_ranks_of_host(found, muster::detail::host_number(configuration), as_json);
   const bool again = !as_json && ::isatty(STDOUT_FILENO) != 0;
   auto before = ask(found);
   for (;;) {
@@ -232,7 +232,7 @@ int watch_job(int argc, char** argv, const char* usage) {
     std::fflush(stdout);
     before = std::move(now);
     try {
-      found = look_for_job(configuration);
+      found = read_job(configuration);
     } catch (const muster::error&) {
       std::printf("the job has ended\n");
       return 0;

@@ -33,7 +33,7 @@ bool check_binary(std::string_view text, const Read& read) {
     require(text.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
     require(text.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
     require(rejected.where().offset || rejected.where().line != 0, "the rejection names no place");
-    require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte that is not there");
+    require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte outside the file");
     return false;
   }
 }
@@ -60,12 +60,12 @@ inline bool check_tfrecord(std::string_view text) {
   return check_binary(text, [&] {
     std::uint64_t next = 0;
     for (const auto offset : muster::detail::tfrecord_offsets(bytes_of(text), "input")) {
-      require(offset == next, "a record is not behind the one before");
+      require(offset == next, "a record does not follow the record before it");
       next = offset + 16;
       for (std::size_t k = 0; k < 8; ++k)
         next += std::uint64_t{static_cast<unsigned char>(text[offset + k])} << (8 * k);
     }
-    require(next == text.size(), "the records are not the file");
+    require(next == text.size(), "the records do not fill the file");
   });
 }
 
@@ -83,7 +83,7 @@ inline bool check_example(std::string_view text) {
   if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.whole.empty()) {
     const auto* const begin = bytes_of(text).data();
     require(payload.whole.data() >= begin && payload.whole.data() + payload.whole.size() <= begin + text.size(),
-            "bytes do not lie in the message");
+            "bytes are not in the message");
   }
   return problem.empty();
 }

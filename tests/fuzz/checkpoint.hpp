@@ -44,7 +44,7 @@ inline bool check_checkpoint(std::string_view text) {
     const std::byte* at = bytes.data();
     for (const auto& part : image.parts) {
       if (part.bytes.data() < at || part.bytes.data() + part.bytes.size() > bytes.data() + bytes.size())
-        throw std::logic_error("a part is outside of the file, or lies on another");
+        throw std::logic_error("a part is outside the file, or overlaps another part");
       at = part.bytes.data() + part.bytes.size();
     }
     return true;

@@ -43,22 +43,22 @@ inline bool check_codec(std::span<const std::uint8_t> data) {
     decoded = true;
     require(encoded.size() == coder.encoded_bytes(count), "bytes of another size are decoded");
     if (coder.name().find(':') != std::string::npos)
-      require(changed() <= muster::elements_of_share(0.1, count), "more places are written than were sent");
+      require(changed() <= muster::elements_of_share(0.1, count), "more elements are written than were sent");
   } catch (const muster::data_error& refused) {
-    require(changed() == 0, "the sums are touched by what is refused");
+    require(changed() == 0, "a rejected message changes the sums");
     require(refused.where().offset.has_value(), "the rejection names no byte");
     require(*refused.where().offset <= encoded.size() || encoded.size() < coder.encoded_bytes(count),
-            "the rejection names a byte that is not there");
+            "the rejection names a byte outside the message");
     require(std::string_view(refused.what()).find('\n') == std::string_view::npos, "the rejection has several lines");
   }
   if (coder.name() != "sign") return decoded;
   sums.assign(count, 1.5f);
   try {
     muster::majority_vote(encoded, voters, coder.encoded_bytes(count), sums);
-    require(encoded.size() == voters * coder.encoded_bytes(count), "a vote is held with other sizes");
+    require(encoded.size() == voters * coder.encoded_bytes(count), "a vote accepts a wrong size");
     decoded = true;
   } catch (const muster::data_error&) {
-    require(changed() == 0, "the result is touched by a vote that is refused");
+    require(changed() == 0, "a rejected vote changes the result");
   }
   return decoded;
 }

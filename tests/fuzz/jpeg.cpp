@@ -20,7 +20,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     try {
       whole ? muster::decode_jpeg(options)(jpeg, pixels) : muster::random_jpeg_crop(options)(jpeg, pixels, random);
     } catch (const muster::data_error& rejected) {
-      fuzz::require(rejected.where().offset.value_or(size + 1) <= size, "the rejection names a byte that is not there");
+      fuzz::require(rejected.where().offset.value_or(size + 1) <= size, "the rejection names a byte outside the file");
     }
   }
   return 0;

@@ -21,7 +21,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
   const auto bytes = std::as_bytes(data);
   const std::string_view text(reinterpret_cast<const char*>(data.data()), data.size());
   if (const auto map = ps::shard_map::decode(text))
-    require(map->encode() == text, "a map is not written as it was read");
+    require(map->encode() == text, "encoding a map again gives other bytes");
   if (const auto entry = ps::decode_entry(bytes))
     require(entry->push.payload.size() + ps::log_entry_head_bytes == bytes.size(), "an entry has another size");
   if (!ps::decode_head(bytes)) return 0;
@@ -38,7 +38,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
     const auto used = ps::message_head_bytes + message.payload.size();
     require(std::equal(again.begin(), again.begin() + static_cast<std::ptrdiff_t>(used),
                        bytes.begin() + static_cast<std::ptrdiff_t>(at)),
-            "a message is not written as it was read");
+            "encoding a message again gives other bytes");
     at += size;
   }
   // Repeats this with the bytes after the head of the first message as a separate payload.
@@ -48,7 +48,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
     ps::message_reader alone(bytes.subspan(ps::frame_head_bytes, ps::message_head_bytes), apart);
     if (alone.next(message))
       require(message.payload.data() == apart.data() && message.payload.size() == apart.size() && alone.whole(),
-              "a payload that came by itself is another");
+              "a payload received separately differs");
   }
   return messages;
 }

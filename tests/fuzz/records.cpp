@@ -53,7 +53,7 @@ void use_records() {
     const muster::record_files source(path(), {.checks = muster::record_checks::never});
     const auto kept = muster::load(source, {.threads = 1, .keep_bad_records = true});
     const auto found = muster::statistics(source, 1);
-    fuzz::require(found.records + found.left_out == kept.size(), "statistics are of another number of records");
+    fuzz::require(found.records + found.left_out == kept.size(), "statistics count a wrong number of records");
     fuzz::require(found.left_out == kept.bad().size(), "statistics leave out other records");
   } catch (const muster::data_error&) {
   } catch (const muster::configuration_error&) {  // compressed blocks in a build without libzstd

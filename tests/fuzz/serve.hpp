@@ -69,11 +69,11 @@ inline bool check_serve(std::string_view data) {
     require_of_serve(!request.rows.empty() && request.rows.size() <= max_rows, "there are no rows, or too many");
     for (const auto row : request.rows) {
       require_of_serve(model.input.is_bytes || row.size() == model.input.row_bytes(), "a row has another size");
-      const auto lies_in = [&](const auto& memory) {
+      const auto is_in = [&](const auto& memory) {
         const auto* const begin = reinterpret_cast<const std::byte*>(memory.data());
         return row.data() >= begin && row.data() + row.size() <= begin + memory.size();
       };
-      require_of_serve(row.empty() || lies_in(request.made) || lies_in(body), "a row lies in no memory of the request");
+      require_of_serve(row.empty() || is_in(request.made) || is_in(body), "a row is outside the request's memory");
     }
     check_again(request, model, datatypes[which]);
     const std::vector<std::byte> values(request.rows.size() * model.output.row_bytes());

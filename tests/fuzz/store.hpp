@@ -34,7 +34,7 @@ class naive_store {
     const std::string value = there ? items_[key].value : "";
     switch (asked.what) {
       case store_call::get:
-        tell(from, asked.id, store_status::done, version, value);
+        reply(from, asked.id, store_status::done, version, value);
         break;
       case store_call::open: {
         auto& identity = items_[std::string(store_identity_key)];
@@ -42,18 +42,18 @@ class naive_store {
           identity = {"the only one", ++last_version_, 0};
           wake(std::string(store_identity_key));
         }
-        tell(from, asked.id, store_status::done, identity.version, identity.value);
+        reply(from, asked.id, store_status::done, identity.version, identity.value);
         break;
       }
       case store_call::swap:
         if (version != asked.number) {
-          tell(from, asked.id, store_status::refused, version, value);
+          reply(from, asked.id, store_status::refused, version, value);
         } else if (!asked.value) {
-          tell_removed_after(from, asked.id, key, there);
+          notify_watchers_of_removal(from, asked.id, key, there);
         } else {
           items_[key] = {std::string(*asked.value), ++last_version_,
                          asked.life == muster::store_life::of_client ? from : 0};
-          tell(from, asked.id, store_status::done, last_version_, "");
+          reply(from, asked.id, store_status::done, last_version_, "");
           wake(key);
         }
         break;
@@ -62,7 +62,7 @@ class naive_store {
           if (watch.watcher == from && watch.id == asked.id) return false;
         }
         if (version != asked.number) {
-          tell(from, asked.id, store_status::done, version, value);
+          reply(from, asked.id, store_status::done, version, value);
         } else {
           watches_.push_back({from, asked.id, key});
         }
@@ -76,11 +76,11 @@ class naive_store {
     return true;
   }
 
-  void leave(store_table::client gone) {
-    std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == gone; });
+  void leave(store_table::client ended) {
+    std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == ended; });
     std::vector<std::string> keys;
     for (const auto& [key, entry] : items_) {
-      if (entry.owner == gone) keys.push_back(key);
+      if (entry.owner == ended) keys.push_back(key);
     }
     for (const auto& key : keys) {
       items_.erase(key);
@@ -106,23 +106,23 @@ class naive_store {
     std::string key;
   };
 
-  void tell(store_table::client to, std::uint64_t id, store_status status, std::uint64_t number, std::string value) {
+  void reply(store_table::client to, std::uint64_t id, store_status status, std::uint64_t number, std::string value) {
     answers.emplace_back(to, id, status, number, std::move(value));
   }
 
   // Notifies the watchers before the client that removed the key.
-  void tell_removed_after(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
+  void notify_watchers_of_removal(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
     items_.erase(key);
     if (there) wake(key);
-    tell(from, id, store_status::done, 0, "");
+    reply(from, id, store_status::done, 0, "");
   }
 
   void wake(const std::string& key) {
     const auto found = items_.find(key);
     for (const auto& watch : watches_) {
       if (watch.key != key) continue;
-      tell(watch.watcher, watch.id, store_status::done, found != items_.end() ? found->second.version : 0,
-           found != items_.end() ? found->second.value : "");
+      reply(watch.watcher, watch.id, store_status::done, found != items_.end() ? found->second.version : 0,
+            found != items_.end() ? found->second.value : "");
     }
     std::erase_if(watches_, [&](const watching& watch) { return watch.key == key; });
   }
@@ -167,9 +167,9 @@ inline int check_store(std::string_view bytes) {
       ++requests;
       std::string again;
       append_frame(again, *asked);
-      require_of_store(std::string_view(again).substr(4) == body, "a request is not written as it was read");
+      require_of_store(std::string_view(again).substr(4) == body, "encoding a request again gives other bytes");
       good = table.handle(from, *asked);
-      require_of_store(good == expected.handle(from, *asked), "one refuses what the other does");
+      require_of_store(good == expected.handle(from, *asked), "only one store rejects a request");
     }
     if (!good) {
       ++lives[speaker];

@@ -34,11 +34,11 @@ inline void check_rejection(const muster::data_error& rejected, std::string_view
   const char end = where.line > 1 && text.find('\n') == std::string_view::npos ? '\r' : '\n';
   for (std::uint64_t line = 1; line < where.line; ++line) {
     const auto newline = text.find(end);
-    require(newline != std::string_view::npos, "the rejection names a line that is not there");
+    require(newline != std::string_view::npos, "the rejection names a line outside the text");
     text.remove_prefix(newline + 1);
   }
   const auto length = std::min(text.find(end), text.size());
-  require(where.column >= 1 && where.column <= length + 1, "the rejection names a column that is not there");
+  require(where.column >= 1 && where.column <= length + 1, "the rejection names a column outside the line");
 }
 
 inline void check_dataset(const muster::dataset& read, std::string_view text) {
@@ -84,11 +84,11 @@ void check_on_demand(std::string_view text, const Parse& parse, const Open& open
   } catch (const muster::data_error& rejected) {
     check_rejection(rejected, text);
   }
-  require(whole.has_value() == parts.has_value(), "text on demand is refused where it is not in memory, or otherwise");
+  require(whole.has_value() == parts.has_value(), "text on demand and text in memory are not both accepted");
   if (!whole) return;
   require(whole->schema() == parts->schema() && whole->size() == parts->size(), "text on demand is other data");
   for (muster::sample_id id = 0; id < whole->size(); ++id)
-    require(read_one(*whole, id) == read_one(*parts, id), "a record on demand is another one");
+    require(read_one(*whole, id) == read_one(*parts, id), "a record on demand differs");
 }
 
 /// Parses the text whole and in small pieces, by parse(piece_bytes, threads, keep_bad_records), and compares. Throws
@@ -104,14 +104,14 @@ bool check_text(std::string_view text, const Parse& parse) {
       const muster::dataset read = parse(pieces % 2 == 0 ? whole : 7, 1, keep);
       check_dataset(read, text);
       digests[pieces] = read.digest();
-      require(keep || read.bad().empty(), "there are bad records that nobody asked for");
+      require(keep || read.bad().empty(), "there are bad records although they should not be kept");
       for (const auto& bad : read.bad()) {
-        require(bad.id < read.size(), "a bad record has an id that is not there");
+        require(bad.id < read.size(), "a bad record has an unknown id");
         check_rejection(muster::data_error(bad.where, bad.problem), text);
       }
       if (!keep) continue;
       require(errors[0].empty() == read.bad().empty(),
-              "bad records are kept where there is no error, or the other way");
+              "bad records are kept without an error, or are not kept after an error");
       if (!errors[0].empty()) {
         const muster::data_error first(read.bad().front().where, read.bad().front().problem);
         require(errors[0] == first.what(), "the first bad record is not the error");
@@ -119,7 +119,7 @@ bool check_text(std::string_view text, const Parse& parse) {
     } catch (const muster::data_error& rejected) {
       check_rejection(rejected, text);
       if (!keep) errors[pieces] = rejected.what();
-      require(!keep || !errors[0].empty(), "keeping bad records refuses what is read without");
+      require(!keep || !errors[0].empty(), "keeping bad records rejects text that is accepted otherwise");
     }
   }
   require(errors[0] == errors[1], "the rejection depends on the pieces");

@@ -36,9 +36,9 @@ int main(int argc, char** argv) {
     double seconds = 0, factor = 1;
     int slow = -1;
     CLI::App own;
-    muster::add_number(own, "--step-time", seconds, {0, 3600}, "of the arithmetic of a step, at least");
-    muster::add_number(own, "--slow-rank", slow, {0, 4096}, "where it takes --slow-times times as long");
-    muster::add_number(own, "--slow-times", factor, {1, 1e6}, "see there");
+    muster::add_number(own, "--step-time", seconds, {0, 3600}, "minimum seconds of the arithmetic of a step");
+    muster::add_number(own, "--slow-rank", slow, {0, 4096}, "rank whose steps take --slow-times times as long");
+    muster::add_number(own, "--slow-times", factor, {1, 1e6}, "factor of --slow-rank");
     own.allow_extras();
     examples::parse(own, argc, argv);
     auto words = own.remaining();

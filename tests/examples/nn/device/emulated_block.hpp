@@ -113,7 +113,7 @@ inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::f
       }
       for (std::size_t k = shared.size() - margin; k < shared.size(); ++k) {
         if (shared[k].x == 0xffffffffu) continue;
-        std::fprintf(stderr, "a kernel writes %zu bytes behind its %d bytes of shared memory\n",
+        std::fprintf(stderr, "a kernel writes %zu bytes beyond its %d bytes of shared memory\n",
                      (k - shared.size() + margin) * 16, bytes);
         std::abort();
       }
