@@ -18,13 +18,13 @@ constexpr const char* footer =
     "the\n"
     "job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts one more rank. SIGTERM, SIGINT (Ctrl-C) and SIGHUP (unless\n"
     "nohup ignores it) end all ranks by SIGTERM. SIGUSR1 is forwarded to ranks that catch it. When ranks wait until\n"
-    "a deadline, or on SIGQUIT, muster-launch reports the missing rank, and its stack if eu-stack is\n"
-    "installed. A rank that fails within 5 seconds of its start is restarted after a pause, at most 10 seconds.\n"
+    "a deadline, or on SIGQUIT, muster-launch reports the missing rank, and its stack if eu-stack is installed.\n"
+    "A rank that fails within 5 seconds of its start is restarted after a pause of at most 10 seconds.\n"
     "At the socket of --control, \"size N\" starts ranks, or stops the newest ranks at their next step boundary,\n"
     "until there are N. The answer, also to \"status\", has the running ranks and the target size of the job.\n"
-    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else the status of the last rank\n"
-    "to end (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts. 2: invalid\n"
-    "command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
+    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else the status of the last\n"
+    "rank to end (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.\n"
+    "2: invalid command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 
