@@ -82,7 +82,7 @@ struct contender {
   bool reads_twice = false;
 };
 
-void touch(const candidate& candidate, muster::arena& arena, std::size_t first, std::size_t count) {
+void touch(const contender& candidate, muster::arena& arena, std::size_t first, std::size_t count) {
   float* const p = arena.parameters().data() + first;
   const float* const g = arena.gradients().data() + first;
   const auto state = [&](std::size_t which) { return arena.state(candidate.states[which]).data() + first; };
@@ -96,7 +96,7 @@ void touch(const candidate& candidate, muster::arena& arena, std::size_t first, 
 }
 
 /// Measures an optimizer's step and its limit, in turns; on all ranks at once.
-void measure(const candidate& candidate, std::size_t parameters, int rounds, muster::group& world,
+void measure(const contender& candidate, std::size_t parameters, int rounds, muster::group& world,
              bench::row_report& report) {
   heap memory;
   std::vector<muster::tensor_shape> shapes;

@@ -107,9 +107,9 @@ class driver_service final : public helloworld::Greeter::Service {
   grpc::Status SayHello(grpc::ServerContext* context, const helloworld::HelloRequest* request,
                         helloworld::HelloReply* reply) override {
     const auto body = [&](const helloworld::HelloRequest&, const call& of) {
-      helloworld::HelloReply reply;
-      reply.set_message(driver_.invoke(of));
-      return reply;
+      helloworld::HelloReply greeting;
+      greeting.set_message(driver_.invoke(of));
+      return greeting;
     };
     const auto status = answer(*context, spans_, "/helloworld.Greeter/SayHello", *request, *reply, body);
     if (!status.ok()) muster::log(muster::log_level::error, status.error_message());

@@ -88,11 +88,11 @@ class s3_store final : public store {
                                           "; check that the server is running (AWS_ENDPOINT_URL, AWS_REGION)");
     }
     if (status / 100 == 2) return answer;
-    const std::string answer = "the server answers " + std::to_string(status);
+    const std::string problem = "the server answers " + std::to_string(status);
     if (status == 401 || status == 403)
-      throw muster::configuration_error(url + ": " + answer + "; check AWS_ACCESS_KEY and AWS_SECRET_KEY");
-    if (status == 404) throw muster::data_error({url}, answer + ": it does not exist; check BUCKET_NAME and the key");
-    throw muster::data_error({url}, answer + "; invoke the driver again");
+      throw muster::configuration_error(url + ": " + problem + "; check AWS_ACCESS_KEY and AWS_SECRET_KEY");
+    if (status == 404) throw muster::data_error({url}, problem + ": it does not exist; check BUCKET_NAME and the key");
+    throw muster::data_error({url}, problem + "; invoke the driver again");
   }
 
   using curl_handle = std::unique_ptr<CURL, ended_by<CURL, ::curl_easy_cleanup>>;

@@ -29,9 +29,9 @@ bool check_binary(std::string_view text, const Read& read) {
     read();
     return true;
   } catch (const muster::data_error& rejected) {
-    const std::string_view text = rejected.what();
-    require(text.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
-    require(text.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+    const std::string_view reason = rejected.what();
+    require(reason.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
+    require(reason.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
     require(rejected.where().offset || rejected.where().line != 0, "the rejection names no place");
     require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte outside the file");
     return false;

@@ -24,10 +24,10 @@ inline void require(bool holds, const char* property) {
 
 inline void check_rejection(const muster::data_error& rejected, std::string_view text) {
   require(rejected.file() == "input", "the rejection names another file");
-  const std::string_view text = rejected.what();
-  require(text.starts_with("input:"), "the text of the rejection does not begin with the file");
-  require(text.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
-  require(text.size() < 300, "the text of the rejection is long");
+  const std::string_view reason = rejected.what();
+  require(reason.starts_with("input:"), "the text of the rejection does not begin with the file");
+  require(reason.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+  require(reason.size() < 300, "the text of the rejection is long");
   const auto& where = rejected.where();
   if (where.line == 0) return;  // the error concerns the whole file
   // A table may end its lines with carriage returns only.
