@@ -61,7 +61,7 @@ plan plan_gather(const tap_geometry& of, int channels, int columns) {
       const bool busy = candidate.blocks_x * candidate.blocks_y >= processors * 3 / 2 && memory <= most_memory / 2;
       if (best.tiles == 0 || (candidate.blocks_x * candidate.blocks_y > best.blocks_x * best.blocks_y))
         best = candidate;
-      if (busy) return one;
+      if (busy) return candidate;
     }
   }
   return best;

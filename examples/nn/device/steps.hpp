@@ -172,7 +172,7 @@ class combine_step final : public step<A> {
   [[nodiscard]] bool rectifies() const { return out_->rectified && (is_function_ || !out_->has_function); }
   [[nodiscard]] const norm* norm_of(const reader<A>& input) const {
     if (is_function_ || !out_->is_sum) return out_->normalised;  // A view is normalised when it is read.
-    return one->folded ? one->normalised : nullptr;
+    return input->folded ? input->normalised : nullptr;
   }
   [[nodiscard]] std::vector<const norm*> norms() const {
     std::vector<const norm*> all;
