@@ -59,7 +59,7 @@ constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
 constexpr std::size_t most_ways = 16;
 
 /// Measures cuDNN's algorithms, and returns the fastest that is deterministic and fits the workspace. Sets the math
-/// type of `kernel` to the algorithm's.
+/// type of `chosen` to the type of this algorithm.
 template <class Found, class Find>
 auto fastest(const way_kernel& chosen, const char* operation, const Find& find) {
   std::array<Found, most_ways> tried{};
