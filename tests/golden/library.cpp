@@ -1,4 +1,4 @@
-// Writes a file of each format of the library, and prints the values in such files (tests/golden/README.md).
+// Writes a file in each format of the library, and prints the values in such files (tests/golden/README.md).
 //
 //     golden_library write FOLDER             writes FOLDER/checkpoint, tables, records and store
 //     golden_library FORMAT FOLDER            prints the values in FOLDER
@@ -197,7 +197,7 @@ std::string values_of(ps::client& tables) {
   return text;
 }
 
-// Saves as servers do after their last worker has died.
+// Saves the tables like servers whose last worker has died.
 void save_by_server(ps::job& job, const std::string& folder) {
   ps::detail::server_part all;
   for (ps::range_id range = 0; range < job.layout().ranges(); ++range) {
@@ -228,7 +228,7 @@ void write_tables(const std::string& folder) {
 std::string values_of_tables(const std::string& folder) {
   std::string text;
   for (const std::string by : {"of workers", "of servers"}) {
-    // Tables that servers saved need the same ranges.
+    // Tables that servers saved require the same ranges.
     run_job(test::fabric::local, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
       const auto found = ps::load_tables(job, workers, folder + "/" + by);
       if (!found) throw muster::data_error({folder + "/" + by}, "has no tables; check the path");
@@ -363,8 +363,8 @@ int main(int argc, char** argv) {
       {"store", values_of_store}};
   try {
     if (argc != 3) throw muster::configuration_error("golden_library takes two words (see the source); give these");
-    const std::string what = argv[1], folder = argv[2];
-    if (const auto found = formats.find(what); found != formats.end()) {
+    const std::string command = argv[1], folder = argv[2];
+    if (const auto found = formats.find(command); found != formats.end()) {
       std::fputs(found->second(folder).c_str(), stdout);
       return 0;
     }
