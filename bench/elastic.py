@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""How long an elastic job stands still when a rank dies, stops or joins.
+"""Measures the pause of an elastic job when a rank dies, stops or joins.
 
 usage: elastic.py --program build/release/tests/elastic/test_elastic_worker [--kills 200] [--stops 10] [--torch PYTHON]
-       elastic.py --program ... --idle 10       what the threads beside the ranks' take when nothing happens
-       elastic.py --program ... --state 500     megabytes to one that joins two others, and the same by a plain connection
+       elastic.py --program ... --idle 10       processor time of the threads beside the ranks' while nothing happens
+       elastic.py --program ... --state 500     transfer of so many megabytes to a joining rank, and over a plain connection
 
-muster-store is to be in PATH (build/release/src/programs).
+muster-store must be in PATH (build/release/src/programs).
 
-Three workers, 200,000 floats reduced in each step and 10 ms of work beside that, on one host. A rank is killed at a random
-moment; the time is that from the signal to the end of the first step that all survivors have done without it. Then another
-process is started, and the time is that from its start to its first step; what the others see of it is the longest time
-between two of their steps around it, less the usual one. Each time is that of the slowest rank.
+Three workers on one host reduce 200,000 floats in each step, besides 10 ms of work. A rank is killed at a random
+moment; the time runs from the signal to the end of the first step that all survivors have done without it. Then another
+process is started, and the time runs from its start to its first step. For the other ranks the pause is the longest time
+between two steps around that moment, minus the usual time. Each time is the slowest rank's.
 
-With --torch (a Python with PyTorch), torchrun's time from the kill of one of three workers to the first step after its
+With --torch (a Python with PyTorch), torchrun's time from the kill of a worker (three in all) to the first step after its
 restart is measured in the same way, before and after.
 """
 import argparse
@@ -48,7 +48,7 @@ parser.add_argument("--seed", type=int, default=1)
 options = parser.parse_args()
 draw = random.Random(options.seed)
 ENDLESS = "1000000"
-rows = []  # of --json
+rows = []  # for --json
 
 
 class Worker(Process):
@@ -65,7 +65,7 @@ class Worker(Process):
         self.taken = 0
 
     def look(self, until):
-        """Reads what it says; True when a step came."""
+        """Reads the worker's output. Returns true if it contains a step."""
         self.read(until)
         for line in self.lines[self.taken:]:
             if line.startswith("wrong"):
@@ -76,7 +76,7 @@ class Worker(Process):
         self.taken = len(self.lines)
 
     def first_after(self, when, ranks):
-        """The moment of its first step by so many ranks after that moment."""
+        """Returns when the worker has done its first step with `ranks` ranks after `when`."""
         until = time.monotonic() + 60
         while True:
             for generation, size, at in self.steps:
@@ -165,7 +165,7 @@ def stops(count):
 
 
 def idle(span):
-    """Microseconds in 10 ms that the threads beside a rank's own take, of each rank."""
+    """Returns the microseconds in 10 ms that the threads beside a rank's own use, for each rank."""
 
     def taken(worker):
         of = f"/proc/{worker.pid}/task"
@@ -196,7 +196,7 @@ def idle(span):
 
 
 def plain_tcp(size):
-    """Seconds for so many bytes over one connection of this host, from memory to memory."""
+    """Returns the seconds to send so many bytes over one connection of this host, from memory to memory."""
     door = socket.create_server(("127.0.0.1", 0))
     child = os.fork()
     if child == 0:
@@ -204,24 +204,24 @@ def plain_tcp(size):
             to.sendall(bytes(size))
             to.recv(1)
         os._exit(0)
-    came, _ = door.accept()
+    connection, _ = door.accept()
     memory = memoryview(bytearray(size))
-    memory[::4096] = bytes(len(memory[::4096]))  # its pages are there
+    memory[::4096] = bytes(len(memory[::4096]))  # touches its pages
     at, began = 0, None
     while at < size:
-        at += came.recv_into(memory[at:])
+        at += connection.recv_into(memory[at:])
         began = began or time.monotonic()
     took = time.monotonic() - began
-    came.send(b"!")
+    connection.send(b"!")
     os.waitpid(child, 0)
-    came.close()
+    connection.close()
     door.close()
     return took
 
 
 def states(megabytes, rounds):
-    """By round: seconds that the state takes to one that joins a job of two, and by a plain connection; seconds that the
-    two stand still for it."""
+    """Returns for each round: the seconds to send the state to a rank that joins a job with two ranks, the same over a
+    plain connection, and the pause of the two ranks."""
     by_us, plain, pause = [], [], []
     options.hosts = "each"
     for _ in range(rounds):
@@ -242,10 +242,10 @@ def states(megabytes, rounds):
             for worker in job.crew:
                 worker.process.kill()
                 worker.end()
-            told = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
-            if told is None:
-                raise Failure(f"no member tells how long the copy of the state took: {joined.errors}")
-            by_us.append(float(told.group(1)) * 1e-3)
+            state_line = re.search(r"1 joined.* state ([0-9.]+),", "".join(worker.errors for worker in others))
+            if state_line is None:
+                raise Failure(f"no member reports the time of the state's copy: {joined.errors}")
+            by_us.append(float(state_line.group(1)) * 1e-3)
         finally:
             job.close()
     return by_us, plain, pause

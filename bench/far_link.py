@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""How much of a link a cold reader of records on a server gets: nginx and the reader share a loopback device of their own,
-which tc holds to a rate.
+"""Measures how well a cold reader of remote records uses a link: nginx and the reader share a loopback device of their own,
+whose rate is limited by tc.
 
     bench/far_link.py [--build build/release] [--mbit 200] [--mib 128] [--rounds 3]
 
-Prints bytes of records over seconds of `muster-data verify` with an empty cache, and of curl for the same files one by
-one, as parts of the link's rate: the goal is 0.9. Needs root (a network namespace), nginx, curl and iproute2.
+Prints bytes of records over seconds for `muster-data verify` with an empty cache, and for curl with the same files in
+sequence, as parts of the link's rate: the goal is 0.9. Needs root (a network namespace), nginx, curl and iproute2.
 """
 import argparse
 import os

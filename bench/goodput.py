@@ -1,20 +1,18 @@
 #!/usr/bin/env python3
-"""How much of its samples a job still trains while ranks die, stop and join: samples in a second of a live rank, beside those of the
+"""Measures the training rate of a job while ranks die, stop and join: samples per second and live rank, relative to the
 same job without a fault.
 
 usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps]
                   [--peers torchrun,torchft --torch PYTHON] [--seed 1] [--json FILE]
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
-length is a number of epochs, those that --ranks ranks train in --seconds. Every --interval seconds there is a fault: by turns a rank
-is lost, by SIGKILL or by SIGSTOP for good as the seed draws it, and another process joins. A rank is live from the start of its process
-to its loss. A joining process of a torchrun job is the one that torchrun starts again by itself, at once, so all its ranks are always
-live. A job of mode ps has two servers with a replica, which no fault is done to.
+length is the number of epochs that --ranks ranks train in --seconds. Every --interval seconds there is a fault: in turn a rank
+is lost, by SIGKILL or by a permanent SIGSTOP as drawn from the seed, and another process joins. A rank is live from its process's start
+to its loss. In a torchrun job torchrun itself restarts the lost process at once, so all its ranks are always live. A job of mode ps has two servers with a replica, without faults.
 
-The model has an element for each sample, which counts its uses: those that are missing are lost, those above one an epoch doubled, and
-neither is among the samples of the table. The jobs of a system with and without faults run at the same time, so that what else the
-machine does is done to both. A job of a peer that is not over in twice the time is
-ended; what it had saved, or committed, is what it has trained.
+The model has an element for each sample, which counts its uses. A missing use is a lost sample, a use above one an epoch is doubled, and
+neither is counted in the table. The jobs of a system with and without faults run at the same time, so that other load on the
+machine affects both. A job of a peer that takes more than twice the time is ended; its saved or committed samples count.
 """
 import argparse
 import concurrent.futures
@@ -48,11 +46,11 @@ epochs = max(1, round(options.ranks * options.seconds * 1000 / options.sample_ti
 WORDS = ["--samples", options.samples, "--epochs", epochs, "--batch", options.ranks * options.batch, "--hidden", 32, "--sample-time",
          options.sample_time]
 SERVERS = 2
-LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait as long for one that is stopped
+LEASE = 5  # seconds after which a stopped worker has lost its lease; the peers wait the same time for a stopped rank
 
 
 class Process:
-    """One that a job has started, and what it says."""
+    """A process that a job has started, and its output."""
 
     def __init__(self, words, **environment):
         self.begun = self.lost = None
@@ -65,13 +63,13 @@ class Process:
         os.set_blocking(self.process.stdout.fileno(), False)
 
     def listen(self):
-        """The lines that have come since."""
+        """Reads the lines since the last call."""
         *lines, self.rest = (self.rest + (self.process.stdout.read() or b"")).split(b"\n")
-        came = [line.decode() for line in lines]
-        self.says += came
-        if self.begun is None and any(line.startswith("begins") for line in came):
+        fresh = [line.decode() for line in lines]
+        self.says += fresh
+        if self.begun is None and any(line.startswith("begins") for line in fresh):
             self.begun = time.monotonic()
-        return came
+        return fresh
 
     def is_over(self):
         return self.process.poll() is not None
@@ -85,7 +83,7 @@ class Process:
 
 
 class Muster:
-    """Ranks with a muster-store of their own, so that any of them may die."""
+    """Ranks with a separate muster-store, so that any rank may die."""
 
     def __init__(self, mode, folder):
         self.mode, self.joins = mode, True
@@ -101,27 +99,27 @@ class Muster:
         self.beside += [self.start(rank) for rank in range(options.ranks, self.all)]
 
     def start(self, rank):
-        how = {} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
+        variables = {} if self.mode == "allreduce" else {"LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": str(self.all)}
         words = [] if self.mode == "allreduce" else ["--servers", SERVERS, "--timeout", LEASE]
         return Process([options.build / "tests/train/test_leased", "--mode", self.mode, *words, *WORDS], RANK=str(rank),
-                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, MUSTER_ELASTIC="on", **how)
+                       WORLD_SIZE=str(self.all), MUSTER_RENDEZVOUS=self.store, MUSTER_JOB=self.name, MUSTER_ELASTIC="on", **variables)
 
     def join(self, rank=None):
         self.workers.append(self.start(options.ranks - 1 if rank is None else rank))
 
-    def lose(self, draw, how):
-        victim = draw.choice([one for one in self.workers if one.lost is None and one.begun and not one.is_over()] or [None])
+    def lose(self, draw, signal_number):
+        victim = draw.choice([worker for worker in self.workers if worker.lost is None and worker.begun and not worker.is_over()] or [None])
         if victim is None:
-            return  # they end at this moment
+            return  # the processes end at this moment
         victim.lost = time.monotonic()
-        os.kill(victim.pid, how)
+        os.kill(victim.pid, signal_number)
 
     def live_seconds(self, begin, end):
-        return sum(max(0, (one.lost or end) - max(begin, one.started)) for one in self.workers)
+        return sum(max(0, (worker.lost or end) - max(begin, worker.started)) for worker in self.workers)
 
 
 class TorchFT(Muster):
-    """A replica group of one process each, and a lighthouse."""
+    """Replica groups with one process each, and a lighthouse."""
 
     def __init__(self, mode, folder):
         self.joins, self.workers = True, []
@@ -138,51 +136,51 @@ class TorchFT(Muster):
 
 
 class Torchrun:
-    """One agent, which starts all ranks again from the last checkpoint when one of them fails."""
+    """An agent that restarts all ranks from the last checkpoint when a rank fails."""
     joins = False
 
     def __init__(self, mode, folder):
         self.workers = [Process([options.torch, PEER, "torchrun", options.ranks, folder, *WORDS])]
         self.beside = []
 
-    def lose(self, draw, how):
-        # The last so many processes that began.
+    def lose(self, draw, signal_number):
+        # The processes that began last.
         pids = [int(line.split()[-1]) for line in self.workers[0].says if line.startswith("begins")][-options.ranks:]
         try:
-            os.kill(draw.choice(pids), how)
+            os.kill(draw.choice(pids), signal_number)
         except ProcessLookupError:
-            pass  # it starts again at this moment
+            pass  # it restarts at this moment
 
     def live_seconds(self, begin, end):
         return options.ranks * (end - begin)
 
 
 def run(system, mode, with_faults):
-    """What a job has trained in which time; an error if it does not end."""
+    """Returns the trained samples and the time of a job; fails if the job does not end."""
     draw = random.Random(options.seed)
     faults = {"SIGKILL": 0, "SIGSTOP": 0, "join": 0}
     with tempfile.TemporaryDirectory(prefix="muster-goodput-") as folder:
         job = system(mode, folder)
         try:
             ready_by = time.monotonic() + 120
-            while sum(line.startswith("begins") for one in job.workers for line in one.says) < options.ranks:
-                for one in job.workers:
-                    one.listen()
-                if time.monotonic() > ready_by or all(one.is_over() for one in job.workers):
+            while sum(line.startswith("begins") for worker in job.workers for line in worker.says) < options.ranks:
+                for worker in job.workers:
+                    worker.listen()
+                if time.monotonic() > ready_by or all(worker.is_over() for worker in job.workers):
                     return problem(job, "it does not begin")
                 time.sleep(0.01)
             begin = time.monotonic()
-            due, missing, told = begin + options.interval, 0, None
-            while told is None:
-                for one in job.workers:
-                    told = told or next((line for line in one.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
+            due, missing, summary = begin + options.interval, 0, None
+            while summary is None:
+                for worker in job.workers:
+                    summary = summary or next((line for line in worker.listen() if re.match(r"each sample was|\d+ samples were", line)), None)
                 now = time.monotonic()
                 if now > begin + 2 * options.seconds + 60:
-                    saved = [int(line.split()[-1]) for one in job.workers for line in one.says if line.startswith("saved")]
+                    saved = [int(line.split()[-1]) for worker in job.workers for line in worker.says if line.startswith("saved")]
                     if not saved:
                         return problem(job, "it is not over")
-                    told = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
-                if all(one.is_over() for one in job.workers) and told is None:
+                    summary = f"0 uses lost, 0 doubled, {options.samples * epochs - max(saved)} left"
+                if all(worker.is_over() for worker in job.workers) and summary is None:
                     return problem(job, "its ranks have ended early")
                 if with_faults and now >= due:
                     if missing % 2 and job.joins:
@@ -190,28 +188,28 @@ def run(system, mode, with_faults):
                         faults["join"] += 1
                         missing = 0
                     else:
-                        how = draw.choice(["SIGKILL", "SIGSTOP"])
-                        job.lose(draw, getattr(signal, how))
-                        faults[how] += 1
+                        signal_name = draw.choice(["SIGKILL", "SIGSTOP"])
+                        job.lose(draw, getattr(signal, signal_name))
+                        faults[signal_name] += 1
                         missing += 1
                     due += options.interval
                 time.sleep(0.005)
             end = time.monotonic()
         finally:
-            for one in job.workers + job.beside:
-                one.close()
-    wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled(?:, (\d+) left)?", told)
+            for worker in job.workers + job.beside:
+                worker.close()
+    wrong = re.search(r"([\d.]+) uses lost, ([\d.]+) doubled(?:, (\d+) left)?", summary)
     lost, doubled, left = (float(word or 0) for word in wrong.groups()) if wrong else (0.0, 0.0, 0.0)
     return {**faults, "seconds": end - begin, "live_rank_seconds": job.live_seconds(begin, end), "samples": options.samples * epochs - lost - left,
             "lost": lost, "doubled": doubled}
 
 
-def problem(job, what):
-    for one in job.workers + job.beside:
-        one.errors.seek(0)
-    tail = [f"{one.pid} {one.process.poll()} {one.says[-2:]} {one.errors.read()[-600:].decode()}" for one in job.workers]
+def problem(job, message):
+    for member in job.workers + job.beside:
+        member.errors.seek(0)
+    tail = [f"{member.pid} {member.process.poll()} {member.says[-2:]} {member.errors.read()[-600:].decode()}" for member in job.workers]
     print("\n".join(tail), file=sys.stderr)
-    return {"problem": what}
+    return {"problem": message}
 
 
 systems = [(f"muster, {mode}", Muster, mode) for mode in options.modes.split(",") if mode]

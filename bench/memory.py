@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Memory of tables that are larger than it: CSV, LIBSVM and PostgreSQL, each converted and trained on.
+"""Measures the memory for tables larger than the memory: CSV, LIBSVM and PostgreSQL, each converted and trained on.
 
     bench/memory.py [--build build/release] [--gib 4] [--folder /tmp] [--only csv,libsvm,postgres]
 
-Makes the tables (of 100 columns of floats and a label), has `muster-data convert` and bench/peers/train_table go over each once
-and prints the most memory that the process has had resident, in MiB. The goal is 256, whatever the size. PostgreSQL runs
-as a server of this script's own, if Debian's postgresql-15 is installed.
+Makes the tables (with 100 columns of floats and a label), runs `muster-data convert` and bench/peers/train_table over each table once
+and prints the peak resident memory of the process, in MiB. The goal is 256, for any size. PostgreSQL runs
+as a server that this script starts, if Debian's postgresql-15 is installed.
 """
 import argparse
 import os
@@ -21,18 +21,18 @@ COLUMNS = 100
 
 
 def peak_of(*words):
-    """MiB and seconds of a program."""
+    """Returns MiB and seconds of a program."""
     began = time.monotonic()
     process = subprocess.Popen([str(word) for word in words], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    said = process.stdout.read() + process.stderr.read()
+    output = process.stdout.read() + process.stderr.read()
     _, status, used = os.wait4(process.pid, 0)
     if status != 0:
-        raise SystemExit(f"{words} has ended with {status}: {said}")
+        raise SystemExit(f"{words} has ended with {status}: {output}")
     return used.ru_maxrss / 1024, time.monotonic() - began
 
 
 def write_text(path, row, size):
-    """A file of so many bytes: the same 2,000 rows again and again."""
+    """Writes a file of so many bytes by repeating 2,000 rows."""
     chosen = random.Random(1)
     rows = "".join(row([f"{chosen.uniform(-1, 1):.6f}" for _ in range(COLUMNS)], chosen.randrange(2)) for _ in range(2000)).encode()
     with path.open("wb") as file:
@@ -97,13 +97,13 @@ def main():
     with tempfile.TemporaryDirectory(dir=options.folder) as place:
         folder = pathlib.Path(place)
         folder.chmod(0o755)
-        for name, row, how in (("csv", lambda x, y: f"{y},{','.join(x)}\n", "label=y"),
-                               ("libsvm", lambda x, y: f"{y} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + "\n", "layout=dense")):
+        for name, row, options_text in (("csv", lambda x, y: f"{y},{','.join(x)}\n", "label=y"),
+                                        ("libsvm", lambda x, y: f"{y} " + " ".join(f"{i + 1}:{v}" for i, v in enumerate(x)) + "\n", "layout=dense")):
             if name not in only:
                 continue
             table = folder / f"table.{name}"
             write_text(table, row, size)
-            measure(name, f"{name}:{table}?{how}", options.build, folder, table.stat().st_size)
+            measure(name, f"{name}:{table}?{options_text}", options.build, folder, table.stat().st_size)
             table.unlink()
         if "postgres" not in only or not list(pathlib.Path("/usr/lib/postgresql").glob("*/bin")):
             return

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""How much of the communication a backward pass hides over a slow link: starts bench/gradients on two hosts that are network
-namespaces of this machine, joined by a link of a bounded rate. Needs root.
+"""Measures the share of communication that a backward pass hides over a slow link: starts bench/gradients on two hosts that are
+network namespaces on this machine, joined by a link of a bounded rate. Needs root.
 
 usage: overlap.py --program PATH [--limit PATH] [--rate BITS_PER_SECOND] [--progress on|off] [-- words of the program]
---limit: bench/peers/overlap_limit, which runs before and after: what plain blocking sockets hide over the same link.
+--limit: bench/peers/overlap_limit, which runs before and after: it measures plain blocking sockets over the same link.
 """
 import argparse
 import os
@@ -31,7 +31,7 @@ words = options.words or ["overlap"]
 
 
 def run(ranks):
-    """The worst exit status of a command at each host."""
+    """Returns the worst exit status of the ranks."""
     return max(rank.wait(timeout=600) for rank in ranks)
 
 

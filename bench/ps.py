@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The parameter server's table: pushes and pulls of one server and one worker over shm and tcp, in turns with ps-lite and with
-what a ring of shared memory and a connection can carry at all.
+"""The parameter server's table: pushes and pulls between a server and a worker over shm and tcp, in turns with ps-lite and with
+the limits of a ring in shared memory and of a connection.
 
 usage: ps.py [--build build/release] [--rounds 3] [--ps-lite FOLDER] [--sweep] [--quick]
 
 --ps-lite is the folder of a built ps-lite with bench/peers/ps_lite.cpp compiled there as ps_lite. --sweep adds 1 to 4
-servers of 2 workers, and 1 to 6 workers of a server. Each figure is the median of the rounds; the runs of a round follow each
+servers with 2 workers, and 1 to 6 workers with one server. Each figure is the median of the rounds; the runs of a round follow each
 other.
 """
 import argparse
@@ -46,8 +46,8 @@ def ours(transport, servers, workers, more=()):
                      transport, "--servers", servers, "--replicas", 0, *more])
 
 
-def lite(what):
-    take(f"ps-lite {what}", ["bash", options.ps_lite / "tests/local.sh", 1, 1, options.ps_lite / "ps_lite", what],
+def lite(words):
+    take(f"ps-lite {words}", ["bash", options.ps_lite / "tests/local.sh", 1, 1, options.ps_lite / "ps_lite", words],
          env={**os.environ, "DMLC_INTERFACE": "lo"})
 
 

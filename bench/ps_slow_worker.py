@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How long a9a takes to an accuracy when one of four workers is slower than the others: with an allreduce, and with a
-parameter server that waits for it, for as long as a bound, or never.
+"""Measures the time to an accuracy on a9a if one worker out of four is slower than the others: with an allreduce, and with a
+parameter server that waits for the slow worker always, up to a bound, or never.
 
 usage: ps_slow_worker.py --program build/release/tests/examples/paced_logistic_regression --data FOLDER [--goal 0.845]
                          [--slow 10]
 
-A step's arithmetic is made to take 2 ms, and so many times as long at the slow worker (`--slow-times`), so that
-the ranks do not compete for processors. The time is that of the first worker's batches until the end of its epoch that
-reaches the goal; the accuracy is that when all are done.
+A step's arithmetic is padded to 2 ms, and at the slow worker to a multiple (`--slow-times`), so that
+the ranks do not compete for processors. The time runs from the first worker's batches to the end of the first epoch that
+reaches the goal; the accuracy is measured after all workers have ended.
 """
 import argparse
 import json

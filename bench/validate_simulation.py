@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What SimGrid says of two ranks, beside what two ranks take, and beside the chooser's model of costs.
+"""Compares SimGrid's times of two ranks with real times of two ranks, and with the chooser's model of costs.
 
     bench/validate_simulation.py [--build build/release] [--rounds 3] [--models resnet20] [--only sums or steps]
 
-Sums: the two constants of the network (latency, seconds a byte) are fitted by muster-info --calibrate over the mpi transport;
-with them each algorithm is simulated at each size and measured by bench/collectives. The constants come from this machine, so
-what is tested is the form: whether one latency and one bandwidth explain all sizes and algorithms. The model also counts the
-adding up, which takes no time in a simulation.
-Steps: what a rank computes is measured by bench/step at two ranks side by side, without communication; a whole step with its
-gradients over mpi is simulated with that, and measured by bench/train_step.
-Real figures are the least of all calls: what is left when nobody disturbs.
+Sums: muster-info --calibrate over the mpi transport fits the two constants of the network (latency, seconds a byte);
+with them each algorithm is simulated at each size and measured by bench/collectives. The constants are measured on this machine, so
+the test checks the form: that one latency and one bandwidth explain all sizes and algorithms. The model also counts the
+additions, which take no time in a simulation.
+Steps: bench/step measures the computation of a rank at two ranks side by side, without communication; a whole step with its
+gradients over mpi is simulated with that time, and measured by bench/train_step.
+Real figures are the minimum over all calls, without disturbances.
 """
 import argparse
 import collections
@@ -27,7 +27,7 @@ from muster_bench import simgrid  # noqa: E402  (beside this file)
 
 ALGORITHMS = ("recursive_doubling", "halving_doubling", "ring", "tree", "direct")
 SIZES = (64, 1024, 16384, 262144, 4194304)
-BUCKET = 4 << 20  # gradient_sync's own
+BUCKET = 4 << 20  # the default of gradient_sync
 BATCH = 32
 
 
@@ -46,19 +46,19 @@ class Machine:
         return output(["mpirun", "-n", "2", self.build / program, *flags], **self.root)
 
     def simulated(self, latency, bandwidth, *flags):
-        """The numbers of the line it prints, by the words before them."""
+        """Returns the numbers in the printed line, by the words before them."""
         with tempfile.TemporaryDirectory() as folder:
             file = pathlib.Path(folder, "platform.xml")
-            # A message crosses two links, so each has half of the latency.
+            # A message crosses two links, so each has half the latency.
             file.write_text(simgrid.platform("flat", 2, f"{8 * bandwidth:.0f}", repr(latency / 2)))
             line = output([*simgrid.words(2, file), self.build / "bench" / "simulate", *map(str, flags)])
         return {name: float(value) for name, value in re.findall(r"(\w+) ([-\d.e+]+)\b", line)}
 
     def constants(self, rounds):
-        """Seconds, bytes a second, seconds to add up a byte."""
+        """Returns seconds, bytes a second, seconds to add up a byte."""
         found = [json.loads(self.real("src/programs/muster-info", "--transport", "mpi", "--calibrate", "--json"))["constants"]
                  for _ in range(rounds)]
-        latency, per_byte, reduction = (min(one[name] for one in found) for name in ("latency", "per_byte", "reduce_per_byte"))
+        latency, per_byte, reduction = (min(measured[name] for measured in found) for name in ("latency", "per_byte", "reduce_per_byte"))
         return latency, 1 / per_byte, reduction
 
 
@@ -76,14 +76,14 @@ def sums(machine, latency, bandwidth, reduction, rounds):
             _, contender, _, size, *_ = name.split("/")
             times[contender.removeprefix("muster_mpi_"), int(size)].append(row["least_us"] * 1e-6)
     print(f"\nallreduce, 2 ranks, microseconds\n{'algorithm':20} {'bytes':>9} {'real':>10} {'simulated':>10} {'model':>10} {'sim/real':>9}")
-    for how in ALGORITHMS:
+    for algorithm in ALGORITHMS:
         for size in SIZES:
-            if (how, size) not in times:
+            if (algorithm, size) not in times:
                 continue
-            real = min(times[how, size])
-            found = machine.simulated(latency, bandwidth, "allreduce", "--bytes", size, "--how", how, "--per-host", 1, "--latency",
+            real = min(times[algorithm, size])
+            found = machine.simulated(latency, bandwidth, "allreduce", "--bytes", size, "--how", algorithm, "--per-host", 1, "--latency",
                                       latency, "--bandwidth", bandwidth, "--reduction", reduction)
-            print(f"{how:20} {size:9} {real * 1e6:10.1f} {found['seconds'] * 1e6:10.1f} {found['model'] * 1e6:10.1f} "
+            print(f"{algorithm:20} {size:9} {real * 1e6:10.1f} {found['seconds'] * 1e6:10.1f} {found['model'] * 1e6:10.1f} "
                   f"{found['seconds'] / real:9.2f}", flush=True)
 
 

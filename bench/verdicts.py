@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""How often muster-bench compare is wrong on this machine: sessions of one binary, each pair of them compared (every verdict is
-false), and sessions that take a tenth longer (every one that is not "slower" is missed): they train for so many epochs more
-as that takes, start-up and data counted. All are run in turns, as
-muster-bench revisions runs two sides, or --apart, as two muster-bench run are.
+"""Measures the error rates of muster-bench compare on this machine: compares each pair of sessions with the same binary (every verdict is
+false), and sessions that take a tenth longer (every verdict other than "slower" is missed). The longer sessions train more epochs, so
+that the whole time including start-up and data is a tenth longer. All run in turns, like the two sides of
+muster-bench revisions, or with --apart, like two separate muster-bench run.
   python3 bench/verdicts.py build/release [--sessions 7] [--slower 3] [--repeats 5] [--apart] [--out DIR]"""
 import argparse
 import itertools
@@ -46,7 +46,7 @@ def seconds(chosen, epochs):
 
 
 def a_tenth_longer(chosen):
-    """The epochs with which a run takes a tenth longer than with EPOCHS."""
+    """Returns the epochs with which a run takes a tenth longer than with EPOCHS."""
     short, long = (statistics.median(seconds(chosen, epochs) for _ in range(5)) for epochs in (1, EPOCHS))
     return round(EPOCHS + 0.1 * long * (EPOCHS - 1) / (long - short))
 
@@ -59,28 +59,28 @@ def session(folder, name, chosen, epochs):
 
 
 def main():
-    made = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("build", type=pathlib.Path)
-    made.add_argument("--sessions", type=int, default=7)
-    made.add_argument("--slower", type=int, default=3)
-    made.add_argument("--repeats", type=int, default=5)
-    made.add_argument("--apart", action="store_true", help="one session after the other")
-    made.add_argument("--out", type=pathlib.Path)
-    chosen = made.parse_args()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("build", type=pathlib.Path)
+    parser.add_argument("--sessions", type=int, default=7)
+    parser.add_argument("--slower", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--apart", action="store_true", help="one session after the other")
+    parser.add_argument("--out", type=pathlib.Path)
+    chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="muster-verdicts-") as held:
         folder = (chosen.out or pathlib.Path(held)).resolve()
         folder.mkdir(parents=True, exist_ok=True)
         epochs = a_tenth_longer(chosen)
         slower = [session(folder, f"slower{n}", chosen, epochs) for n in range(chosen.slower)]
         same = [session(folder, f"same{n}", chosen, EPOCHS) for n in range(chosen.sessions)]
-        for some in [[one] for one in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
+        for some in [[each] for each in (*slower, *same)] if chosen.apart else [[*slower, *same]]:
             if status := run_side_by_side(some):
                 sys.exit(status)
-        slower, same = ([compare.load(one.folder) for one in some] for some in (slower, same))
-    for what, pairs in (("the same twice", itertools.combinations(same, 2)),
-                        (f"a tenth longer ({epochs} epochs for {EPOCHS})", itertools.product(same, slower))):
+        slower, same = ([compare.load(each.folder) for each in some] for some in (slower, same))
+    for title, pairs in (("the same twice", itertools.combinations(same, 2)),
+                         (f"a tenth longer ({epochs} epochs for {EPOCHS})", itertools.product(same, slower))):
         rows = [row for pair in pairs for row in compare.compare(*pair)[0]]
-        print(f"{what}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
+        print(f"{title}, {chosen.repeats} repetitions, {len(rows)} comparisons: {compare.summary(rows)}")
 
 
 if __name__ == "__main__":

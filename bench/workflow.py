@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""What muster-flow costs: python3 bench/workflow.py [--steps 100] [--entries 100000]. Prints the time of so many trivial steps beside a
-Snakefile written by hand that does the same, of a run in which nothing changed, and of removing so many results beside rm -rf of as many."""
+"""Measures the cost of muster-flow: python3 bench/workflow.py [--steps 100] [--entries 100000]. Prints the time of so many trivial steps,
+compared with a hand-written Snakefile that does the same; of a run without changes; and of removing so many results,
+compared with rm -rf."""
 import argparse
 import os
 import pathlib
@@ -15,7 +16,7 @@ FLOW = [sys.executable, "-m", "muster_flow"]
 
 
 def timed(words, folder):
-    """(seconds, seconds of processors, what it printed)"""
+    """Returns (seconds, seconds of processors, output)."""
     begin, used = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
     done = subprocess.run(words, cwd=folder, env={**os.environ, "PYTHONPATH": str(PLATFORM)}, capture_output=True, text=True)
     if done.returncode != 0:
@@ -41,10 +42,10 @@ def main():
                                               f"    outputs: {{made: 'made/{{n}}'}}\n    each:\n{each}")
             by_hand.append(timed(["snakemake", "--cores", "all", "--scheduler", "greedy", "--quiet"], folder))
             by_flow.append(timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder))
-            again, _, said = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
-            assert "nothing to run" in said, said
-    more, more_used = ((min(one[which] for one in by_flow) - min(one[which] for one in by_hand)) / chosen.steps * 1000 for which in (0, 1))
-    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{one[0]:.2f}' for one in by_hand)} s, muster-flow {', '.join(f'{one[0]:.2f}' for one in by_flow)} s: "
+            again, _, output = timed([*FLOW, "run", "flow.yaml", "--out", "out"], folder)
+            assert "nothing to run" in output, output
+    more, more_used = ((min(times[which] for times in by_flow) - min(times[which] for times in by_hand)) / chosen.steps * 1000 for which in (0, 1))
+    print(f"{chosen.steps} steps: Snakefile by hand {', '.join(f'{times[0]:.2f}' for times in by_hand)} s, muster-flow {', '.join(f'{times[0]:.2f}' for times in by_flow)} s: "
           f"{more:.0f} ms a step more, of processors {more_used:.0f} ms (of the shortest runs); a second run {again:.2f} s")
     with tempfile.TemporaryDirectory(prefix="muster-workflow-") as name:
         folder = pathlib.Path(name)
@@ -56,12 +57,12 @@ def main():
                 (entry / "record.json").write_text("{}")
                 os.utime(entry, (0, 0))
             os.sync()
-            took, used, said = timed(words, folder)
+            took, used, output = timed(words, folder)
             begin = time.monotonic()
             while list((folder / "out").glob("store/.*")):
                 time.sleep(0.05)
             behind = time.monotonic() - begin
-            print(f"{said.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors; {behind:.2f} s behind)", flush=True)
+            print(f"{output.strip() or ' '.join(words)} ({took:.2f} s in all, {used:.2f} s of processors; {behind:.2f} s behind)", flush=True)
 
 
 if __name__ == "__main__":

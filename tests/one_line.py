@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Runs a program that cannot have what its words name: it must say so in one line that names the last of them, and end
-with a status of muster's.
+"""Runs a program with an invalid argument: it must fail with one line that names its last argument, and end
+with a status of muster.
 
 usage: one_line.py PROGRAM WORDS..."""
 import subprocess

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Counts the lines of code of each room of include and src (neither blank nor comment only), of one revision or of two beside each other.
+"""Counts the lines of code in each room of include and src (neither blank nor comment only), for one revision or for two beside each other.
 
-    tools/lines.py [BEFORE] [AFTER]    revisions of git; AFTER is the work tree where it is left out
+    tools/lines.py [BEFORE] [AFTER]    revisions of git; AFTER is the work tree by default
 
-Below the rooms: the median length of a line, and the longest functions. serve and torch stand beside the limit and are not counted in the total."""
+Below the rooms: the median length of a line, and the longest functions. serve and torch have no limit and are not counted in the total."""
 import argparse
 import collections
 import pathlib
@@ -15,7 +15,7 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^(include/muster|src)/(?:(.*)/)?[^/]+\.(hpp|cpp|cu)$")
 NOTHING = re.compile(r"^\s*(//.*)?$")
-# Formatted as .clang-format has it, a function's body ends with the first brace that stands as far left as its head.
+# In the format of .clang-format, a function's body ends with the first brace at the head's indentation.
 HEAD = re.compile(r"^\s*(?!namespace\b|(?:template\b.*)?(?:class|struct)\b|enum\b|union\b|if\b|for\b|while\b|switch\b|else\b|do\b|try\b|\}|#)[^\s/].*\)[^;()]*\{$")
 
 
@@ -24,7 +24,7 @@ def git(*arguments):
 
 
 def files_of(revision):
-    """(path, text) of each file of code."""
+    """Yields (path, text) for each file of code."""
     if revision is None:
         for path in git("ls-files", "include", "src").splitlines():
             if CODE.match(path) and (ROOT / path).exists():
@@ -36,15 +36,16 @@ def files_of(revision):
 
 
 def functions_of(text):
-    """(lines, number of its first line) of each function that is more than a line, nested ones apart."""
+    """Yields (lines, number of the first line) for each function longer than a line; nested functions are counted
+    separately."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
         if HEAD.match(lines[number]):
-            head = number  # of a list of parameters or initialisers it is the last line that ends with a brace
+            head = number  # in a list of parameters or initialisers, the last line with a brace at its end
             while head and (lines[head - 1].endswith((",", "(")) or lines[head].lstrip().startswith(":")):
                 head -= 1
-            if lines[head].lstrip().startswith("requires(const"):  # of a concept
+            if lines[head].lstrip().startswith("requires(const"):  # part of a concept
                 number += 1
                 continue
             left = re.match(r"\s*", lines[head])[0]

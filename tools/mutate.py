@@ -1,20 +1,20 @@
 #!/usr/bin/env python3
-"""Breaks lines of the library one at a time and says which of them no test notices.
+"""Breaks lines of the library one at a time and reports the lines that no test notices.
 
-A mutation is a small edit of one line: a comparison, a sign, a constant, a lock, a memory order, a call or an assignment
-that is dropped. It is caught when a test fails, hangs or crashes that passes without it: tests of its room first, then wider
-ones (tools/rooms.py). What survives is a line without a test, or a line without a use. Tests on this machine seldom notice
+A mutation is a small edit of a line: a comparison, a sign, a constant, a lock, a memory order, a call or an assignment
+that is dropped. It is caught if a test fails, hangs or crashes that passes without it: its room's tests first, then wider
+ones (tools/rooms.py). A mutation survives on a line without a test, or on a line without a use. Tests on this machine seldom notice
 a lock or a memory order, ThreadSanitizer does: --option -DMUSTER_SANITIZE=thread.
 
 The mutations are made in a git worktree of HEAD below --work, which is built there; your own tree is never touched. Before
-tests run, every program that they run is built, also when the mutation is undone.
+tests run, all their programs are built, also after the mutation is undone.
 
   tools/mutate.py                          10 lines that the last commit changed
   tools/mutate.py --since v0.1 --lines 40  40 lines that changed since a revision
-  tools/mutate.py --all --lines 60         60 lines, as many from each room as can be
-  tools/mutate.py --list                   only what would be broken
+  tools/mutate.py --all --lines 60         60 lines, as equally from each room as possible
+  tools/mutate.py --list                   only lists the edits
   tools/mutate.py --all --lines 60 --json rows.json --tier room
-  tools/mutate.py --all --lines 60 --json rows.json   goes on: rows that are there are not done again, but for those that
+  tools/mutate.py --all --lines 60 --json rows.json   continues: existing rows are not repeated, except rows that
                                                       survived a smaller tier
 
 Exit status: 0 all caught; 1 some survived, or no edit compiles; 2 wrong arguments, or no line to break.
@@ -33,7 +33,7 @@ CORES = os.cpu_count() or 1
 sys.path.insert(0, str(ROOT / "tools"))
 import rooms  # noqa: E402
 
-# (name, pattern, replacement). Spaces around an operator tell comparisons from templates.
+# (name, pattern, replacement). Spaces around an operator distinguish comparisons from templates.
 EDITS = [
     ("<= to <", r" <= ", " < "),
     ("< to <=", r" < ", " <= "),
@@ -58,7 +58,7 @@ EDITS = [
 CALL = re.compile(r"^(\s*)(\(void\))?[A-Za-z_][\w:.>\-\[\]]*\(.*\);$")
 ASSIGNMENT = re.compile(r"^(\s*)[A-Za-z_][\w.\[\]]*(->[\w.\[\]]+)* [+\-*|&]?= .*;$")
 RETURN = re.compile(r"^(\s*)return (?!false|true|\{\})[^;]+;$")
-# Lines that no test is asked to notice: texts for people, includes, assertions of the compiler, mere declarations.
+# Lines that no test has to notice: texts for people, includes, assertions of the compiler, declarations.
 PASSED_OVER = re.compile(r'^\s*(//|#|\*|static_assert|using |namespace |template|requires|case |default:|friend |'
                          r'class |struct |enum |public:|private:|throw |\[\[nodiscard\]\]|log\(|")')
 
@@ -68,20 +68,21 @@ def run(*words):
 
 
 def pattern_of(names):
-    """A regular expression of CTest for these tests alone."""
+    """Returns a regular expression of CTest that matches only these tests."""
     escaped = (re.sub(r"([][+.*()^$?|\\])", r"\\\1", name) for name in names)
     return f"^({'|'.join(escaped)})$"
 
 
 def edits_of(line):
-    """All mutations of one line, as (name, new line)."""
+    """Returns the mutations of a line, as (name, new line)."""
     if PASSED_OVER.match(line) or not line.strip():
         return []
     code, comment = line, ""
     if "//" in line:
         at = line.index("//")
         code, comment = line[:at].rstrip(), "  " + line[at:]
-    bare = re.sub(r'"(\\.|[^"\\])*"', lambda text: '"' + "\x00" * (len(text.group()) - 2) + '"', code)  # no texts
+    # without the contents of texts
+    bare = re.sub(r'"(\\.|[^"\\])*"', lambda text: '"' + "\x00" * (len(text.group()) - 2) + '"', code)
     found = []
     for name, pattern, new in EDITS:
         for hit in re.finditer(pattern, bare):
@@ -94,7 +95,8 @@ def edits_of(line):
 
 
 def changed_lines(since):
-    """{file: line numbers} of what was added or changed in include and src since a revision, as they are in HEAD."""
+    """Returns {file: line numbers} of the lines in include and src that were added or changed since a revision, as in
+    HEAD."""
     lines, path = {}, None
     for text in run("git", "diff", "--unified=0", since, "HEAD", "--", "include", "src").splitlines():
         if text.startswith("+++ "):
@@ -107,7 +109,7 @@ def changed_lines(since):
 
 
 def candidates(arguments):
-    """{room: [(file, line number, line)]} of the lines that can be broken, in the order of the files."""
+    """Returns {room: [(file, line number, line)]} of the lines that can be broken, in the order of the files."""
     changed = None if arguments.all else changed_lines(arguments.since)
     found = {}
     for path in run("git", "ls-files", "include", "src").split():
@@ -123,7 +125,7 @@ def candidates(arguments):
 
 
 def draw(lines_of, count, chance):
-    """Lines from every room in turn, until there are enough."""
+    """Returns lines from every room in turn, until there are enough."""
     left = {room: chance.sample(lines, len(lines)) for room, lines in sorted(lines_of.items())}
     drawn = []
     while len(drawn) < count and any(left.values()):
@@ -134,14 +136,14 @@ def draw(lines_of, count, chance):
 
 
 class Tree:
-    """A worktree of HEAD with a build of its own."""
+    """A worktree of HEAD with a separate build."""
 
     def __init__(self, work, options):
         self.root = pathlib.Path(work).resolve() / "tree"
         self.build = self.root / "build" / "mutate"
         self.unsound = set()  # tests that fail without a mutation: they catch nothing
         head = run("git", "rev-parse", "HEAD").strip()
-        if self.root.exists():  # with the mutation in it of a run that was interrupted
+        if self.root.exists():  # may contain the mutation of an interrupted run
             run("git", "-C", self.root, "checkout", "--quiet", "--force", "--detach", head)
         else:
             run("git", "worktree", "prune")
@@ -153,9 +155,9 @@ class Tree:
             "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG", *options)
 
     def compile(self, chosen):
-        """Builds what the tests of these names run."""
-        made = rooms.outputs(self.build)
-        targets = rooms.programs_of(rooms.listed(self.build), chosen, self.build, made) & set(made.values())
+        """Builds the programs that the tests with these names run."""
+        outputs = rooms.outputs(self.build)
+        targets = rooms.programs_of(rooms.listed(self.build), chosen, self.build, outputs) & set(outputs.values())
         if not targets:
             return True
         done = subprocess.run(["cmake", "--build", str(self.build), "--parallel", str(CORES), "--target", *sorted(targets)],
@@ -163,12 +165,12 @@ class Tree:
         return done.returncode == 0
 
     def names(self, some, labels):
-        """The tests that match, but for those with the labels."""
+        """Returns the matching tests without the labels."""
         return [test["name"] for test in rooms.listed(self.build) if re.search(some, test["name"]) and
                 not any(re.search(labels, label) for label in rooms.properties(test).get("LABELS", []))]
 
     def failures(self, some, labels="^$"):
-        """Those of the tests that match and have none of the labels that fail twice, up to the first."""
+        """Returns the first matching test without the labels that fails twice, as a list."""
         words = ["ctest", "--test-dir", str(self.build), "-R", some, "-LE", labels, "--stop-on-failure", "--no-tests=error",
                  "--repeat", "until-pass:2", "--parallel", str(2 * CORES)]
         if self.unsound:
@@ -181,7 +183,7 @@ class Tree:
 
 
 class Mutation:
-    """One edit of one line, which can be made and undone."""
+    """An edit of a single line, which can be made and undone."""
 
     def __init__(self, tree, path, number, new):
         self.file, self.tree = tree.root / path, tree
@@ -197,7 +199,7 @@ class Mutation:
         self.file.write_text(self.whole)
 
     def caught_by(self, stage, labels):
-        """The test that notices it, or None; False where it does not compile."""
+        """Returns the test that notices the mutation, or None; False if it does not compile."""
         while True:
             with self:
                 if not self.tree.compile(self.tree.names(stage, labels)):
@@ -212,7 +214,8 @@ class Mutation:
 
 
 def break_line(tree, drawn, seed, tier, before):
-    """Tries the edits of one line until one compiles; the result as a row. `before`: its row of a smaller tier."""
+    """Tries the edits of a line until one compiles; returns the result as a row. `before`: its row from a smaller
+    tier."""
     room, path, number, line = drawn
     row = {"place": f"{path}:{number}", "line": line.strip(), "room": room, "tier": tier, "edit": None, "caught_by": None}
     edits = [(before["edit"], before["new"])] if before else edits_of(line)
@@ -278,7 +281,8 @@ def main():
             rows[key] = break_line(tree, (room, path, number, line), seed, arguments.tier, before)
         print(verdict(rows[key]), flush=True)
         if arguments.json:
-            partial = arguments.json.with_name(arguments.json.name + ".partial")  # whole, whenever the run is interrupted
+            # complete, even if the run is interrupted
+            partial = arguments.json.with_name(arguments.json.name + ".partial")
             partial.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
             partial.replace(arguments.json)
     for name in sorted(tree.unsound):

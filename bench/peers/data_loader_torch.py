@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """PyTorch's DataLoader on the task of bench/data_loader.cpp's first row: 50,000 images of 3x32x32 bytes in memory,
 shuffled batches of 128, each image padded by 4, cropped, flipped in half of the cases, normalised to float32. Prints
-samples per second for each setting, the median of its epochs, and the best.
+samples per second for each setting, the median over the epochs, and the best.
 
     /usr/bin/python3 bench/peers/data_loader_torch.py [--samples N] [--epochs N]
 
@@ -16,7 +16,8 @@ from torch.utils.data import DataLoader, Dataset
 
 
 class Images(Dataset):
-    """What torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize do, without their detour by PIL."""
+    """The operations of torchvision's RandomCrop, RandomHorizontalFlip, ToTensor and Normalize, without their detour by
+    PIL."""
 
     def __init__(self, samples):
         self.images = torch.randint(0, 256, (samples, 3, 32, 32), dtype=torch.uint8)
@@ -43,7 +44,7 @@ def main():
     parser.add_argument("--epochs", type=int, default=3)
     options = parser.parse_args()
 
-    torch.set_num_threads(1)  # of each process: images are too small to share
+    torch.set_num_threads(1)  # in each process: images are too small to share
     data = Images(options.samples)
     best = 0.0
     for workers in (0, 1, 2, 3):

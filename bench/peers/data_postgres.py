@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""A PostgreSQL table into floats beside psycopg's binary COPY into numpy: the same server and rows, in turns; rows a second
-of every round's median.
+"""Reads a PostgreSQL table into floats, and compares with psycopg's binary COPY into numpy: the same server and rows, in turns; prints rows
+a second, as the median over the rounds.
 
     bench/peers/data_postgres.py [--build build/release] [--mib 400] [--rounds 3] [--threads 2]
 
-psycopg once as its documentation has it (rows of a binary COPY, each put into an array), and once at its best (the raw
-bytes, which numpy takes for records of one size). muster by `muster-data verify` over ranges of the key, on --threads
-connections, and by one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15.
+psycopg runs once as in its documentation (rows of a binary COPY, each put into an array), and once at its best (the raw
+bytes, which numpy reads as records with a fixed size). muster runs `muster-data verify` over ranges of the key, on --threads
+connections, and with one COPY of the whole query. Needs psycopg and numpy (pip install), and Debian's postgresql-15.
 """
 import argparse
 import os
@@ -28,12 +28,12 @@ COPY = "COPY (SELECT * FROM rows ORDER BY id) TO STDOUT (FORMAT binary)"
 
 
 def by_rows(connection, count):
-    made = numpy.empty((count, COLUMNS + 2), numpy.float32)
+    table = numpy.empty((count, COLUMNS + 2), numpy.float32)
     with psycopg.connect(connection) as session, session.cursor().copy(COPY) as copy:
         copy.set_types(["int8"] + ["float4"] * (COLUMNS + 1))
         for k, row in enumerate(copy.rows()):
-            made[k] = row
-    return made
+            table[k] = row
+    return table
 
 
 def by_bytes(connection, count):
@@ -44,10 +44,10 @@ def by_bytes(connection, count):
     with psycopg.connect(connection) as session, session.cursor().copy(COPY) as copy:
         data = b"".join(copy)
     rows = numpy.frombuffer(data, record, count, offset=19)
-    made = numpy.empty((count, COLUMNS + 1), numpy.float32)
+    table = numpy.empty((count, COLUMNS + 1), numpy.float32)
     for i in range(COLUMNS + 1):
-        made[:, i] = rows[f"x{i}"]
-    return made
+        table[:, i] = rows[f"x{i}"]
+    return table
 
 
 def muster(program, connection, more, threads):

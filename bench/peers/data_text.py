@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""Text into memory beside xgboost, scikit-learn, polars, pyarrow, pandas and numpy: the same files, in turns, MB/s of
-every round's median. All on one thread but muster with --threads 2.
+"""Reads text into memory, and compares with xgboost, scikit-learn, polars, pyarrow, pandas and numpy: the same files, in turns; prints
+MB/s, as the median over the rounds. All use one thread except muster with --threads 2.
 
     bench/peers/data_text.py [--build build/release] [--rounds 3] [--threads 1]
 
-(Their newest: pip install xgboost scikit-learn polars pyarrow pandas, and run this by that Python.)
+(Newest versions: pip install xgboost scikit-learn polars pyarrow pandas, and run this script with that Python.)
 
-Dense LIBSVM text of 2,000 features, sparse LIBSVM text, and a CSV table of 100 columns of floats. What is not installed
-is left out and said so. dmlc-core's figures are not of this run: 231, 144 and 270 MB/s, measured once on this kind of
+Dense LIBSVM text with 2,000 features, sparse LIBSVM text, and a CSV table with 100 columns of floats. Missing packages are
+reported and left out. dmlc-core's figures come from another run: 231, 144 and 270 MB/s, measured once on this kind of
 machine (2 cores) with its own parsers.
 """
 import argparse
@@ -42,7 +42,7 @@ def columns(table):
 
 
 def peers():
-    """name -> (file, what reads it); a line for each that is not there."""
+    """Returns name -> (file, reader). Prints a line for each missing package."""
     found = {}
 
     def add(name, file, package, make):
@@ -56,7 +56,7 @@ def peers():
     for file in ("dense.svm", "sparse.svm"):
         add("xgboost.DMatrix", file, "xgboost", lambda m: lambda path: m.DMatrix(f"{path}?format=libsvm", nthread=1))
         add("sklearn.load_svmlight_file", file, "sklearn.datasets", lambda m: m.load_svmlight_file)
-    # As float32, and what a training takes: a table of one piece.
+    # Reads float32, in the form for a training: a table in one piece.
     add("polars.read_csv", "table.csv", "polars", lambda m: lambda path: m.read_csv(
         path, schema_overrides=dict.fromkeys(columns(path), m.Float32)).rechunk())
     add("pyarrow.csv.read_csv", "table.csv", "pyarrow.csv", lambda m: lambda path: m.read_csv(
@@ -77,7 +77,7 @@ def main():
     parser.add_argument("--threads", type=int, default=1, choices=(1, 2), help="of muster")
     options = parser.parse_args()
 
-    warnings.simplefilter("ignore")  # xgboost's, that it is to read no text any more
+    warnings.simplefilter("ignore")  # xgboost's warning that it will drop text formats
     program = f"{options.build}/bench/data"
     others = peers()
     speeds = {}

@@ -1,17 +1,17 @@
 #!/usr/bin/python3
-"""Samples a second of data on a server: muster's records and TFRecord files through the cache beside MosaicML Streaming and
-tf.data, each an epoch of shuffled batches of 128 with nothing at hand (cold) and, in the same process, another one (warm).
+"""Measures samples a second of remote data: muster's records and TFRecord files through the cache, compared with MosaicML Streaming and
+tf.data. Each reads an epoch of shuffled batches of 128 with an empty cache (cold) and, in the same process, another epoch (warm).
 
     bench/peers/far_sources.py --streaming PYTHON --tensorflow PYTHON [--build build/release] [--server nginx,s3] [--mbit 200]
 
-The samples are the same random bytes in each one's format, as large as CIFAR-10's; each takes the same server: nginx, or Swift
+The samples are the same random bytes in each contender's format, as large as CIFAR-10's; each uses the same server: nginx, or Swift
 with its S3 (as tests/programs/far.py starts them). PYTHON are interpreters that have mosaicml-streaming, and tensorflow-cpu with
 boto3. The cold time begins before a source is opened, with all libraries loaded. Contenders take turns; medians and their
-ratios are printed. With --mbit the link is a loopback device of that rate (needs root and iproute2).
+ratios are printed. With --mbit the link is a loopback device with that rate (needs root and iproute2).
 
-Streaming has no client for HTTP, so it reads nginx by that for S3 (boto3), as it reads Swift. tf.data has neither since file
-systems went to tensorflow-io, which does not load beside TensorFlow 2.21: a function that it calls fetches files, 8 at once,
-by urllib or boto3, and TFRecordDataset reads them.
+Streaming has no client for HTTP, so it reads nginx through its client for S3 (boto3), as it reads Swift. tf.data has neither since
+its file systems moved to tensorflow-io, which does not load with TensorFlow 2.21: a function called by tf.data fetches files, 8 at
+once, by urllib or boto3, and TFRecordDataset reads them.
 """
 import argparse
 import os
@@ -30,7 +30,7 @@ BATCH = 128
 
 
 def rates_of(begin, epoch):
-    """Samples a second of a first epoch and of a second one."""
+    """Returns samples a second of a first and a second epoch."""
     cold = epoch() / (time.perf_counter() - begin)
     begin = time.perf_counter()
     return f"cold {cold:.0f}, warm {epoch() / (time.perf_counter() - begin):.0f} samples/s"
@@ -92,14 +92,14 @@ def make_tfrecords(raw, folder):
 
 
 def run(*words, **environment):
-    said = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, text=True, env=os.environ | environment, check=False, timeout=600)
-    if said.returncode != 0:
-        sys.exit(f"{words} has ended with {said.returncode}")
-    return said.stdout
+    output = subprocess.run([str(word) for word in words], stdout=subprocess.PIPE, text=True, env=os.environ | environment, check=False, timeout=600)
+    if output.returncode != 0:
+        sys.exit(f"{words} has ended with {output.returncode}")
+    return output.stdout
 
 
 def servers_of_tests():
-    """nginx and swift of tests/programs/far.py, without its main part."""
+    """Returns nginx and swift of tests/programs/far.py, without its main part."""
     text = (ROOT / "tests/programs/far.py").read_text()
     names = {"__name__": "servers"}
     sys.argv, kept = ["far.py", "", ""], sys.argv

@@ -1,12 +1,12 @@
-"""The job of bench/goodput.py (tests/train/leased.cpp with --hidden) under torchrun and under torchft, each used as well as it
-can be: no sample is lost by the order of the data. The ranks of torchrun go on from a checkpoint that is 10 steps old at most
-(about what Young's formula gives for a fault every 15 s), at its place in the order. Those of torchft take the batches behind those that
-are committed, by their number among the participants of the step.
+"""The job of bench/goodput.py (tests/train/leased.cpp with --hidden) under torchrun and under torchft, each with its best
+settings: no sample is lost by the order of the data. The ranks of torchrun continue from a checkpoint that is at most 10 steps old
+(about the result of Young's formula for a fault every 15 s), at its place in the order. The ranks of torchft take the batches after
+the committed ones, by their number among the participants of the step.
 
 usage: goodput_torch.py torchrun RANKS FOLDER WORDS...    the agent, with a checkpoint in that folder
-       goodput_torch.py lighthouse                        of torchft; says "lighthouse ADDRESS"
-       goodput_torch.py torchft RANKS WORDS...            one replica group of one process, REPLICA
-WORDS are those of test_leased.
+       goodput_torch.py lighthouse                        of torchft; prints "lighthouse ADDRESS"
+       goodput_torch.py torchft RANKS WORDS...            one replica group with one process, REPLICA
+WORDS are options of test_leased.
 """
 import argparse
 import datetime
@@ -17,7 +17,7 @@ import time
 import torch
 import torch.distributed as dist
 
-TIMEOUT = datetime.timedelta(seconds=5)  # of a collective: by it ranks learn of one that is stopped
+TIMEOUT = datetime.timedelta(seconds=5)  # for a collective: by it ranks detect a stopped rank
 STEPS_BETWEEN = 10
 torch.set_num_threads(1)
 what = sys.argv[1]
@@ -40,7 +40,7 @@ for name in ("samples", "epochs", "batch", "hidden"):
 parser.add_argument("--sample-time", type=float)
 ranks, *rest = sys.argv[2:]
 words = parser.parse_args(rest if what == "torchft" else rest[1:])
-each = words.batch // int(ranks)  # samples of a rank
+each = words.batch // int(ranks)  # samples for each rank
 batches = words.samples // each
 torch.manual_seed(7)
 data = torch.randn(words.samples, 32)
@@ -52,7 +52,7 @@ order = (-1, None)
 
 
 def ids_of(batch):
-    """Those of the batch of one rank of this number, counted over all epochs; none behind the last."""
+    """Returns the samples of a rank's batch, counted over all epochs; empty after the last epoch."""
     global order
     epoch, at = divmod(batch, batches)
     if epoch >= words.epochs:
@@ -63,21 +63,21 @@ def ids_of(batch):
 
 
 def gradients(ids):
-    """The network's and, behind them, one for each of these samples."""
+    """Returns the gradients of the network, followed by a gradient for each sample."""
     model.zero_grad()
     loss = torch.nn.functional.cross_entropy(model(data[ids]), labels[ids], reduction="sum") / words.batch
     loss.backward()
     counted = torch.zeros(words.samples)
     counted[ids] = 1
     time.sleep(len(ids) * words.sample_time * 1e-3)
-    return torch.cat([one.grad.flatten() for one in model.parameters()] + [counted])
+    return torch.cat([parameter.grad.flatten() for parameter in model.parameters()] + [counted])
 
 
 def update(summed):
     with torch.no_grad():
-        parts = summed[:size].split([one.numel() for one in model.parameters()])
-        for one, gradient in zip(model.parameters(), parts):
-            one -= 0.25 * gradient.view_as(one)
+        parts = summed[:size].split([parameter.numel() for parameter in model.parameters()])
+        for parameter, gradient in zip(model.parameters(), parts):
+            parameter -= 0.25 * gradient.view_as(parameter)
         uses.add_(summed[size:])
 
 

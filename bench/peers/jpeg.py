@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""JPEG files to training images beside torchvision and FFCV: a random window of each, 224 x 224, mirrored in half of the
-cases, normalised. Images a second of each in turns, the medians, and their ratio.
+"""Converts JPEG files to training images, and compares with torchvision and FFCV: a random window, 224 x 224, mirrored in half of the
+cases, normalised. Prints images a second in turns, the medians, and their ratio.
 
     bench/peers/jpeg.py [--build build/release] [--threads 2] [--images 1000] [--rounds 3]
 
-Makes a tree of ILSVRC's layout: pictures of about 500 x 375 pixels, as ImageNet's are. torchvision reads it by ImageFolder
-(PIL) in a DataLoader, and by decode_jpeg with its v2 transforms, FFCV from a file of its own with the same JPEG pictures;
-each with as many workers as muster has threads. Needs torch, torchvision and pillow (pip install); FFCV has a row where it is
-(pip install ffcv, which needs libopencv-dev and libturbojpeg0-dev).
+Makes a tree with ILSVRC's layout: pictures of about 500 x 375 pixels, like ImageNet's. torchvision reads it by ImageFolder
+(PIL) in a DataLoader, and by decode_jpeg with its v2 transforms, FFCV from its own file with the same JPEG pictures;
+each with as many workers as muster has threads. Needs torch, torchvision and pillow (pip install). FFCV has a row if it is
+installed (pip install ffcv, which needs libopencv-dev and libturbojpeg0-dev).
 """
 import argparse
 import io
@@ -29,7 +29,7 @@ MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
 
 
 def make_tree(folder, count):
-    """Smooth colours with some noise: about 100 KB a file, as a photograph has."""
+    """Writes images with smooth colours and some noise: about 100 KB a file, like a photograph."""
     chosen = random.Random(1)
     for k in range(count):
         width, height = chosen.choice([(500, 375), (375, 500), (500, 333), (500, 500)])
@@ -90,8 +90,8 @@ class ffcv_peer:
 
 
 def muster(build, folder, threads):
-    said = subprocess.run([build / "bench/peers/jpeg", folder, str(threads), "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
-    return float(said.split("epoch: ")[1].split()[0])
+    output = subprocess.run([build / "bench/peers/jpeg", folder, str(threads), "1"], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return float(output.split("epoch: ")[1].split()[0])
 
 
 def main():
@@ -101,7 +101,7 @@ def main():
     parser.add_argument("--images", type=int, default=1000)
     parser.add_argument("--rounds", type=int, default=3)
     options = parser.parse_args()
-    torch.set_num_threads(1)  # of each worker
+    torch.set_num_threads(1)  # in each worker
     with tempfile.TemporaryDirectory() as place:
         folder = pathlib.Path(place)
         each = make_tree(folder, options.images)

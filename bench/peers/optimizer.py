@@ -41,8 +41,8 @@ def main():
     print(f"{'optimizer':26} {'muster':>8} {'limit':>8} {'of it':>6} {'default':>8} {'times':>6} {'foreach':>8} {'times':>6}")
     print(f"{'goal':26} {'':8} {'':8} {'0.9':>6} {'':8} {'3':>6} {'':8} {'1.5':>6}")
     for name in rounds[0]:
-        def median(what):
-            return statistics.median(1e3 * one[name][what] for one in rounds)
+        def median(measure):
+            return statistics.median(1e3 * row[name][measure] for row in rounds)
         step, limit = median("step_seconds"), median("limit_seconds")
         text = f"{name:26} {step:8.2f} {limit:8.2f} {limit / step:6.2f}"
         if "default_seconds" in rounds[0][name]:

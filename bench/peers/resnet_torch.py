@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""A training step of ResNet-20 by PyTorch on an NVIDIA device, beside test_nn_device's: one line for each way.
+"""Measures a training step of ResNet-20 by PyTorch on an NVIDIA device, for comparison with test_nn_device: one line for each way.
 
     bench/peers/resnet_torch.py [--batch 128] [--steps 200] [--ways float32,tf32,bfloat16]
 
 The model, optimizer (SGD with momentum 0.9) and batch of MLBench's task 1a; channels last. A way is measured eagerly,
-compiled, and compiled with its kernels recorded as a graph of CUDA's (mode "max-autotune" and "reduce-overhead"). The
-batch comes from pinned memory of the host in each step and the loss goes back, as in muster's.
+compiled, and compiled with its kernels recorded as a graph of CUDA (mode "max-autotune" and "reduce-overhead"). The
+batch is copied from pinned memory of the host in each step and the loss is copied back, as in muster.
 """
 import argparse
 import statistics

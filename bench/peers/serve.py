@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""A network served: muster beside ONNX Runtime in process, and serve beside servers in Python that have ONNX Runtime behind them.
+"""Measures predictions of a network: muster and ONNX Runtime in process, and serve and Python servers that use ONNX Runtime.
 
     bench/peers/serve.py --peers PYTHON [--build build/release] [--rounds 3] [--seconds 3] [--only process,swap,burst,mosec,litserve,bentoml,ray,pytriton]
 
 PYTHON is an interpreter that has onnxruntime, mosec, litserve, bentoml, ray[serve] and nvidia-pytriton; /usr/bin/python3 has Debian's python3-onnx. The CNN
-has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, one thread each; a
-server has one thread or process for the model, batches of at most 32, and waits for none. The client is wrk on the same machine.
+has images of 32 x 32 pixels and 3 colours and is trained for an epoch; its ONNX is to_onnx's. In process, each uses one thread. A
+server has one thread or process for the model and batches of at most 32, and does not wait for more requests. The client is wrk on the same machine.
 Contenders take turns; medians are printed. Requests are the 3,072 bytes of an image: v2's binary tensor (muster and pytriton), the
 body (mosec and ray), and base64 in JSON for the others. `burst` is muster-pool with all cores: two clients on
-idle cores, and beside an elastic training that has all cores when they come.
+idle cores, and the same clients beside an elastic training that has all cores at their start.
 """
 import argparse
 import base64
@@ -109,7 +109,7 @@ with triton.Triton(config=triton.TritonConfig(http_port=PORT, grpc_port=PORT + 2
 
 
 def family(ancestor):
-    """Processes that descend from one, with it, and the CPU seconds of each and of those of its children that have ended."""
+    """Returns a process with its descendants: {process: CPU seconds, including children that have ended}."""
     found = {}
     for stat in pathlib.Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -135,7 +135,7 @@ class Bench:
         (folder / "images").write_bytes(self.images)
 
     def in_process(self):
-        """Microseconds a batch, and how far the probabilities are from each other."""
+        """Returns microseconds a batch, and the largest difference of the probabilities."""
         (self.folder / "process.py").write_text(f"MODEL = {str(self.folder / 'cnn.onnx')!r}\n{SESSION}{PROGRAMS['process']}")
         commands = {"muster": [self.build / "bench/peers/serve_predict", self.folder / "models/cnn/1", self.folder / "images", self.folder / "muster.out"],
                     "onnxruntime": [self.arguments.peers, self.folder / "process.py", self.folder / "images", self.folder / "onnxruntime.out"]}
@@ -153,15 +153,15 @@ class Bench:
                     found[name].append(ask(name, rows, times[name]) * 1e6)
             middle = {name: statistics.median(each) for name, each in found.items()}
             import numpy  # Debian's, which python3-onnx needs
-            made = [numpy.fromfile(self.folder / f"{name}.out", "float32") for name in running]
+            outputs = [numpy.fromfile(self.folder / f"{name}.out", "float32") for name in running]
             print(f"batch {rows}: " + ", ".join(f"{name} {middle[name]:.1f} us ({min(found[name]):.1f} to {max(found[name]):.1f})" for name in running) +
-                  f"; {middle['onnxruntime'] / middle['muster']:.2f}x onnxruntime; probabilities differ by {abs(made[0] - made[1]).max():.1e} at most", flush=True)
+                  f"; {middle['onnxruntime'] / middle['muster']:.2f}x onnxruntime; probabilities differ by {abs(outputs[0] - outputs[1]).max():.1e} at most", flush=True)
         for each in running.values():
             each.stdin.close()
             each.wait()
 
     def server(self, name, batch, port):
-        """The command of a server, and what its clients send."""
+        """Returns the command of a server, and its clients' requests."""
         image = self.images[:BYTES]
         path, headers, body = "/predict", {"Content-Type": "application/json"}, json.dumps({"image": base64.b64encode(image).decode()}).encode()
         head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, 3, 32, 32], "parameters": {"binary_data_size": BYTES}}]}).encode()
@@ -189,7 +189,8 @@ class Bench:
         if name == "mosec":
             words, path, headers, body = [*words, "--port", port, "--log-level", "warning"], "/inference", {}, image
         if name == "ray":
-            words = [self.arguments.peers, "-c", f"import {program.stem}; {program.stem}.main()"]  # an imported class needs no pickling of its session
+            # an imported class avoids pickling the session
+            words = [self.arguments.peers, "-c", f"import {program.stem}; {program.stem}.main()"]
             path, headers, body = "/", {}, image
         if name == "pytriton":
             path, headers, body = infer
@@ -200,7 +201,7 @@ class Bench:
 
     @contextlib.contextmanager
     def serving(self, name, batch=32, port=18123):
-        """Runs a server; gives what loads it for some seconds."""
+        """Runs a server; yields a function that loads the server for some seconds."""
         words, path, headers, body = self.server(name, batch, port)
         log = open(self.folder / f"{name}.log", "w")
         running = subprocess.Popen(list(map(str, words)), cwd=self.folder, stdout=log, stderr=log, start_new_session=True, env={**os.environ, "BENTOML_DO_NOT_TRACK": "1", "PYTHONPATH": str(ROOT / "python")})
@@ -223,8 +224,8 @@ class Bench:
 
             def load(clients, seconds):
                 before = sum(family(running.pid).values())
-                said = subprocess.run(["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "-s", script, url], stdout=subprocess.PIPE, text=True, check=True).stdout
-                count, spent, p50, p99, refused, failed = map(int, re.search("found (.*)", said).group(1).split())
+                output = subprocess.run(["wrk", "-t1", f"-c{clients}", f"-d{seconds}", "-s", script, url], stdout=subprocess.PIPE, text=True, check=True).stdout
+                count, spent, p50, p99, refused, failed = map(int, re.search("found (.*)", output).group(1).split())
                 return {"rate": count / spent * 1e6, "p50": p50 / 1e3, "p99": p99 / 1e3, "cpu": (sum(family(running.pid).values()) - before) / count * 1e3, "failed": refused + failed}
 
             load(5, 1)
@@ -249,17 +250,18 @@ class Bench:
                   f"{middle['cpu']:.2f} CPU s per 1,000, {sum(each['failed'] for each in all_rounds):.0f} failed", flush=True)
 
     def swap(self):
-        """A new version each second, beside none. Versions are made before, and appear by rename: copying them is not what is measured."""
+        """Publishes a new version each second, and compares with no new version. Versions are made before, and
+        published by rename, so that copying is not measured."""
         found = {"none": [], "swaps": []}
         number = 1
         with self.serving("muster") as load:
             for _ in range(self.arguments.rounds):
                 found["none"].append(load(5, self.arguments.seconds))
-                made = [shutil.copytree(self.folder / "models/cnn/1", self.folder / f"made/{number + k + 1}") for k in range(self.arguments.seconds)]
+                versions = [shutil.copytree(self.folder / "models/cnn/1", self.folder / f"made/{number + k + 1}") for k in range(self.arguments.seconds)]
                 over = threading.Event()
 
                 def add():
-                    for version in made:
+                    for version in versions:
                         version.rename(self.folder / "models/cnn" / version.name)
                         over.wait(1)
                 adding = threading.Thread(target=add)
@@ -267,13 +269,14 @@ class Bench:
                 found["swaps"].append(load(5, self.arguments.seconds))
                 over.set()
                 adding.join()
-                number += len(made)
+                number += len(versions)
         for name, each in found.items():
             print(f"{name}: p50 {statistics.median(e['p50'] for e in each):.2f} ms, p99 {statistics.median(e['p99'] for e in each):.2f} ms, {sum(e['failed'] for e in each)} failed", flush=True)
 
     @contextlib.contextmanager
     def training(self):
-        """An elastic training of as many ranks as there are cores, that ends with this; gives what tells its ranks, and its epochs."""
+        """Runs an elastic training with one rank for each core until the end of the block; yields functions that return
+        its ranks and its epochs."""
         with open(self.folder / "night.log", "w") as log:
             job = subprocess.Popen([self.build / "src/programs/muster-launch", "-n", str(len(os.sched_getaffinity(0))), "--control", "night.sock", self.build / "examples/cnn",
                                     "--data", "cifar-like:600", "--batch", "50", "--epochs", "100000"], cwd=self.folder, stdout=log, stderr=log)

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""Lines and names of the README's program beside the same with PyTorch's DDP under torchrun, and with Horovod's elastic mode.
+"""Counts lines and names of the README's program, and of the same program with PyTorch's DDP under torchrun and with
+Horovod's elastic mode.
 
-Lines: neither blank nor comment only. Names: the distinct ones that a program takes from its framework, functions and types
-(`muster::arena`, `dist.all_reduce`, what it imports) and, behind the plus, members that it uses of their objects (`step.update`,
+Lines are neither blank nor comment only. Names are the distinct names that a program uses from its framework: functions and types
+(`muster::arena`, `dist.all_reduce`, imports) and, after the plus, the used members of their objects (`step.update`,
 `sampler.set_epoch`). Not counted: the model, the language and its library, names of options and arguments."""
 import ast
 import pathlib
@@ -10,13 +11,13 @@ import re
 
 HERE = pathlib.Path(__file__).resolve().parent
 FRAMEWORKS = ("torch", "horovod")
-# The objects that are the framework's; those of the program (images, labels, data) are not.
+# The objects that belong to the framework; objects of the program (images, labels, data) do not.
 OBJECTS = {"model", "optimizer", "sampler", "loader", "state", "loss", "total", "training", "step", "arena"}
 
 
 def of_cpp(text):
     code = re.sub(r"//[^\n]*", "", text)
-    own = {"forward_backward", "loss", "samples"}  # the model's, in mlp.hpp
+    own = {"forward_backward", "loss", "samples"}  # members of the model, in mlp.hpp
     members = {member for owner, member in re.findall(r"\b(\w+)\.(\w+)\(", code) if owner in OBJECTS and member not in own}
     return code, set(re.findall(r"\bmuster::(\w+)", code)), members
 

@@ -1,11 +1,11 @@
-"""What the programs of this project share: Fashion-MNIST's files and the names of its classes."""
+"""Fashion-MNIST's files and the names of its classes, for the programs in this project."""
 import gzip
 
 CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
 def read_idx(path):
-    """(the extents, the bytes) of a file of images or labels."""
+    """Returns (the extents, the bytes) of a file of images or labels."""
     with gzip.open(path, "rb") as file:
         content = file.read()
     count = content[3]

@@ -1,4 +1,5 @@
-"""Sends the test images to a server, one a request, over some connections at a time; writes what was answered and how long it took."""
+"""Sends the test images to a server, a single image in each request, over some connections at a time; writes the
+replies and their times."""
 import argparse
 import contextlib
 import http.client
@@ -11,7 +12,7 @@ from fashion import read_idx
 
 
 def ask(connection, path, image, side):
-    """(probabilities, version) of one image, by the Open Inference Protocol."""
+    """Returns (probabilities, version) for an image, by the Open Inference Protocol."""
     head = json.dumps({"inputs": [{"name": "image", "datatype": "UINT8", "shape": [1, *side], "parameters": {"binary_data_size": len(image)}}],
                        "parameters": {"binary_data_output": True}}).encode()
     connection.request("POST", path, head + bytes(image), {"Inference-Header-Content-Length": str(len(head))})
@@ -20,8 +21,8 @@ def ask(connection, path, image, side):
     if answer.status != 200:
         raise OSError(f"status {answer.status}: {body.decode(errors='replace')}")
     length = int(answer.headers["Inference-Header-Content-Length"])
-    said = json.loads(body[:length])
-    return struct.unpack(f"<{(len(body) - length) // 4}f", body[length:]), said["model_version"]
+    description = json.loads(body[:length])
+    return struct.unpack(f"<{(len(body) - length) // 4}f", body[length:]), description["model_version"]
 
 
 class Load:
@@ -35,7 +36,8 @@ class Load:
         self._next, self._guard = 0, threading.Lock()
 
     def wait(self, patience):
-        """Until the model is served, in the version that is asked for: a server finds a new one a while after it is published."""
+        """Waits until the model is served in the requested version: a server finds a new version some time after its
+        publication."""
         until = time.monotonic() + patience
         while True:
             try:

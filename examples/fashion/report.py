@@ -1,4 +1,4 @@
-"""The report of the project: how the models trained, which one was selected, what it takes for what, and how fast it answers."""
+"""Writes the report of the project: the trainings, the selected model, its confusions, and the server's latency."""
 import argparse
 import base64
 import io
@@ -12,40 +12,40 @@ from muster_bench import figures, html
 from muster_bench.files import write_whole
 from muster_flow.select import record_of
 
-WRONG = 24    # samples that are shown
+WRONG = 24    # number of samples shown
 
 
-def curves(records, column, what):
-    picture = figures.Picture("epoch", what)
+def curves(records, column, label):
+    picture = figures.Picture("epoch", label)
     with picture as axes:
         for index, record in enumerate(records):
             points = [(row["epoch"], row[column]) for row in record["series"] if column in row]
             axes.plot(*zip(*points), label=record["step"], **figures.style(index))
         axes.legend()
-    return html.figure(picture.svg, f"{what} by epoch")
+    return html.figure(picture.svg, f"{label} by epoch")
 
 
 def confusion(table):
-    """A table, whose cells are the darker the more images they have."""
+    """Returns a table whose cells are darker if they count more images."""
     rows = []
     for label, counts in enumerate(table):
         total = max(sum(counts), 1)
-        rows.append([CLASSES[label], *[f'<td style="background:rgba({"80,160,80" if label == said else "200,80,80"},{min(count / total * 2, 0.9):.2f})">'
-                                       f"{count or ''}</td>" for said, count in enumerate(counts)]])
+        rows.append([CLASSES[label], *[f'<td style="background:rgba({"80,160,80" if label == predicted else "200,80,80"},{min(count / total * 2, 0.9):.2f})">'
+                                       f"{count or ''}</td>" for predicted, count in enumerate(counts)]])
     return html.table(["is / taken for", *CLASSES], rows, "Test images by class and by what the served model takes them for")
 
 
 def latencies(seconds):
     picture = figures.Picture("share of the requests", "ms")
     with picture as axes:
-        ordered = sorted(1000 * one for one in seconds)
+        ordered = sorted(1000 * value for value in seconds)
         axes.plot([(k + 1) / len(ordered) for k in range(len(ordered))], ordered, **{**figures.style(0), "marker": ""})
         axes.set_yscale("log")
     return html.figure(picture.svg, "Latency of requests: a share of them took at most so long")
 
 
 def picture_of(image, side):
-    """A PNG in the page."""
+    """Returns a PNG embedded in the page."""
     content = io.BytesIO()
     pyplot.imsave(content, [list(image[row * side[1]:(row + 1) * side[1]]) for row in range(side[0])], cmap="gray_r", vmin=0, vmax=255, format="png")
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
@@ -63,10 +63,10 @@ def main():
     _, labels = read_idx(chosen.labels)
     side, size = extents[1:], extents[1] * extents[2]
     table = [[0] * len(CLASSES) for _ in CLASSES]
-    for label, said in zip(labels, load["classes"]):
-        table[label][said] += 1
-    wrong = [at for at, said in enumerate(load["classes"]) if said != labels[at]]
-    answered = [one for one in load["latencies"] if one is not None]
+    for label, predicted in zip(labels, load["classes"]):
+        table[label][predicted] += 1
+    wrong = [at for at, predicted in enumerate(load["classes"]) if predicted != labels[at]]
+    answered = [latency for latency in load["latencies"] if latency is not None]
     p50, p99 = (sorted(answered)[int(share * (len(answered) - 1))] * 1000 for share in (0.5, 0.99))
     shown = "".join(f'<figure style="display:inline-block;margin:4px;text-align:center"><img src="{picture_of(images[at * size:(at + 1) * size], side)}" '
                     f'width="84" height="84" style="image-rendering:pixelated" alt=""><figcaption>{CLASSES[labels[at]]},<br>taken for '

@@ -27,10 +27,10 @@ class Problem(Exception):
 def crc32c(data):
     """Computes CRC-32C like examples/model_file.cpp. The checksum is linear, so many pieces of the data are processed at once."""
     def through(operator, sums):
-        made = numpy.zeros_like(sums)
+        result = numpy.zeros_like(sums)
         for bit in range(32):
-            made ^= numpy.where(sums >> numpy.uint32(bit) & numpy.uint32(1), operator[bit], numpy.uint32(0))
-        return made
+            result ^= numpy.where(sums >> numpy.uint32(bit) & numpy.uint32(1), operator[bit], numpy.uint32(0))
+        return result
     table = numpy.arange(256, dtype="uint32")
     for _ in range(8):
         table = numpy.where(table & 1, table >> 1 ^ 0x82F63B78, table >> 1).astype("uint32")
@@ -238,9 +238,9 @@ def to_onnx(head, numbers):
     if len(g.parameters) or len(g.statistics):
         raise Problem("the model has more numbers than its network takes (it is another network); export it with the version that saved it")
     graph = helper.make_graph(g.nodes, name, [taken], [given], g.weights)
-    made = helper.make_model(graph, producer_name="muster", ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
-    onnx.checker.check_model(made, full_check=True)
-    return made
+    written = helper.make_model(graph, producer_name="muster", ir_version=8, opset_imports=[helper.make_opsetid("", 13)])
+    onnx.checker.check_model(written, full_check=True)
+    return written
 
 
 def main():

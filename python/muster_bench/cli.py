@@ -17,22 +17,22 @@ from .runner import Runner
 from .sweep import MOST_RUNS
 from .text import without_secrets
 
-ABOUT = """Runs benchmarks that a file describes, goes on where it was ended, and reports.
+ABOUT = """Runs the benchmarks of a file, continues after an interruption, and reports.
 
 exit status: 0 all runs ended well; 1 some failed, and are reported; 2 the file, the command line or the folder cannot be
 used; 3 another runner works in the folder; 4 no room or no right to write; 5 something got slower (compare
---fail-on-slower); 130 interrupted, the same command goes on. docs/platform.md describes files and results."""
+--fail-on-slower); 130 interrupted, the same command continues. docs/platform.md describes files and results."""
 
 BUILD = "cmake --preset release && cmake --build --preset release --parallel"
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="run what a file describes")
+    root = argparse.ArgumentParser(prog="muster-bench", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    run = commands.add_parser("run", help="run the experiments of a file")
     run.set_defaults(call=run_command)
     _file_arguments(run)
-    run.add_argument("--out", metavar="DIR", help="where results go; the same folder again goes on")
+    run.add_argument("--out", metavar="DIR", help="the folder of results; an existing folder continues")
     run.add_argument("--dry-run", action="store_true", help="print the commands and write nothing")
     run.add_argument("--jobs", type=int, default=1, metavar="N", help="runs at a time (their times then disturb each other)")
     run.add_argument("--retry-failed", action="store_true", help="run those again that failed before")
@@ -40,16 +40,16 @@ def parser():
                      "postgresql://...")
     run.add_argument("--launcher", choices=LAUNCHED, help="in place of mpirun, srun or hosts in the file")
     run.add_argument("--cpus-per-rank", type=float, metavar="N", help="processors of a rank, to which runs on this machine are held")
-    run.add_argument("--watch", action="store_true", help="keep what each rank prints and uses, which serve shows")
+    run.add_argument("--watch", action="store_true", help="store the output and the resources of each rank, which serve shows")
     run.add_argument("--tensorboard", metavar="DIR", help="write an event file a run there (needs tensorboardX)")
     serve = commands.add_parser("serve", help="a dashboard of runs: starts, shows, compares and stops them")
     serve.set_defaults(call=serve_command)
-    serve.add_argument("folder", metavar="DIR", help="holds folders of results; what is started gets one there")
+    serve.add_argument("folder", metavar="DIR", help="the folder for folders of results; each started run gets a new one")
     serve.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS:PORT", help="[%(default)s]; port 0: any that is free")
     token = serve.add_mutually_exclusive_group()
     token.add_argument("--token-file", metavar="FILE", help="its first line is what callers have to show [BENCH_TOKEN, else one is drawn and printed once]")
     token.add_argument("--token", default="", metavar="T", help="the same; it is in the list of processes for a moment, so prefer --token-file or BENCH_TOKEN")
-    serve.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine, for what is started")
+    serve.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="a path on this machine, for started runs")
     report = commands.add_parser("report", help="show one report of many experiments, after appending the results of folders")
     report.set_defaults(call=report_command)
     report.add_argument("place", metavar="PLACE", help="a folder, sqlite:FILE or postgresql://...")
@@ -58,9 +58,9 @@ def parser():
     tune = commands.add_parser("tune", help="search parameters that a file names, by Optuna")
     tune.set_defaults(call=tune_command)
     _file_arguments(tune)
-    tune.add_argument("--out", required=True, metavar="DIR", help="where trials and report go; the same folder again goes on")
+    tune.add_argument("--out", required=True, metavar="DIR", help="the folder of trials and report; an existing folder continues")
     tune.add_argument("--storage", default="", metavar="PLACE", help="of the trials: sqlite:FILE or postgresql://..., which several share [DIR/trials.db]")
-    tune.add_argument("--trials", type=int, metavar="N", help="as many in all, instead of what the file says")
+    tune.add_argument("--trials", type=int, metavar="N", help="total number of trials, in place of the number in the file")
     tune.add_argument("--jobs", type=int, default=1, metavar="N", help="trials at a time (their times then disturb each other)")
     manifests = commands.add_parser("manifests", help="write the files that start the runs on a cluster")
     manifests.set_defaults(call=manifests_command)
@@ -94,7 +94,7 @@ def parser():
     lock = commands.add_parser("lock", help="print the digests by which closed presets are known")
     lock.set_defaults(call=lock_command)
     lock.add_argument("files", nargs="+", metavar="FILE")
-    return made
+    return root
 
 
 def _compare_arguments(command):
@@ -107,9 +107,9 @@ def _file_arguments(command):
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                          help="give a parameter another value, or a list [1, 2]")
     command.add_argument("--only", action="append", default=[], metavar="NAME=VALUE",
-                         help="of all runs, those with this value of a parameter, or one of [1, 2]; a closed preset stays closed")
+                         help="only the runs with this value of a parameter, or with a value from [1, 2]; a closed preset stays closed")
     command.add_argument("--place", action="append", default=[], metavar="NAME=PATH",
-                         help="where something lies on this machine, such as build=build/release")
+                         help="a path on this machine, such as build=build/release")
     command.add_argument("--division", choices=("open", "closed"), help="open: a changed preset may run")
     command.add_argument("--most-runs", type=int, default=MOST_RUNS, metavar="N", help="refuse to expand to more [%(default)s]")
 
@@ -125,7 +125,7 @@ def run_command(chosen):
         print(f"{len(plan)} runs, {division} division")
         return FINISHED
     if not chosen.out:
-        raise Refusal("nobody said where the results go (--out is left out); add --out DIR")
+        raise Refusal("the results have no folder (--out is missing); add --out DIR")
     busiest = max((run.ranks * run.template.resources.cpus_per_rank for run in plan
                    if run.template.launcher.kind in ("local", "mpirun")), default=0)
     if chosen.jobs * busiest > cores_here():
@@ -133,7 +133,7 @@ def run_command(chosen):
               file=sys.stderr)
     place = reporter.open_place(chosen.report) if chosen.report else None
     if place is not None:
-        place.append([])  # what cannot be written is said before hours of runs
+        place.append([])  # a report that cannot be written fails here, before hours of runs
     runner = Runner(file, plan, chosen.out, division, chosen.jobs, chosen.retry_failed)
     runner.watch = chosen.watch
     if chosen.tensorboard:
@@ -147,11 +147,12 @@ def run_command(chosen):
 
 def serve_command(chosen):
     try:
-        from .dashboard.server import serve  # here, for its packages are no part of the plain installation
+        from .dashboard.server import serve  # imported here: the plain installation lacks its packages
     except ImportError as error:
         raise Refusal(f"the dashboard needs aiohttp and prometheus_client (this Python cannot import {error.name}); apt-get install python3-aiohttp "
                       "python3-prometheus-client, or pip install 'muster-bench[serve]' in a venv") from None
-    if chosen.token:   # not where other users of this machine see it: the same process, started again
+    # Starts the same process again, so that other users on the machine do not see the token on the command line.
+    if chosen.token:
         places = [word for place in chosen.place for word in ("--place", place)]
         home = str(pathlib.Path(__file__).resolve().parents[1])
         os.execve(sys.executable, [sys.executable, "-m", "muster_bench", "serve", chosen.folder, "--listen", chosen.listen, *places],
@@ -160,7 +161,7 @@ def serve_command(chosen):
 
 
 def _token(file):
-    """What the user has chosen, or nothing."""
+    """Returns the token that the user has chosen, or an empty text."""
     if file is None:
         return os.environ.get("BENCH_TOKEN", "")
     try:
@@ -176,19 +177,19 @@ def tune_command(chosen):
     if chosen.jobs < 1 or (chosen.trials is not None and chosen.trials < 1):
         raise Refusal("--jobs and --trials are 1 or more (there would be nothing to do); leave them out")
     if chosen.only:
-        raise Refusal("--only is of no use to a search (its file says what it is over); leave it out")
+        raise Refusal("--only cannot restrict a search (its file has the searched values); leave it out")
     file, _, division = planned(chosen, to_run=False)
     if file.tuning is None:
-        raise Refusal(f"'{file.path.name}' does not say what is searched (it has no 'tune'); add such as tune: {{over: {{alpha: {{from: 1, to: 100, "
+        raise Refusal(f"'{file.path.name}' has no search (there is no 'tune'); add such as tune: {{over: {{alpha: {{from: 1, to: 100, "
                       "log: true}}}")
     if division == "closed":
-        raise Refusal(f"'{file.name}' is closed (its parameters are those of the published task); add --division open")
+        raise Refusal(f"'{file.name}' is closed (it has the parameters of the published task); add --division open")
     if chosen.trials:
         file = dataclasses.replace(file, tuning=dataclasses.replace(file.tuning, trials=chosen.trials))
     wanted = sum(count for count, _ in file.tuning.rungs.brackets()) if file.tuning.rungs else file.tuning.trials
     if wanted > chosen.most_runs:
         raise Refusal(f"'{file.path.name}' asks for {wanted:,} trials (at most {chosen.most_runs:,}); search less, or raise --most-runs")
-    from .tune import Tuner  # here, for Optuna is no part of the plain installation
+    from .tune import Tuner  # imported here: the plain installation lacks Optuna
     return Tuner(file, chosen.out, division, chosen.storage, chosen.jobs, Digests(own=chosen.out)).run()
 
 
@@ -209,9 +210,9 @@ def report_command(chosen):
 def manifests_command(chosen):
     _, plan, _ = planned(chosen, to_run=False)
     kinds = chosen.kind or [kind for kind in clusters.KINDS if chosen.image or kind != "kubernetes"]
-    made = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results,
-                          clusters.Share(chosen.account, chosen.queue, chosen.priority))
-    print("\n".join(map(str, made)))
+    written = clusters.write(chosen.out, plan, kinds, chosen.image, chosen.elastic, chosen.results,
+                             clusters.Share(chosen.account, chosen.queue, chosen.priority))
+    print("\n".join(map(str, written)))
     return FINISHED
 
 

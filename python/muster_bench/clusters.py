@@ -1,4 +1,5 @@
-"""Files by which the runs of a plan are started on a cluster: Slurm, mpirun over ssh, Kubernetes. They are written, not run."""
+"""Files that start the runs of a plan on a cluster: Slurm, mpirun over ssh, Kubernetes. The files are written, not
+run."""
 import dataclasses
 import math
 import pathlib
@@ -9,23 +10,23 @@ import yaml
 from . import launchers, pods
 from .errors import Refusal
 from .files import make_folder, write_whole
-from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow's too)
+from .pods import CLAIM, name_of, plain_name  # noqa: F401  (muster-flow imports them too)
 
 KINDS = ("slurm", "ssh", "kubernetes")
 SSH_HOME = "/home/mpiuser"        # of the image: see packaging/Dockerfile
-SECRET = "muster-token"           # its keys are variables of the pods of elastic jobs: MUSTER_TOKEN
+SECRET = "muster-token"           # its keys are environment variables of the pods of elastic jobs: MUSTER_TOKEN
 
 
 @dataclasses.dataclass(frozen=True)
 class Share:
-    """Whose share of a cluster the runs take, where they wait for it, and before whom."""
-    account: str = ""    # Slurm's
-    queue: str = ""      # a partition of Slurm's, a LocalQueue of Kueue's
-    priority: str = ""   # a quality of service of Slurm's, a WorkloadPriorityClass of Kueue's
+    """The account whose share of a cluster the runs take, the queue in which they wait, and their priority."""
+    account: str = ""    # the account of Slurm
+    queue: str = ""      # a partition of Slurm, a LocalQueue of Kueue
+    priority: str = ""   # a quality of service of Slurm, a WorkloadPriorityClass of Kueue
 
 
 class _Plain(yaml.SafeDumper):
-    """Texts of several lines as such, and nothing referred to from elsewhere."""
+    """A dumper that writes texts of several lines as blocks, without anchors and aliases."""
 
     def ignore_aliases(self, data):
         return True
@@ -36,17 +37,17 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
 
 
 def documents(entries, program="muster-bench", untried=True):
-    """The text of a file with these documents."""
+    """Returns the text of a file with these documents."""
     text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
     return f"# Written by {program}{'; never run on a cluster' if untried else ''}.\n{text}"
 
 
 def write(out, plan, kinds, image, elastic=False, results="/results", share=Share()):
-    """Writes the files of each run; returns their paths. `results` is a folder that all nodes or pods share."""
-    out, made = pathlib.Path(out), []
+    """Writes the files for every run and returns their paths. `results` is a folder that all nodes or pods share."""
+    out, written = pathlib.Path(out), []
     for run in plan:
         if run.template.launcher.kind in ("simgrid", "hosts"):
-            raise Refusal(f"template '{run.template.name}' has hosts that are simulated or namespaces (a cluster has hosts of its own); leave it out")
+            raise Refusal(f"template '{run.template.name}' has simulated hosts or namespaces (a cluster has real hosts); leave it out")
         if elastic and run.template.launcher.kind in ("local", "torchrun", "tensorflow"):
             raise Refusal(f"template '{run.template.name}' starts its own ranks (its launcher is {run.template.launcher.kind}), which a cluster cannot let "
                           "come and go; leave --elastic out, or give it the launcher mpirun")
@@ -57,34 +58,35 @@ def write(out, plan, kinds, image, elastic=False, results="/results", share=Shar
             for name, text in FORMS[kind](run, pathlib.Path(results), image, elastic, share):
                 if not (folder / name).exists() or (folder / name).read_text() != text:
                     write_whole(folder / name, text)
-                made.append(folder / name)
-    return list(dict.fromkeys(made))
+                written.append(folder / name)
+    return list(dict.fromkeys(written))
 
 
 def _command(run, results):
-    """(words, variables) of one rank; and its folder."""
+    """Returns (words, variables, output folder) for a rank."""
     home = results / "experiments" / run.id
     return run.words(run.template.command, home), {name: run.text(text, home) for name, text in run.template.environment.items()}, home / "output" / "1"
 
 
 def _whole(run, words, results):
-    """The same, where one process of a machine starts all ranks."""
+    """Returns the words where one process of a machine starts all ranks."""
     options = _options(run, results, run.template.launcher.kind)
     return launchers.torchrun(run, options, words) if run.template.launcher.kind == "torchrun" else [*options, *words]
 
 
 def _options(run, results, launcher):
-    """What the template gives its launcher, where it is this one."""
+    """Returns the options that the template has for `launcher`; empty for a template with another launcher."""
     return run.words(run.template.launcher.options, results / "experiments" / run.id) if run.template.launcher.kind == launcher else []
 
 
 def _starts_its_own(run):
-    """Whether one process starts all ranks, on one machine."""
+    """Returns true if one process starts all ranks, on one machine."""
     return run.template.launcher.kind in ("local", "torchrun")
 
 
 def _cpus(run):
-    """Of what is started once."""
+    """Returns the cores that a started process needs: for all ranks if a single process starts them, else for a single
+    rank."""
     return run.template.resources.cpus_per_rank * (run.ranks if _starts_its_own(run) else 1)
 
 
@@ -97,8 +99,8 @@ def _megabytes(run):
 
 
 def _sh(run, words, variables, output, first=True):
-    """The lines for a shell, with the steps around the command; in pods the first one's alone. It leaves its exit status, by which a
-    result is known to be whole."""
+    """Returns the lines for a shell, with the steps around the command. In pods only the first one has these steps. The
+    script leaves its exit status, which shows that a result is complete."""
     def step(commands):
         return "".join(f"{shlex.join(run.words(command, output.parent.parent))}\n" for command in commands if first)
     template = run.template
@@ -113,8 +115,9 @@ def _sh(run, words, variables, output, first=True):
 # ---- Slurm ----
 
 def slurm(run, results, _, elastic, share):
-    """A batch script. Slurm starts all of a job or nothing. srun speaks PMIx, by which ranks find each other; those of an elastic job
-    live on when one dies. What starts its own ranks is one task. A job that is preempted waits for its turn again."""
+    """Returns a batch script. Slurm starts all tasks of a job or none. srun provides PMIx, through which ranks find
+    each other. The ranks of an elastic job continue when a rank dies. A launcher that starts its own ranks is one
+    task. A preempted job waits in the queue again."""
     words, variables, output = _command(run, results)
     cpus, tasks = math.ceil(_cpus(run)), 1 if _starts_its_own(run) else run.ranks
     lines = ["#!/bin/sh", f"#SBATCH --job-name={run.id[:60]}", f"#SBATCH --ntasks={tasks}", f"#SBATCH --cpus-per-task={cpus}",
@@ -138,7 +141,7 @@ def slurm(run, results, _, elastic, share):
 # ---- ssh ----
 
 def ssh(run, results, *_):
-    """A script for a machine that reaches all hosts of `hosts` by ssh without a password."""
+    """Returns a script for a machine that reaches all hosts of `hosts` by ssh without a password."""
     words, variables, output = _command(run, results)
     if _starts_its_own(run):
         yield f"{run.id}.sh", f"#!/bin/sh\n# usage: {run.id}.sh   (on the host of all ranks)\nset -e\n{_sh(run, _whole(run, words, results), variables, output)}"
@@ -157,7 +160,7 @@ def kubernetes(run, results, image, elastic, share):
     if not image:
         raise Refusal("pods need an image (--image is left out); build one with packaging/Dockerfile and name it")
     if elastic and share.queue:
-        raise Refusal("pods that come and go are not admitted together (--queue is for those of a fixed job); leave --queue or --elastic out")
+        raise Refusal("the pods of an elastic job are not admitted together (--queue needs a job with a fixed size); leave --queue or --elastic out")
     if elastic:
         words, variables, output = _command(run, results)
         yield f"{run.id}.yaml", documents(pods.Pods(run, image, words, variables, output, results, secret=SECRET).elastic(), untried=False)
@@ -166,16 +169,16 @@ def kubernetes(run, results, image, elastic, share):
 
 
 def job_of(run, results, image):
-    """A run of ranks that do not come and go."""
+    """Returns the object of a run with a fixed number of ranks."""
     return {"local": _job, "torchrun": _pytorch_job, "tensorflow": _tf_job}.get(run.template.launcher.kind, _mpi_job)(run, results, image)
 
 
 def queued(job, share):
-    """The job as Kueue admits it: all of its pods or none, by priority."""
+    """Returns the job as Kueue admits it: all its pods or none, by priority."""
     if share.queue:
         classes = {"kueue.x-k8s.io/priority-class": share.priority} if share.priority else {}
         job["metadata"]["labels"] = {"kueue.x-k8s.io/queue-name": share.queue, **classes}
-        job["spec"].get("runPolicy", job["spec"])["suspend"] = True   # until it is admitted
+        job["spec"].get("runPolicy", job["spec"])["suspend"] = True   # until Kueue admits it
     return job
 
 
@@ -211,29 +214,32 @@ def _policy(run):
 
 
 def _pytorch_job(run, results, image):
-    """A pod a rank, to which the operator gives RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun does."""
+    """Returns one pod for each rank. The operator sets RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as torchrun
+    does."""
     return _operated("PyTorchJob", "pytorchReplicaSpecs", "pytorch", run, results, image, {"Master": 1, "Worker": run.ranks - 1})
 
 
 def _tf_job(run, results, image):
-    """A pod a task, to which the operator gives TF_CONFIG: the first rank is the chief, the last ones are the servers."""
+    """Returns one pod for each task. The operator sets TF_CONFIG: the first rank is the chief, the last ranks are the
+    servers."""
     servers = pods.servers_of(run)
     return _operated("TFJob", "tfReplicaSpecs", "tensorflow", run, results, image, {"Chief": 1, "Worker": run.ranks - 1 - servers, "PS": servers})
 
 
 def _operated(kind, specs, container, run, results, image, replicas):
-    """An object of Kubeflow's training operator, with as many pods of each role. The first role's are one."""
+    """Returns an object of Kubeflow's training operator with a number of pods for each role. The first role has one
+    pod."""
     words, variables, output = _command(run, results)
 
     def role(count, first):
-        made = _container(run, image, ["sh", "-ec", _sh(run, words, variables, output, first)], results, name=container)
-        return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [made], "volumes": volumes()}}}
+        pod_container = _container(run, image, ["sh", "-ec", _sh(run, words, variables, output, first)], results, name=container)
+        return {"replicas": count, "restartPolicy": "Never", "template": {"spec": {"containers": [pod_container], "volumes": volumes()}}}
     return {"apiVersion": "kubeflow.org/v1", "kind": kind, "metadata": {"name": name_of(run)}, "spec": {
         "runPolicy": _policy(run), specs: {name: role(count, name != "Worker" and name != "PS") for name, count in replicas.items() if count}}}
 
 
 def _job(run, results, image):
-    """One pod, in which the command starts its ranks."""
+    """Returns one pod, in which the command starts its ranks."""
     words, variables, output = _command(run, results)
     container = _container(run, image, ["sh", "-ec", _sh(run, _whole(run, words, results), variables, output)], results, run.ranks, name="ranks")
     return {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name_of(run)},

@@ -1,4 +1,4 @@
-"""Two folders of results side by side, with a verdict a row."""
+"""Compares two folders of results, with a verdict for each row."""
 import dataclasses
 import pathlib
 import statistics
@@ -23,8 +23,8 @@ class Row:
     metric: str
     old: dict
     new: dict
-    machine: float    # its noise for this row, as a share; None where it was not measured
-    ratio: Ratio      # None where there is none
+    machine: float    # the machine's noise for this row, as a share; None if it was not measured
+    ratio: Ratio      # None if there is no ratio
     verdict: str
 
 
@@ -41,19 +41,19 @@ def _key(run, row):
 
 
 def _groups(found):
-    """What is measured, by what was run: {key: {measure: [of each repetition]}}."""
-    made = {}
+    """Returns the measures by configuration: {key: {measure: [value for each repetition]}}."""
+    groups = {}
     for run in found["runs"]:
-        values = made.setdefault(_key(run, run["row"]), {})
+        values = groups.setdefault(_key(run, run["row"]), {})
         if run["status"] == "ok":
             for name, value in (*run["metrics"].items(), (MACHINE, run.get(MACHINE)), (BEGAN, run.get(BEGAN))):
                 if value is not None:
                     values.setdefault(name, []).append(value)
-    return made
+    return groups
 
 
 def compare(old, new):
-    """Rows of what both have, and the names of what only one has."""
+    """Returns the rows that both have, and the names that only one has."""
     ours, theirs = _groups(old), _groups(new)
     measures = dict.fromkeys((*JUDGED, *old.get("measures", ()), *new.get("measures", ())))
     rows = []
@@ -80,25 +80,27 @@ def compare(old, new):
 
 
 def _tried(found):
-    """Whether each run ended well that was not skipped, by what was run: {key: {run: bool}}. One that failed has none of its rows."""
-    made = {}
+    """Returns {run: True if it succeeded} by configuration, without skipped runs: {key: {run: bool}}. A failed run has
+    no rows."""
+    succeeded = {}
     for run in found["runs"]:
         if run["status"] != "skipped":
-            made.setdefault(_key(run, ""), {})[run["id"]] = run["status"] == "ok"
-    return made
+            succeeded.setdefault(_key(run, ""), {})[run["id"]] = run["status"] == "ok"
+    return succeeded
 
 
-def _shares(key, what, good, tried, few):
-    """What has no number to compare: where the shares of runs differ that end well, or reach the goal. `few`: too few say nothing."""
+def _shares(key, measure, good, tried, few):
+    """Returns a row without a ratio if the shares of successful runs, or of runs that reach the goal, differ. `few`:
+    too few runs give no verdict."""
     (a, b), (old, new) = good, tried
     if not old or not new or a / old == b / new:
         return []
     word = TOO_FEW if few and min(tried) < ENOUGH else "worse" if b / new < a / old else "better"
-    return [Row(name_of(key), what, spread([a]), spread([b]), None, None, word)]
+    return [Row(name_of(key), measure, spread([a]), spread([b]), None, None, word)]
 
 
 def in_turns(old, new):
-    """Whether each repetition of one side was run beside that of the other: then what the machine does is on both."""
+    """Returns true if the repetitions of both sides alternated, so that the machine's noise affects both sides."""
     if len(old) != len(new) or len(old) < 2:
         return False
     pairs = list(zip(sorted(old), sorted(new)))
@@ -126,7 +128,7 @@ def noise_text(share):
 
 
 def summary(rows):
-    """One line: how many rows of each verdict, and how noisy the machine was."""
+    """Returns one line: the number of rows for each verdict, and the machine's noise."""
     counts = {}
     for row in rows:
         counts[row.verdict] = counts.get(row.verdict, 0) + 1

@@ -1,4 +1,4 @@
-"""YAML as experiments are written in, and reading it with errors that say what and where."""
+"""Reads the YAML of experiments. Errors name the fault and its place."""
 import os
 import re
 
@@ -10,7 +10,8 @@ MISSING = object()
 
 
 class _Loader(yaml.SafeLoader):
-    """YAML 1.2's plain values: `on`, `no` and `12:30` are texts, 1e-4 is a number; a key given twice is an error."""
+    """A loader with the plain values of YAML 1.2: `on`, `no` and `12:30` are texts, 1e-4 is a number; a duplicate key
+    is an error."""
     yaml_implicit_resolvers = {}
 
     def construct_mapping(self, node, deep=False):
@@ -39,21 +40,22 @@ _Loader.add_constructor("tag:yaml.org,2002:float", _Loader.number)
 
 
 def load(path, what="describes an experiment"):
-    """What a YAML file says, which `what`."""
+    """Returns the content of a YAML file. `what` completes the error "a file that ..."."""
     return _read(path, what, yaml.load)
 
 
 def load_all(path, what):
-    """What each document of a YAML file says, which `what`."""
+    """Returns the contents of all documents in a YAML file. `what` completes the error "a file that ..."."""
     return _read(path, what, lambda file, Loader: list(yaml.load_all(file, Loader=Loader)))
 
 
-def _read(path, what, how):
+def _read(path, what, parser):
     try:
-        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):   # a pipe is waited for, a device may have no end
+        # a pipe would block, a device may have no end
+        if os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path):
             raise Refusal(f"cannot read '{path}' (it is no regular file); name a file that {what}")
         with open(path, encoding="utf-8") as file:
-            return how(file, Loader=_Loader)
+            return parser(file, Loader=_Loader)
     except OSError as error:
         raise Refusal(f"cannot read '{path}' ({error.strerror}); name a file that {what}") from error
     except UnicodeDecodeError as error:
@@ -72,7 +74,7 @@ KINDS = {"a text": str, "a whole number": int, "a number": (int, float), "true o
 
 
 class Section:
-    """A mapping of the file, read key by key; what nobody has asked for is unknown."""
+    """A mapping of the file that is read key by key. A key that no call has read is unknown."""
 
     def __init__(self, value, where):
         if value is None:
@@ -84,15 +86,16 @@ class Section:
         self._asked = []
 
     def get(self, key, kind, default=MISSING):
-        """The value, of one of the kinds above ("a text or a list"); the default where it is left out."""
+        """Returns the value, which has a kind from the list above ("a text or a list"); the default if the key is
+        missing."""
         self._asked.append(key)
         value = self._value.get(key)
         if value is None:
             if default is MISSING:
                 raise Refusal(f"{self.where} has no '{key}' (it is needed: {kind}); add it")
             return default
-        for one in kind.split(" or "):
-            wanted = KINDS[one]
+        for name in kind.split(" or "):
+            wanted = KINDS[name]
             if isinstance(value, wanted) and (not isinstance(value, bool) or wanted is bool):
                 return value
         raise Refusal(f"{self.where}: '{key}' cannot be '{_short(value)}' (it is {kind}); change it")
@@ -101,7 +104,7 @@ class Section:
         return Section(self.get(key, "a mapping", {}), f"{self.where}, {key}")
 
     def free(self, key):
-        """A mapping whose keys are the writer's."""
+        """Returns a mapping whose keys the writer of the file chooses."""
         return self.get(key, "a mapping", {})
 
     def done(self):
@@ -121,7 +124,7 @@ def _short(value):
 
 
 def parse(text):
-    """A value as it stands on a command line."""
+    """Returns the value of a text from a command line."""
     try:
         return yaml.load(text, Loader=_Loader)
     except yaml.YAMLError as error:

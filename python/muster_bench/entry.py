@@ -1,4 +1,4 @@
-"""How a program of this package begins and ends, with whatever it needs that may not be there."""
+"""Start and end of a program in this package, with an error if a package is missing."""
 import contextlib
 import importlib.util
 import os
@@ -7,11 +7,11 @@ import sys
 from .errors import FINISHED, INTERRUPTED, REFUSED, Refusal
 from .text import without_secrets
 
-IN_PIP = {"yaml": "pyyaml"}   # where its name is another one
+IN_PIP = {"yaml": "pyyaml"}   # packages with another name in pip
 
 
 def start(program, packages, call):
-    """The exit status of `call`, or of what kept it from running: one line says what."""
+    """Returns the exit status of `call`. If the program cannot start or is refused, prints the reason in one line."""
     if missing := [name for name in packages if importlib.util.find_spec(name) is None]:
         print(f"{program}: {' and '.join(missing)} cannot be imported ({sys.executable} does not have it); apt-get install "
               f"{' '.join(f'python3-{name}' for name in packages)} and run it with Debian's python3, or pip install "
@@ -20,10 +20,10 @@ def start(program, packages, call):
     try:
         return call()
     except Refusal as refusal:
-        said = without_secrets(refusal).replace("\n", "\\n")   # a value of the file may have several lines
+        message = without_secrets(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
-            sys.stdout.flush()   # why it ended is the last line, where both go to one file too
-        print(f"{program}: {said}", file=sys.stderr)
+            sys.stdout.flush()   # keeps the reason the last line, also if both streams are the same file
+        print(f"{program}: {message}", file=sys.stderr)
         return refusal.status
     except KeyboardInterrupt:
         print(f"{program}: interrupted", file=sys.stderr)

@@ -1,16 +1,16 @@
-"""Why the runner ends: each reason with the exit status that docs/platform.md has for it."""
+"""The errors with which the runner ends; each has the exit status of docs/platform.md."""
 import difflib
 
 FINISHED, FAILED_RUNS, REFUSED, BUSY, NO_ROOM, SLOWER, INTERRUPTED = 0, 1, 2, 3, 4, 5, 130
 
 
 class Refusal(Exception):
-    """What was asked for cannot be done; the text is one line: problem (why); suggestion."""
+    """The request cannot be done. The text is one line: problem (why); suggestion."""
     status = REFUSED
 
 
 class Busy(Refusal):
-    """Another runner has the folder."""
+    """Another runner has the lock of the folder."""
     status = BUSY
 
 
@@ -20,12 +20,12 @@ class NoRoom(Refusal):
 
 
 class Interrupted(Refusal):
-    """By Ctrl-C."""
+    """The user has pressed Ctrl-C."""
     status = INTERRUPTED
 
 
 def closest(word, known, otherwise):
-    """A suggestion for a name that is not known."""
+    """Returns a suggestion for a name that is not known."""
     found = difflib.get_close_matches(str(word), [str(name) for name in known], 1, 0.6)
     return f"did you mean '{found[0]}'?" if found else otherwise
 

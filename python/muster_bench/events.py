@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, a folder a run, by tensorboardX."""
+"""Event files for TensorBoard, one folder for each run, written by tensorboardX."""
 import pathlib
 
 from .errors import Refusal
@@ -16,7 +16,7 @@ def load_writer():
 
 
 def write(folder, run, result):
-    """What each epoch of a run reached, at the time at which it ended, in place of what is there of the run."""
+    """Writes a run's results epoch by epoch, each with its end time. Replaces earlier event files of the run."""
     to = pathlib.Path(folder) / run.id
     remove_tree(to)
     with writing(to), load_writer()(logdir=str(to)) as writer:

@@ -1,4 +1,4 @@
-"""The file of an experiment: templates, what they run through, and how the results are judged."""
+"""The file of an experiment: templates, parameters, and how the results are judged."""
 import dataclasses
 import pathlib
 
@@ -22,7 +22,7 @@ class Goal:
     value: float
 
     def reached(self, epoch):
-        """Whether a row of a series is there, by what muster's tracker calls its columns."""
+        """Returns true if a row of a series meets the goal. Columns have the names of muster's tracker."""
         number = epoch.get(GOALS[self.metric])
         if number is None:
             return False
@@ -34,9 +34,9 @@ class Prices:
     currency: str = ""
     cpu_hour: float = 0.0
     gpu_hour: float = 0.0
-    rank_hour: float = 0.0       # of an instance with one rank
-    machine_hour: float = 0.0    # of all ranks together
-    preemptible: object = None   # others, of the same that may be taken away
+    rank_hour: float = 0.0       # price of an instance with one rank
+    machine_hour: float = 0.0    # price for all ranks together
+    preemptible: object = None   # prices of the same machines as preemptible instances
 
     def given(self):
         return bool(self.currency)
@@ -55,29 +55,30 @@ class Experiment:
     exclude: list
     repeats: int
     seed: int
-    goals: tuple = ()     # its own, else those of the file
+    goals: tuple = ()     # the experiment's own goals, else the goals of the file
     cases: tuple = ()     # parameters that change together
-    clock: str = ""       # another experiment: its steps give the times of this one
-    follows: dict = dataclasses.field(default_factory=dict)  # what follows from a parameter: name -> (parameter, {value: result})
+    clock: str = ""       # another experiment whose steps provide the times here
+    follows: dict = dataclasses.field(default_factory=dict)  # derived values: name -> (parameter, {value: result})
 
     @property
     def goal(self):
-        """The one that decides, or None."""
+        """Returns the first goal, which decides, or None."""
         return self.goals[0] if self.goals else None
 
     def following(self, parameters):
-        """The values that follow from those of a run: placeholders, by which configurations are not told apart."""
-        made = {}
+        """Returns the values that are derived from the parameters of a run. They are placeholders and do not
+        distinguish configurations."""
+        derived = {}
         for name, (by, results) in self.follows.items():
             text = value_text(parameters[by])
             if text not in results:
                 raise Refusal(f"experiment '{self.name}': '{name}' does not follow from {by} {text} (known: {listed(results)}); add it")
-            made[name] = results[text]
-        return made
+            derived[name] = results[text]
+        return derived
 
     @property
     def swept(self):
-        """The names of all parameters in which its runs differ."""
+        """Returns the names of the parameters in which its runs differ."""
         return [*(self.cases[0] if self.cases else ()), *self.sweep]
 
     def runs(self, most=MOST_RUNS):
@@ -92,7 +93,7 @@ class Experiment:
 @dataclasses.dataclass(frozen=True)
 class File:
     path: pathlib.Path
-    content: dict           # as it was read, with what the command line set
+    content: dict           # content of the file, with the settings of the command line
     name: str
     title: str
     about: str
@@ -101,14 +102,14 @@ class File:
     experiments: tuple
     accuracy_after: tuple = ()
     prices: Prices = Prices()
-    forms: tuple = ()       # tables as a benchmark publishes them
-    plain: dict = None      # which runs are the plain baseline: {"experiment": ..., and parameters}
-    tuning: object = None   # what muster-bench tune searches
+    forms: tuple = ()       # tables in the form of a published benchmark
+    plain: dict = None      # selects the plain baseline: {"experiment": ..., and parameters}
+    tuning: object = None   # the search of muster-bench tune
 
 
 def read_file(path, settings=None, places=None):
-    """Reads and checks all of it. `settings` are parameters that the command line gives to every experiment that has
-    them, `places` folders."""
+    """Reads and checks the file. `settings` are parameters that the command line gives to every experiment that has
+    them, `places` are folders."""
     path = pathlib.Path(path).absolute()
     content = document.load(path)
     top = Section(content, f"'{path.name}'")
@@ -122,13 +123,13 @@ def read_file(path, settings=None, places=None):
     where_to = _places(top.free("places"), places or {}, path)
     templates = _templates(top, path)
     experiments = _experiments(top, templates, where_to, settings or {}, path)
-    made = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
+    file = File(path=path, content=content, name=name, title=top.get("title", "a text", name),
                 about=top.get("about", "a text", ""), division=division, places=where_to, experiments=experiments,
                 accuracy_after=_times(top), prices=_prices(top.section("prices")),
                 plain=_plain(top, experiments), forms=read_forms(top.get("tables", "a list", []), experiments, f"'{path.name}'"),
                 tuning=read_tuning(top.section("tune"), experiments) if top.free("tune") else None)
     top.done()
-    return made
+    return file
 
 
 def _places(given, overridden, path):
@@ -156,7 +157,7 @@ def _templates(top, path):
 
 def _experiments(top, templates, places, settings, path):
     entries = {str(name): value for name, value in top.get("experiments", "a mapping").items()}
-    made, used = [], set()
+    found, used = [], set()
     for name, value in entries.items():
         section = Section(value, f"experiment '{name}'")
         which = section.get("template", "a text")
@@ -190,23 +191,23 @@ def _experiments(top, templates, places, settings, path):
         section.done()
         if experiment.repeats < 1:
             raise Refusal(f"{section.where}: repeats cannot be {experiment.repeats} (it is 1 or more); change it")
-        made.append(experiment)
+        found.append(experiment)
     for key in settings:
         if key not in used:
-            known = sorted({each for experiment in made for each in (*experiment.parameters, *experiment.sweep)})
+            known = sorted({each for experiment in found for each in (*experiment.parameters, *experiment.sweep)})
             raise Refusal(f"--set {key} is a parameter of no experiment in '{path.name}' (they have: {listed(known)}); "
                           f"{closest(key, known, 'leave it out')}")
-    for experiment in made:
+    for experiment in found:
         if experiment.clock and experiment.clock not in entries:
             raise Refusal(f"experiment '{experiment.name}' has the unknown experiment '{experiment.clock}' for its clock (known: {listed(entries)}); "
                           f"{closest(experiment.clock, entries, 'name one that is there')}")
-    if not made:
+    if not found:
         raise Refusal(f"'{path.name}' has no experiments (there is nothing to run); write one")
-    return tuple(made)
+    return tuple(found)
 
 
 def _follows(section, known):
-    made = {}
+    derived = {}
     for name, value in section.free("follows").items():
         if not isinstance(value, dict) or len(value) != 1 or not all(isinstance(results, dict) for results in value.values()):
             raise Refusal(f"{section.where}: what '{name}' follows from cannot be '{value}' (it is one parameter, and a result for each of "
@@ -215,31 +216,31 @@ def _follows(section, known):
         if by not in known:
             raise Refusal(f"{section.where}: '{name}' follows from the unknown parameter '{by}' (known: {listed(known)}); "
                           f"{closest(by, known, 'take one of these')}")
-        made[name] = by, {value_text(given): result for given, result in results.items()}
-    return made
+        derived[name] = by, {value_text(given): result for given, result in results.items()}
+    return derived
 
 
 def _goals(top):
     value = top.get("goal", "a mapping or a list", [])
-    made = []
+    goals = []
     for entry in value if isinstance(value, list) else [value]:
         section = Section(entry, f"{top.where}, goal")
         metric = section.get("metric", "a text")
         if metric not in GOALS:
             raise Refusal(f"{section.where} has the unknown metric '{metric}' (known: {listed(GOALS)}); "
                           f"{closest(metric, GOALS, 'use one of these')}")
-        if metric in [goal.metric for goal in made]:
+        if metric in [goal.metric for goal in goals]:
             raise Refusal(f"{section.where} has {metric} twice (one value of a metric is the goal); take one away")
-        made.append(Goal(metric, float(section.get("value", "a number"))))
+        goals.append(Goal(metric, float(section.get("value", "a number"))))
         section.done()
-    return tuple(made)
+    return tuple(goals)
 
 
 def _times(top):
     value = top.get("accuracy-after", "a list", [])
-    for one in value:
-        if not isinstance(one, (int, float)) or one <= 0:
-            raise Refusal(f"{top.where}: accuracy-after has '{one}' (it lists seconds above 0); change it")
+    for limit in value:
+        if not isinstance(limit, (int, float)) or limit <= 0:
+            raise Refusal(f"{top.where}: accuracy-after has '{limit}' (it lists seconds above 0); change it")
     return tuple(value)
 
 
@@ -247,11 +248,11 @@ def _prices(section, currency=""):
     currency = currency or section.get("currency", "a text", "")
     prices = [float(section.get(key, "a number", 0)) for key in ("cpu-hour", "gpu-hour", "rank-hour", "machine-hour")]
     other = section.section("preemptible") if section.free("preemptible") else None
-    made = Prices(currency, *prices, other and _prices(other, currency))
+    own = Prices(currency, *prices, other and _prices(other, currency))
     section.done()
-    if not made.currency and (any(prices) or other):
+    if not own.currency and (any(prices) or other):
         raise Refusal(f"{section.where} has no currency (a price is a number of something); add currency: EUR")
-    return made
+    return own
 
 
 def _plain(top, experiments):

@@ -1,4 +1,5 @@
-"""Pictures as SVG that a page holds itself. Colours are names of the page's own, so that they follow light and dark."""
+"""Pictures as SVG inside a page. Colours are variables of the page, so that pictures follow its light and dark
+modes."""
 import io
 import re
 
@@ -11,7 +12,7 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter  # noqa:
 from .html import STYLE  # noqa: E402
 from .text import value_text  # noqa: E402
 
-# matplotlib wants colours; each of these stands for a variable of the page.
+# matplotlib requires colours; each colour here represents a variable of the page.
 INK, FAINT = "#0a0b01", "#0a0b02"
 SERIES = [f"#0a0c{number:02x}" for number in range(1, 9)]
 VARIABLES = {INK: "--ink", FAINT: "--faint", **{colour: f"--s{number}" for number, colour in enumerate(SERIES, 1)}}
@@ -26,7 +27,7 @@ pyplot.rcParams.update({
 
 
 def style(index):
-    """Lines are told apart by colour, dash and marker: not everybody sees all of these."""
+    """Returns colour, dash and marker of a line: some readers cannot distinguish colours."""
     return {"color": SERIES[index % len(SERIES)], "linestyle": DASHES[index // len(SERIES) % len(DASHES)],
             "marker": MARKERS[index % len(MARKERS)], "markersize": 5}
 
@@ -57,7 +58,8 @@ class Picture:
 
 
 def embedded(svg):
-    """What matplotlib wrote, fit to stand in a page: no prologue, no size of its own, the page's colours, names of its own."""
+    """Returns matplotlib's SVG in a form for a page: without prologue and size, with the page's colours and unique
+    names."""
     svg = svg[svg.index("<svg"):]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.S)
     svg = re.sub(r'(<svg[^>]*?) width="[^"]*"', r"\1", svg, count=1)
@@ -75,15 +77,16 @@ embedded.count = 0
 
 
 def alone(svg):
-    """The same as a file, with the page's colours in it: it follows light and dark too."""
+    """Returns the same picture as a file, with the page's colours in it: it follows light and dark modes too."""
     colours = re.match(r".*?\} \}\n", STYLE.read_text(), re.S).group()
     first, rest = svg.split(">", 1)
     return f'{first} style="background: var(--ground)">\n<style>\n{colours}</style>{rest}\n'
 
 
-def over_time(lines, what, target=None, scale="linear"):
-    """lines: label -> [the (seconds, value) of a repetition, ...]. The one that took the median time is drawn strongly."""
-    picture = Picture("training time, s", what, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
+def over_time(lines, y_label, target=None, scale="linear"):
+    """Draws lines: label -> [the (seconds, value) of a repetition, ...]. The repetition with the median time is drawn
+    strongly."""
+    picture = Picture("training time, s", y_label, height=3.4 if len(lines) <= 4 else 3.4 + 0.12 * len(lines))
     with picture as axes:
         for index, (label, repetitions) in enumerate(lines.items()):
             repetitions = sorted(repetitions, key=lambda points: points[-1][0])
@@ -99,16 +102,16 @@ def over_time(lines, what, target=None, scale="linear"):
 
 
 def _legend(axes, count):
-    """In the picture where it leaves room for lines, else below it."""
+    """Draws the legend in the picture if there is room, else below it."""
     if count <= 4:
         axes.legend()
     else:
         axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncol=2, columnspacing=1.0)
 
 
-def speed_up(lines, what):
-    """lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
-    picture = Picture("ranks", what)
+def speed_up(lines, y_label):
+    """Draws lines: label -> [(ranks, speed-up)], with the ideal line beside them."""
+    picture = Picture("ranks", y_label)
     with picture as axes:
         ranks = sorted({rank for points in lines.values() for rank, _ in points})
         axes.plot(ranks, ranks, color=INK, linewidth=1.2, linestyle=(0, (6, 3)), label="ideal")
@@ -121,7 +124,7 @@ def speed_up(lines, what):
 
 
 def shares(bars):
-    """bars: [(label, {part: share})], the parts of each behind one another."""
+    """Draws bars: [(label, {part: share})], with a bar's parts in a row."""
     picture = Picture("", "", height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         ends = [0.0] * len(bars)
@@ -139,9 +142,9 @@ def shares(bars):
     return picture.svg
 
 
-def spread_bars(bars, what):
-    """bars: [(label, {min, median, max})]: the median as a bar, from min to max as a line."""
-    picture = Picture("", what, height=max(2.0, 1.0 + 0.36 * len(bars)))
+def spread_bars(bars, y_label):
+    """Draws bars: [(label, {min, median, max})]: the median as a bar, the range from min to max as a line."""
+    picture = Picture("", y_label, height=max(2.0, 1.0 + 0.36 * len(bars)))
     with picture as axes:
         labels = [label for label, _ in bars]
         middle = [found["median"] for _, found in bars]
@@ -150,7 +153,7 @@ def spread_bars(bars, what):
         axes.barh(labels, middle, xerr=[low, high], color=SERIES[0], height=0.62, ecolor=INK, capsize=3)
         axes.xaxis.set_major_locator(MaxNLocator(5))
         axes.ticklabel_format(axis="x", style="sci", scilimits=(-2, 4))
-        axes.set_xlabel(what)
+        axes.set_xlabel(y_label)
         axes.set_ylabel("")
         axes.set_xlim(left=0)
         axes.invert_yaxis()
@@ -158,9 +161,9 @@ def spread_bars(bars, what):
     return picture.svg
 
 
-def over_size(lines, x, what, log=True):
-    """lines: label -> [(x, {min, median, max})]."""
-    picture = Picture(x, what)
+def over_size(lines, x, y_label, log=True):
+    """Draws lines: label -> [(x, {min, median, max})]."""
+    picture = Picture(x, y_label)
     with picture as axes:
         ticks = sorted({at for points in lines.values() for at, _ in points})
         for index, (label, points) in enumerate(lines.items()):
@@ -186,9 +189,9 @@ def over_size(lines, x, what, log=True):
     return picture.svg
 
 
-def trials(points, best, x, what, log=False):
-    """points: [(x, value)], and what the best of them was at each place."""
-    picture = Picture(x, what)
+def trials(points, best, x, y_label, log=False):
+    """Draws points: [(x, value)], and the best value so far at each x."""
+    picture = Picture(x, y_label)
     with picture as axes:
         axes.scatter(*zip(*points), color=SERIES[0], s=22)
         if best:

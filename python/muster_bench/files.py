@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, what they contain, and whose folder it is."""
+"""Files that are written completely or not at all, their contents, and the lock of a folder."""
 import contextlib
 import errno
 import fcntl
@@ -13,15 +13,15 @@ import time
 from .errors import Busy, NoRoom, Refusal
 
 FORMAT = 1     # version of the files in folders of results
-PRIVATE = 0o600        # of what may have credentials in it: commands and their environments
+PRIVATE = 0o600        # for files that may contain credentials: commands and their environments
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
-TICK = 0.05    # seconds: a file system may give two changes within a tick of its clock the same time
+TICK = 0.05    # seconds: a file system may record the same time for two changes within a clock tick
 MOST_JSON = 64 << 20   # bytes of a file that is read as a whole
 
 
 @contextlib.contextmanager
 def writing(path):
-    """Says in one line what kept a file from being written."""
+    """Converts an error of writing a file to a refusal with a single line."""
     try:
         yield
     except OSError as error:
@@ -32,8 +32,8 @@ def writing(path):
 
 
 def write_whole(path, content, durable=True, mode=0o666):
-    """Writes text or bytes so that at every moment, also after a kill, the old file or the new one is there; if it is to be durable, also
-    after the machine has failed."""
+    """Writes text or bytes so that at every moment, also after a kill, the old file or the new one exists; with
+    `durable` also after the machine has failed."""
     path = pathlib.Path(path)
     data = content.encode() if isinstance(content, str) else content
     beside = path.with_name(f".{path.name}.{os.getpid()}.part")
@@ -56,7 +56,8 @@ def write_json(path, value, durable=True, mode=0o666):
 
 
 def open_regular(path):
-    """The bytes of a file. A pipe or a device in its place, which would hold its reader for ever, is an OSError."""
+    """Opens the bytes of a file. A pipe or a device at the path, which would block its reader for ever, raises
+    OSError."""
     file = open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -65,7 +66,7 @@ def open_regular(path):
 
 
 class NewLines:
-    """The whole lines that were added to a file since the last look."""
+    """The complete lines that were added to a file since the last call."""
 
     def __init__(self, path, read=0):
         self._path, self._read = path, read
@@ -86,7 +87,7 @@ def read_json(path):
     """Returns the value, or None without a file, or JSON of up to MOST_JSON bytes in it. Refuses a file of another format."""
     try:
         with open_regular(path) as file:
-            found = json.loads(file.read(MOST_JSON))   # what is cut is no JSON
+            found = json.loads(file.read(MOST_JSON))   # truncated JSON is invalid
     except (OSError, ValueError, RecursionError):
         return None
     if isinstance(found, dict) and found.get("format", FORMAT) != FORMAT:
@@ -105,13 +106,13 @@ def remove_tree(path):
 
 
 def digest_of(value):
-    """Of anything JSON can say: the same for the same meaning."""
+    """Returns the digest of any JSON value. Equal values have equal digests."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def files_under(folder, own="", above=()):
-    """Yields the paths of all files in a folder, in the order of names, and follows links; a circle of links ends. The folder `own`, to which a runner
-    writes, is left out."""
+    """Yields the path of every file in a folder, in the order of names, and follows links; a circle of links ends. The
+    folder `own`, to which a runner writes, is left out."""
     real = os.path.realpath(folder)
     if real in above or real == own:
         return
@@ -142,12 +143,12 @@ def newest(path, own=""):
 
 
 class Digests:
-    """SHA-256 of files and folders; each is read once in the life of a runner, and again once it has changed."""
+    """SHA-256 of files and folders. Each file is read once in the life of a runner, and again after it has changed."""
     of_process = {}
 
     def __init__(self, known=None, own=""):
         self.known = self.of_process if known is None else known   # path -> [signature, digest]
-        self._own = os.path.realpath(own) if own else ""           # no part of a folder around the results
+        self._own = os.path.realpath(own) if own else ""           # excluded from a folder around the results
 
     def of_path(self, path):
         path = pathlib.Path(path)
@@ -155,12 +156,12 @@ class Digests:
             sign = signature(path, self._own)
             if self.known.get(str(path), [None])[0] == sign:
                 return self.known[str(path)][1]
-            made = self._of_folder(path) if path.is_dir() else self._of_file(path)
+            digest = self._of_folder(path) if path.is_dir() else self._of_file(path)
             if time.time() - newest(path, self._own) > TICK:
-                self.known[str(path)] = [sign, made]
-            return made
+                self.known[str(path)] = [sign, digest]
+            return digest
         except OSError as error:
-            raise Refusal(f"cannot read '{path}' ({error.strerror}); the runs are named by what is in it") from error
+            raise Refusal(f"cannot read '{path}' ({error.strerror}); the names of runs depend on its content") from error
 
     @staticmethod
     def _of_file(path):
@@ -176,7 +177,7 @@ class Digests:
 
 
 def is_at(file, path):
-    """Returns whether an open file still lies at that path."""
+    """Returns true if an open file is still located at that path."""
     try:
         there, here = os.stat(path), os.fstat(file.fileno())
     except OSError:
@@ -185,7 +186,8 @@ def is_at(file, path):
 
 
 class FolderLock:
-    """One runner a folder. The system lets go of the lock when the process ends, however it ends."""
+    """A lock that lets one runner work in a folder. The system releases the lock when the process ends, for any
+    reason."""
 
     def __init__(self, folder):
         self.path = pathlib.Path(folder) / "lock"
@@ -202,12 +204,12 @@ class FolderLock:
             holder = self._file.read().strip() or "an unknown process"
             self._file.close()
             raise Busy(f"another runner works in '{folder}' ({holder}); wait for it or choose another --out") from None
-        with contextlib.suppress(OSError):   # on a full disk it is a lock all the same, with which gc makes room
+        with contextlib.suppress(OSError):   # on a full disk the lock still holds, so that gc can free space
             os.truncate(self._file.fileno(), 0)
             os.write(self._file.fileno(), f"process {os.getpid()} on {os.uname().nodename} since {time.strftime('%Y-%m-%d %H:%M:%S')}\n".encode())
 
     def check(self):
-        """Throws Busy after somebody removed the folder or made the folder anew: results of two runners would mix."""
+        """Throws Busy if the folder was removed or made anew: results of two runners would mix."""
         if not is_at(self._file, self.path):
             raise Busy(f"'{self.path.parent}' was removed or made anew while this runner worked in it (another one may work there now); run the same "
                        "command again")
@@ -217,7 +219,7 @@ class FolderLock:
 
 
 def bytes_under(folder):
-    """How much disk the files of a folder take, as far as they can be seen while they come and go."""
+    """Returns the disk space of a folder's files. Files that are removed during the walk are left out."""
     total = 0
     for here, _, names in os.walk(folder):
         for name in names:

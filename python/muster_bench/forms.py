@@ -1,4 +1,4 @@
-"""Tables in the form in which a benchmark publishes its results: a line for each way of running it, a column for each size."""
+"""Tables in the form of a published benchmark: a line for each way to run it, a column for each size."""
 import dataclasses
 
 from .document import Section
@@ -10,21 +10,21 @@ from .text import value_text
 @dataclasses.dataclass(frozen=True)
 class Form:
     title: str
-    about: str            # its settings
+    about: str            # describes its settings
     experiment: str
     unit: str
     measure: str
-    per: str              # the parameter that the measure is divided by, or none
-    columns: str          # the parameter that has one a value
+    per: str              # the parameter that divides the measure, or none
+    columns: str          # the parameter with a column for each value
     rows: tuple           # the parameters that name a line
     speed_up: bool        # S = T1 / TN and E = S / N over the columns
-    beside: str           # another experiment: its lines and ratios to these are added
+    beside: str           # another experiment: its lines and the ratios to its lines are added
     published: dict       # other lines: name -> a number, or none, for each column
 
 
 def read_forms(entries, experiments, where):
-    """Checked against the experiments that they are of."""
-    made = []
+    """Returns the forms after checking them against their experiments."""
+    forms = []
     for number, entry in enumerate(entries, 1):
         section = Section(entry, f"{where}, table {number}")
         name = section.get("experiment", "a text")
@@ -50,18 +50,18 @@ def read_forms(entries, experiments, where):
                 if bad := [value for value in _values_of(experiment, form.per) if isinstance(value, bool) or not isinstance(value, (int, float)) or not value]:
                     raise Refusal(f"{section.where} cannot divide by '{form.per}' (it is '{value_text(bad[0])}' in {experiment.name}); "
                                   "name a parameter that is a number other than 0")
-        made.append(form)
-    return tuple(made)
+        forms.append(form)
+    return tuple(forms)
 
 
 def _values_of(experiment, parameter):
-    """All that it has in an experiment, as far as the file says it."""
+    """Yields all values of the parameter in an experiment that the file has."""
     yield from (each[parameter] for each in (experiment.parameters, *experiment.cases) if parameter in each)
     yield from experiment.sweep.get(parameter, ())
 
 
 def _within_cells(form, groups):
-    """The parameters of which a cell would have several values: they name lines, too."""
+    """Returns the parameters that have several values in one cell: they name lines, too."""
     cells = {}
     for group in groups:
         cell = (group.experiment, *(value_text(group.parameters[name]) for name in (*form.rows, form.columns)))
@@ -71,7 +71,7 @@ def _within_cells(form, groups):
 
 
 def _lines(form, groups, experiment, more):
-    """{what its rows have: {column: number}}"""
+    """Returns {values of the row parameters: {column: number}}."""
     found = {}
     for group in groups:
         if group.experiment != experiment:
@@ -86,7 +86,7 @@ def _lines(form, groups, experiment, more):
 
 
 def table(form, groups):
-    """(header, lines) of texts and numbers; None where nothing of it was measured."""
+    """Returns (header, lines) of texts and numbers; None if the form has no measurement."""
     groups = [group for group in groups if group.experiment in (form.experiment, form.beside) and not group.row and group.median(form.measure) is not None]
     more = _within_cells(form, groups)
     found, beside = (_lines(form, groups, experiment, more) for experiment in (form.experiment, form.beside))
@@ -117,18 +117,18 @@ def _by_column(form):
 
 
 def caption(form):
-    said = [text for text in (form.about, form.unit) if text]
-    return form.title + (f" ({'; '.join(said)})" if said else "")
+    parts = [text for text in (form.about, form.unit) if text]
+    return form.title + (f" ({'; '.join(parts)})" if parts else "")
 
 
 def as_text(forms, groups):
-    """All that there are, for a terminal."""
+    """Returns all tables as text for a terminal."""
     parts = []
     for form in forms:
-        made = table(form, groups)
-        if made is None:
+        content = table(form, groups)
+        if content is None:
             continue
-        header, lines = made
+        header, lines = content
         cells = [header, *[[line[0], *[number(value) for value in line[1:]]] for line in lines]]
         widths = [max(map(len, column)) for column in zip(*cells)]
         parts.append("\n".join([caption(form), *["  ".join([line[0].ljust(widths[0]), *[cell.rjust(width) for cell, width in

@@ -1,15 +1,15 @@
-"""What a reader wants to know first: which configuration won, by how much, and whether that is more than noise."""
+"""The first lines of a report: the configuration that won, its lead, and a comparison of the lead with the noise."""
 from .metrics import LESS_IS_BETTER
 from .verdict import ENOUGH, MACHINE, TOO_FEW, WITHIN, noise, verdict
 
-MEASURES = ("time_to_accuracy", "throughput", "seconds", "train_seconds")   # what is judged, the first that there is
+MEASURES = ("time_to_accuracy", "throughput", "seconds", "train_seconds")   # the first measure that all have is judged
 WON = {"time_to_accuracy": "reached the goal first", "throughput": "had the highest throughput", "seconds": "took the least time",
        "train_seconds": "trained in the least time"}
 
 
 def sentences(goal, groups, label, text):
-    """Three of one experiment's groups; `label` names a group, `text` writes a measure's value. None where fewer than two can be
-    compared."""
+    """Returns three sentences about an experiment's groups, or None if fewer than two groups can be compared. `label`
+    names a group, `text` formats a value of a measure."""
     groups = [group for group in groups if not group.row]
     metric = next((name for name in MEASURES if any(group.values(name) for group in groups)), None)
     ranking = sorted((group for group in groups if metric and group.values(metric) and group.all_have(metric)), key=lambda group: group.median(metric),
@@ -31,7 +31,7 @@ def sentences(goal, groups, label, text):
 
 
 def _noise(found, word, machine):
-    """`found` is the ratio of the best to the second, whichever way round is better."""
+    """Returns the sentence about noise. `found` is the ratio of the best to the second, above or below 1."""
     if word == TOO_FEW:
         return f"Whether that exceeds the noise cannot be said (it takes {ENOUGH} runs of each)."
     known = f"; the machine's noise was {machine:.1%}" if machine is not None else ""

@@ -1,4 +1,5 @@
-"""Holds a run on this machine to its resources: by cgroups (version 2 or 1), else by affinity and the limit of a process's data."""
+"""Limits a run on this machine to its resources: by cgroups (version 2 or 1), else by affinity and the limit of a
+process's data."""
 import math
 import os
 import pathlib
@@ -8,7 +9,8 @@ PERIOD = 100_000    # microseconds in which a group has its quota
 
 
 def hold(resources, ranks, name):
-    """(what owner.py enters, what is said of it) of a run; nothing and an empty text where it is not to be held."""
+    """Returns (the argument HELD of owner.py, a description for the log) of a run; two empty texts for a run without
+    limits."""
     if not resources.hold:
         return "", ""
     cpus, memory = resources.cpus_per_rank * ranks, resources.memory * ranks
@@ -19,8 +21,8 @@ def hold(resources, ranks, name):
             return ":".join(map(str, folders)), f"{amount} ({version})"
     whole = min(math.ceil(cpus), len(os.sched_getaffinity(0)))
     data = [f"data={resources.memory}"] if memory else []
-    said = f"{whole} whole processors" + (f", {resources.memory >> 20} MiB of data a process" if memory else "")
-    return ":".join([f"cpus={whole}", *data]), f"{said} (affinity and limits: no cgroup can be made here)"
+    description = f"{whole} whole processors" + (f", {resources.memory >> 20} MiB of data a process" if memory else "")
+    return ":".join([f"cpus={whole}", *data]), f"{description} (affinity and limits: no cgroup can be made here)"
 
 
 def _version_2(cpus, memory):
@@ -33,20 +35,20 @@ def _version_1(cpus, memory):
 
 
 def _make(name, files):
-    """The folders of the groups, with these texts in their files; none where that cannot be done."""
-    made = []
+    """Returns the folders of the groups, with these texts in their files; none if that fails."""
+    folders = []
     try:
         for parent, texts in files.items():
             folder = parent / name
             folder.mkdir()
-            made.append(folder)
+            folders.append(folder)
             for file, text in texts.items():
                 if file != "memory.swap.max" or (folder / file).exists():
-                    with open(folder / file, "r+", encoding="ascii") as to:   # never a file of another file system
+                    with open(folder / file, "r+", encoding="ascii") as to:   # fails on a file of another file system
                         to.write(str(text))
-        return made
+        return folders
     except OSError:
-        for folder in made:
+        for folder in folders:
             try:
                 folder.rmdir()
             except OSError:

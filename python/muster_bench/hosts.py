@@ -1,9 +1,9 @@
-"""Hosts that are network namespaces of this machine, joined by a switch: each has an interface `link0` of its own, which can
-be cut, slowed, made to lose packets or to answer with a reset. Needs root, `ip` and `tc`; some faults need iptables.
+"""Hosts that are network namespaces on this machine, joined by a switch. Each host has its own interface `link0`, which can
+be cut, slowed, made to lose packets or to reply with a reset. Needs root, `ip` and `tc`; some faults need iptables.
 
-The launcher of that name starts a rank on each (or `--per-host`), with RANK, WORLD_SIZE, MASTER_ADDR and so on:
+The launcher of that name starts a rank on each host (or `--per-host`), with RANK, WORLD_SIZE, MASTER_ADDR and so on:
     hosts.py --ranks 4 [--per-host 2] [--bandwidth BITS_PER_SECOND] [--latency SECONDS] [--loss SHARE] -- COMMAND...
-Ends as the first rank that fails, or with 77 where there can be no such hosts."""
+Ends with the status of the first rank that fails, or with 77 if this machine cannot have such hosts."""
 import ctypes
 import os
 import shutil
@@ -12,27 +12,27 @@ import subprocess
 import sys
 import time
 
-SKIP = 77  # what a test ends with when it cannot be run here
+SKIP = 77  # exit status of a test that cannot run here
 CLONE_NEWNS, MS_REC, MS_PRIVATE = 0x20000, 0x4000, 1 << 18   # <sched.h>, <sys/mount.h>
 
 
 def missing(*programs):
-    """Why there can be no such hosts here; None when there can be."""
+    """Returns the reason why this machine cannot have such hosts; None if it can."""
     if os.geteuid() != 0:
         return "network namespaces need root"
     for program in ("ip", "tc") + programs:
         if shutil.which(program) is None:
             return f"there is no program {program}"
     probe = f"muster-probe-{os.getpid()}"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
-    if made.returncode != 0:
-        return f"no network namespace can be made here ({made.stderr.strip()})"
+    added = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    if added.returncode != 0:
+        return f"no network namespace can be made here ({added.stderr.strip()})"
     subprocess.run(["ip", "netns", "del", probe], check=True)
     return None
 
 
 def apart():
-    """Gives this process mounts of its own. Why it cannot have them; None when it has."""
+    """Gives this process its own mounts. Returns the reason for a failure, or None."""
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(CLONE_NEWNS) != 0 or libc.mount(None, b"/", None, MS_REC | MS_PRIVATE, None) != 0:
         return f"network namespaces need root (mounts of their own: {os.strerror(ctypes.get_errno())})"
@@ -40,7 +40,7 @@ def apart():
 
 
 def no_latency():
-    """Why links can have no latency of their own here; None where they can."""
+    """Returns the reason why links cannot have a latency here; None if they can."""
     probe = subprocess.run(["unshare", "--net", "tc", "qdisc", "replace", "dev", "lo", "root", "netem", "delay", "1ms"], capture_output=True, check=False)
     return None if probe.returncode == 0 else "this kernel has no netem, by which a link gets latency"
 
@@ -53,7 +53,7 @@ def run(*words):
 
 
 def serve_store(program, host):
-    """The process of a muster-store on that host, and what ranks give to --rendezvous for it."""
+    """Starts a muster-store on that host. Returns its process and the argument of --rendezvous for ranks."""
     place = f"{host.address}:29600"
     serving = subprocess.Popen(host.inside(program, "--listen", place), stdout=subprocess.PIPE)
     serving.stdout.readline()
@@ -69,7 +69,7 @@ class Host:
         run("ip", "link", "add", "link0", "netns", self.name, "type", "veth", "peer", "name", f"p{number}", "netns",
             network.switch)
         self.ip("link", "set", "lo", "up")
-        # Large frames: what is counted is close to the payload.
+        # Large frames: the counted bytes are close to the payload.
         self.ip("link", "set", "link0", "mtu", "9000")
         run("ip", "-n", network.switch, "link", "set", f"p{number}", "mtu", "9000")
         run("ip", "-n", network.switch, "link", "set", f"p{number}", "master", "switch", "up")
@@ -80,27 +80,28 @@ class Host:
         run("ip", "-n", self.name, *words)
 
     def inside(self, *words):
-        """A command line that runs `words` on this host."""
+        """Returns a command line that runs `words` on this host."""
         return ["ip", "netns", "exec", self.name, *words]
 
     def sent(self):
-        """Bytes that have left it."""
+        """Returns the number of bytes that the host has sent."""
         return int(run(*self.inside("cat", "/sys/class/net/link0/statistics/tx_bytes")))
 
     def queue(self, *words):
         run(*self.inside("tc", "qdisc", "replace", "dev", "link0", "root", *words))
 
     def cut(self):
-        """Nothing leaves it any more, and nobody is told."""
+        """Drops all packets that the host sends, without an error."""
         self.queue("blackhole")
 
     def limit(self, bits_per_second, burst="256kb"):
         self.queue("tbf", "rate", f"{bits_per_second}bit", "burst", burst, "latency", "50ms")
 
     def shape(self, bits_per_second=0, seconds=0.0, loss=0.0):
-        """Its link to the switch, in each direction: how much passes, how long a packet takes, and what share is lost of what comes."""
+        """Sets the bandwidth, the latency and the share of lost packets on the host's link to the switch, in each
+        direction."""
         rate = ["rate", f"{bits_per_second:.0f}bit"] if bits_per_second else []
-        # What passes at once after a pause is little beside a message: a frame of 1,500 bytes, or 0.5 ms.
+        # The burst after a pause is small beside a message: a frame of 1,500 bytes, or 0.5 ms.
         burst = max(1600.0, bits_per_second * 500e-6 / 8)
         words = (["netem", "limit", "100000", "delay", f"{seconds * 1e6:.0f}us", *rate] if seconds else
                  ["tbf", *rate, "burst", f"{burst:.0f}", "latency", "50ms"] if rate else None)
@@ -113,7 +114,7 @@ class Host:
             self.lose(loss)
 
     def reset(self):
-        """Whatever comes for a connection is answered with a reset."""
+        """Replies to every incoming packet of a connection with a reset."""
         run(*self.inside("iptables", "-I", "INPUT", "-p", "tcp", "-j", "REJECT", "--reject-with", "tcp-reset"))
 
     def lose(self, share):
@@ -122,7 +123,7 @@ class Host:
 
 
 class Network:
-    """A context manager: the hosts are gone at its end."""
+    """A context manager of hosts, which are removed at its end."""
 
     def __init__(self, hosts):
         self.count = hosts
@@ -151,7 +152,8 @@ class Network:
 
 
 def launch(options):
-    """Starts the ranks and waits for them; what ends badly ends the others, after a while in which they may say why."""
+    """Starts the ranks and waits for them. A failed rank ends the other ranks after a pause in which they can report
+    errors."""
     port, last_words = "29500", 10.0
     with Network(-(-options.ranks // options.per_host)) as network:
         for host in network.hosts:
@@ -169,14 +171,14 @@ def launch(options):
             until = until or (time.monotonic() + last_words if failed else None)
             time.sleep(0.02)
         for rank in ranks:
-            rank.kill()     # nothing where it has ended
+            rank.kill()     # no effect on a rank that has ended
             rank.wait()
         failed = failed or next(filter(None, codes), 0)
     return 128 - failed if failed < 0 else 1 if failed == SKIP else failed
 
 
 def main():
-    import argparse  # here, for launchers.py needs nothing of this module but its path
+    import argparse  # imported here: launchers.py needs only this module's path
 
     parser = argparse.ArgumentParser()
     parser.add_argument("--ranks", type=int, required=True)
@@ -186,7 +188,7 @@ def main():
     parser.add_argument("command", nargs=argparse.REMAINDER)
     options = parser.parse_args()
     options.command = options.command[options.command[:1] == ["--"]:]
-    # Names of namespaces are files of /run/netns: in a mount of this process's own they are gone with it, however it ends.
+    # Names of namespaces are files of /run/netns. In a process's own mount they disappear with it, however it ends.
     if why := apart() or missing(*(["iptables"] if options.loss else [])) or (no_latency() if options.latency else None):
         print(why, flush=True)
         return SKIP

@@ -1,4 +1,4 @@
-"""The parts of a page: no script, no network, one file."""
+"""The parts of a page: a single file without scripts and links to a network."""
 import html
 import pathlib
 
@@ -12,7 +12,7 @@ def escape(value):
 
 
 def number(value):
-    """Short, and exact enough: times and rates are noisy in the third digit."""
+    """Formats a number with few digits: times and rates are noisy in the third digit."""
     if value is None:
         return ""
     if isinstance(value, (int, float)) and not isinstance(value, bool):
@@ -24,7 +24,7 @@ def number(value):
 
 
 def spread(found, scale=1.0):
-    """The median, and from least to most where there is more than one."""
+    """Formats the median, and the range from minimum to maximum for several values."""
     if found is None:
         return ""
     if scale != 1.0:
@@ -35,12 +35,12 @@ def spread(found, scale=1.0):
 
 
 def table(header, rows, caption=""):
-    """Cells are HTML already; the first column is the row's name."""
+    """Returns a table. Cells must be HTML; the first column is the row's name."""
     head = "".join(f'<th scope="col">{escape(name)}</th>' for name in header)
     body = "".join("<tr>" + "".join(cell if cell.startswith("<td") else f"<td>{cell}</td>" for cell in row) + "</tr>\n"
                    for row in rows)
-    said = f"<caption>{caption}</caption>" if caption else ""
-    return f'<div class="wide" tabindex="0"><table>{said}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n'
+    opening = f"<caption>{caption}</caption>" if caption else ""
+    return f'<div class="wide" tabindex="0"><table>{opening}<thead><tr>{head}</tr></thead><tbody>\n{body}</tbody></table></div>\n'
 
 
 def figure(svg, caption):

@@ -1,7 +1,7 @@
-"""Runs objects on a Kubernetes and ends as their ranks do; the launcher of that name starts it, once a run:
-    kube.py check NAMESPACE            whether a cluster answers
-    kube.py run NAMESPACE OBJECTS      applies the objects of that file (pods.py), prints what their ranks print, removes them
-    kube.py clear NAMESPACE SELECTOR   removes what is left of the objects with these labels
+"""Runs objects on a Kubernetes cluster and ends with the status of their ranks. The launcher of that name starts it once for each run:
+    kube.py check NAMESPACE            fails if no cluster replies
+    kube.py run NAMESPACE OBJECTS      applies the objects in that file (pods.py), prints the output of their ranks, removes them
+    kube.py clear NAMESPACE SELECTOR   removes leftover objects with these labels
 Reasons are Kubernetes' own. Needs the official client (python3-kubernetes)."""
 import contextlib
 import io
@@ -20,10 +20,10 @@ KINDS = {"Job": ("/apis/batch/v1", "jobs"), "StatefulSet": ("/apis/apps/v1", "st
          "Service": ("/api/v1", "services"), "PersistentVolumeClaim": ("/api/v1", "persistentvolumeclaims"),
          "PodDisruptionBudget": ("/apis/policy/v1", "poddisruptionbudgets")}
 BEFORE_1_21 = {"/apis/policy/v1": "/apis/policy/v1beta1"}
-LOOK = 0.3            # seconds between two looks at the pods
-PATIENCE = 10.0       # with one answer; with ranks that are to end after another has
+LOOK = 0.3            # seconds between two checks of the pods
+PATIENCE = 10.0       # for one reply; for ranks that should end after another rank has ended
 HOPELESS = ("ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "CreateContainerConfigError", "CreateContainerError", "RunContainerError")
-REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("already exists", "another run of this name is there: wait, or kubectl delete it"),
+REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("already exists", "another run has this name: wait, or kubectl delete it"),
             ("is forbidden", "apply kubernetes-role.yaml of muster-bench, and bind it to this user"), ("namespaces ", "kubectl create namespace"),
             ("Unauthorized", "log in again"), ("mage", "name an image that the nodes can pull (image, pull-secret)"),
             ("secret", "kubectl create secret generic NAME"), ("persistentvolumeclaim", "create the claim that the launcher names as its volume"),
@@ -32,11 +32,11 @@ REMEDIES = (("exceeded quota", "ask for less, or raise the ResourceQuota"), ("al
 
 
 class Failed(Exception):
-    """One line."""
+    """An error with a text on a single line."""
 
 
 class Busy(Exception):
-    """The API server answers that it cannot answer now."""
+    """The API server replies that it is overloaded."""
 
 
 def say(text):
@@ -44,7 +44,7 @@ def say(text):
 
 
 def one_line(text):
-    """Kubernetes' reason, and what may be done about it."""
+    """Returns Kubernetes' reason with a suggestion, in one line."""
     text = " ".join(str(text).split())
     found = next((remedy for part, remedy in REMEDIES if part in text), "")
     return text + (f"; {found}" if found else "")
@@ -65,7 +65,7 @@ NO_ANSWER = (urllib3.exceptions.HTTPError, OSError, Busy)
 class Cluster:
     def __init__(self, namespace):
         try:
-            with contextlib.redirect_stdout(io.StringIO()):   # it prints
+            with contextlib.redirect_stdout(io.StringIO()):   # the client prints to stdout
                 config.load_config()
         except config.ConfigException as error:
             raise Failed(f"no cluster is known ({' '.join(str(error).split())}); set KUBECONFIG to a file that kubectl works with") from None
@@ -87,7 +87,8 @@ class Cluster:
                                  _preload_content=not stream, _request_timeout=(PATIENCE, None if stream else PATIENCE))
 
     def of(self, kind, method, name="", **more):
-        """A request of that kind. Where the server has it in an older version only, in that."""
+        """Sends a request for an object with that kind. If the server has the kind only in an older version, the
+        request uses that version."""
         group, plural = self.kinds[kind]
         if more.get("body", {}).get("kind") == kind:
             more["body"] = {**more["body"], "apiVersion": group.removeprefix("/apis/").removeprefix("/api/")}
@@ -106,13 +107,13 @@ class Cluster:
         return self.of(kind, "GET", query=[("labelSelector", selector)])["items"]
 
     def remove(self, selector):
-        """Whether there was anything."""
+        """Removes the objects with these labels. Returns true if there were any."""
         found = False
         for kind in KINDS:
-            for one in self.listed(kind, selector):
+            for found_object in self.listed(kind, selector):
                 found = True
-                if "deletionTimestamp" not in one["metadata"]:
-                    self.delete(kind, one["metadata"]["name"])
+                if "deletionTimestamp" not in found_object["metadata"]:
+                    self.delete(kind, found_object["metadata"]["name"])
         return found
 
     def delete(self, kind, name):
@@ -123,21 +124,21 @@ class Cluster:
                 raise
 
     def clear(self, selector):
-        """Until nothing of it is left."""
+        """Removes the objects with these labels and waits until none is left."""
         until = time.monotonic() + 60
         while self.remove(selector):
             if time.monotonic() > until:
-                raise Failed(f"what is left of an earlier start does not go away ({selector}); look with kubectl get all,pvc -l {selector}")
+                raise Failed(f"objects of an earlier start are not removed ({selector}); look with kubectl get all,pvc -l {selector}")
             time.sleep(LOOK)
 
 
 class Run:
-    """Objects of one run, from their making to their end."""
+    """The objects of a run, from their creation to their end."""
 
     def __init__(self, cluster, documents):
         self.cluster, self.documents = cluster, documents
         self.selector = ",".join(f"{name}={value}" for name, value in documents[0]["metadata"]["labels"].items() if name != PART)
-        self.jobs = sum(document["kind"] == "Job" for document in documents)   # elastic: it ends when they do
+        self.jobs = sum(document["kind"] == "Job" for document in documents)   # elastic: the run ends when its jobs do
         self.ranks = sum(document["kind"] == "Pod" for document in documents)
         self.followed, self.said, self.pending, self.ended = {}, set(), "", {}
 
@@ -147,12 +148,12 @@ class Run:
             say(text)
 
     def whole(self):
-        """The status that it ends with."""
-        made = []
+        """Returns the exit status."""
+        created = []
         try:
             for document in self.documents:
                 self.cluster.create(document)
-                made.append((document["kind"], document["metadata"]["name"]))
+                created.append((document["kind"], document["metadata"]["name"]))
             return self.watch()
         except BaseException:
             if self.pending:
@@ -160,14 +161,15 @@ class Run:
             raise
         finally:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
-            self.tidy(made)
+            self.tidy(created)
 
-    def tidy(self, made):
-        """What it has made; what that has made itself; if no answer comes, the next start does it."""
+    def tidy(self, created):
+        """Removes the created objects and the objects that those created. If the server does not reply, the next start
+        removes them."""
         try:
-            for kind, name in made:
+            for kind, name in created:
                 self.cluster.delete(kind, name)
-            if made:
+            if created:
                 self.cluster.remove(self.selector)
         except (client.ApiException, *NO_ANSWER) as error:
             say(f"objects of {self.selector} may be left ({reason_of(error)}); the next start removes them")
@@ -195,7 +197,7 @@ class Run:
                     return self.finish(next(filter(None, over), 0))
                 if 0 in self.ended.values():
                     first_end = first_end or time.monotonic()
-                elif 2 in self.ended.values():    # what it was given is wrong: no other start would do better
+                elif 2 in self.ended.values():    # status 2: the arguments are wrong, so another start would fail too
                     return self.finish(2)
             else:
                 gone = set(self.ended) | {pod["metadata"]["name"] for pod in pods}
@@ -210,7 +212,7 @@ class Run:
             time.sleep(LOOK)
 
     def over(self, job):
-        """The status of a Job that has ended, or None."""
+        """Returns the status of a Job that has ended, or None."""
         for condition in job.get("status", {}).get("conditions", ()):
             if condition["status"] == "True" and condition["type"] == "Complete":
                 return 0
@@ -227,7 +229,7 @@ class Run:
 
     def look_at(self, pod):
         name, status = pod["metadata"]["name"], pod.get("status", {})
-        for state in (one["state"] for one in status.get("containerStatuses", ())):
+        for state in (container["state"] for container in status.get("containerStatuses", ())):
             if "waiting" in state and state["waiting"].get("message"):
                 reason, message = state["waiting"]["reason"], state["waiting"]["message"]
                 self.pending = one_line(f"{name}: {reason}: {message}")
@@ -241,7 +243,9 @@ class Run:
                 self.followed[name].start()
             if "terminated" in state and name not in self.ended:
                 code = self.ended[name] = state["terminated"]["exitCode"]
-                if code:   # the message is the end of what it printed; other lines may come behind an error, which has a pipe of its own
+                # The message is the end of the pod's output. Other lines may follow an error, because stderr has its
+                # own pipe.
+                if code:
                     printed = state["terminated"].get("message", "").strip().split("\n")
                     last = next((line for line in reversed(printed) if ": error: " in line), printed[-1])
                     say(one_line(f"{name} ended with {code} ({state['terminated'].get('reason', 'Error')}{': ' if last else ''}{last[:500]})"))
@@ -254,7 +258,7 @@ class Run:
                 self.once(self.pending)
 
     def look_at_events(self, pods):
-        """Of what keeps pods from being made or started."""
+        """Reports events that keep pods from being made or started."""
         if len(self.followed) >= len(pods) > 0:
             return
         for event in self.cluster.call("GET", f"/api/v1/namespaces/{self.cluster.namespace}/events", [("fieldSelector", "type=Warning")])["items"]:
@@ -265,7 +269,7 @@ class Run:
                 self.once(self.pending)
 
     def follow(self, name):
-        """Prints what a pod prints, from where it was when the connection broke."""
+        """Prints the output of a pod, and continues at the same position after a broken connection."""
         done = 0
         while True:
             try:

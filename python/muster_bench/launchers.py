@@ -1,4 +1,4 @@
-"""From a command to what starts its ranks."""
+"""Converts a command to the command line that starts its ranks."""
 import functools
 import hashlib
 import importlib.util
@@ -21,7 +21,8 @@ WORKER = pathlib.Path(__file__).with_name("worker.py")
 KUBE = [sys.executable, "-I", str(pathlib.Path(__file__).with_name("kube.py"))]
 
 TOPOLOGY = pathlib.Path("/sys/devices/system/cpu")
-EXIT_STATUS = "exit-status"   # beside its log, what the script of a cluster's run leaves: "running", or how it ended
+# a file beside the log, written by the script of a cluster's run: "running", or the exit status
+EXIT_STATUS = "exit-status"
 
 
 @functools.lru_cache(maxsize=None)
@@ -38,7 +39,8 @@ def cores_here():
 
 
 def slots_here():
-    """How many ranks Open MPI starts here unasked: one a physical core, of which each may be several processors."""
+    """Returns the number of ranks that Open MPI starts here by default: a rank for each physical core, which may have
+    several processors."""
     try:
         return len({tuple((TOPOLOGY / f"cpu{cpu}" / "topology" / name).read_text() for name in ("physical_package_id", "core_id"))
                     for cpu in os.sched_getaffinity(0)})
@@ -47,7 +49,7 @@ def slots_here():
 
 
 def launched(run, folder, attempt=1, watch=False):
-    """(words, variables) that start a run on this machine; each rank under worker.py if it is to be watched."""
+    """Returns (words, variables) that start a run on this machine; with `watch` each rank runs under worker.py."""
     template = run.template
     if template.launcher.kind == "kubernetes":
         return [*KUBE, "run", template.launcher.namespace, str(objects_file(folder))], {}
@@ -72,24 +74,24 @@ def launched(run, folder, attempt=1, watch=False):
 
 def _hosts(run, folder, attempt):
     launcher = run.template.launcher
-    said = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
+    texts = {name: run.text(getattr(launcher, name), folder, attempt) for name in ("bandwidth", "latency", "loss", "per_host")}
     words = [sys.executable, "-I", "-S", hosts.__file__, "--ranks", str(run.ranks)]
-    if said["bandwidth"]:
-        words += ["--bandwidth", f"{simgrid.bits(said['bandwidth']):.0f}"]
-    for name, kind, low, high, what in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
+    if texts["bandwidth"]:
+        words += ["--bandwidth", f"{simgrid.bits(texts['bandwidth']):.0f}"]
+    for name, kind, low, high, unit in (("latency", float, 0, 10, "seconds of a link, up to 10"), ("loss", float, 0, 0.9, "a part of all packets, up to 0.9"),
                                         ("per_host", int, 1, 1000, "ranks, 1 or more")):
         try:
-            value = kind(said[name] or 0)
+            value = kind(texts[name] or 0)
             if not low <= value <= high:
                 raise ValueError
         except ValueError:
-            raise Refusal(f"template '{run.template.name}': '{said[name]}' is no {name.replace('_', '-')} ({what}); change it") from None
+            raise Refusal(f"template '{run.template.name}': '{texts[name]}' is no {name.replace('_', '-')} ({unit}); change it") from None
         words += [f"--{name.replace('_', '-')}", value_text(value)]
     return [*words, "--"]
 
 
 def workers_folder(folder, attempt):
-    """Where worker.py keeps what each rank printed and used."""
+    """Returns the folder in which worker.py stores the ranks' output and resources."""
     return str(pathlib.Path(folder) / "output" / str(attempt) / "workers")
 
 
@@ -102,7 +104,7 @@ def objects_file(folder):
 
 
 def labels(out):
-    """Of all objects that belong to a folder of results."""
+    """Returns the labels for objects that belong to a folder of results."""
     return {pods.FOLDER: hashlib.sha256(f"{platform.node()} {out}".encode()).hexdigest()[:16]}
 
 
@@ -112,13 +114,13 @@ def _objects(run, folder, attempt):
         raise Refusal(f"template '{template.name}': the results in {home} are not on the volume at {launcher.mount} (pods could not write them); "
                       f"choose an --out below {launcher.mount}")
     environment = {name: run.text(text, folder, attempt) for name, text in template.environment.items()}
-    made = pods.Pods(run, run.text(launcher.image, folder, attempt), run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
-                     launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent), launcher.data, launcher.data_mount)
-    return made.elastic() if launcher.elastic else made.fixed()
+    objects = pods.Pods(run, run.text(launcher.image, folder, attempt), run.words(template.command, folder, attempt), environment, home / "output" / str(attempt),
+                        launcher.mount or home, launcher.volume, launcher.secret, launcher.pull_secret, labels(home.parent.parent), launcher.data, launcher.data_mount)
+    return objects.elastic() if launcher.elastic else objects.fixed()
 
 
 def prepare(run, folder, attempt):
-    """Writes what a launcher needs beside the command."""
+    """Writes the files that a launcher needs besides the command."""
     launcher = run.template.launcher
     if launcher.kind == "kubernetes":
         write_whole(objects_file(folder), json.dumps(_objects(run, folder, attempt), indent=1), mode=PRIVATE)
@@ -141,7 +143,7 @@ def _mpirun(run, options, command, variables):
 
 
 def torchrun(run, options, command):
-    """PyTorch's launcher, for all ranks on one machine."""
+    """Returns the command line of PyTorch's launcher, for all ranks on one machine."""
     return ["torchrun", "--standalone", f"--nproc-per-node={run.ranks}", "--no-python", *options, *command]
 
 
@@ -156,12 +158,12 @@ def _srun(run, options, command):
 
 
 def shown(words, variables):
-    """The same as a line for a shell."""
+    """Returns the command as a line for a shell."""
     return " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), shlex.join(words)])
 
 
 def check_launcher(run):
-    """Refuses a launcher that is not here."""
+    """Refuses a launcher that is not installed here."""
     if run.template.launcher.kind == "kubernetes":
         return _check_cluster(run.template.launcher.namespace)
     if run.template.launcher.kind == "tensorflow":
@@ -182,13 +184,14 @@ def _check_cluster(namespace):
 
 
 def clear(out, plan, more=()):
-    """Removes what an earlier start in this folder has left on a cluster; with labels besides, what these have."""
+    """Removes objects that an earlier start in this folder has left on a cluster; `more` are further labels that they
+    must have."""
     for namespace in {run.template.launcher.namespace for run in plan if run.template.launcher.kind == "kubernetes"}:
         _kube("clear", namespace, ",".join(f"{name}={value}" for name, value in (*labels(out).items(), *more)))
 
 
 def clear_run(out, run):
-    """What it left that had no time to remove it itself."""
+    """Removes objects that a run has left because it had no time to remove them."""
     clear(out, [run], [(pods.RUN, pods.name_of(run))])
 
 

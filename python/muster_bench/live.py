@@ -1,17 +1,18 @@
-"""What a training says of itself while it goes on: a line an epoch."""
+"""Reads the lines that a training prints for each epoch while it runs."""
 import contextlib
 import math
 import re
 
 from .files import NewLines
 
-# What muster's programs and muster_bench.tracker print an epoch: epoch, training loss, validation loss, accuracy, perhaps top-5, seconds, rate.
+# The columns of a line for an epoch, printed by muster's programs and muster_bench.tracker: epoch, training loss,
+# validation loss, accuracy, optional top-5, seconds, rate.
 LINE = re.compile(r"^ *(?P<epoch>\d+) +(?P<train_loss>\S+) +(?P<val_loss>\S+) +(?P<val_accuracy>[\d.]+|nan)(?: +[\d.e-]+){0,2} +(?P<took>[\d.]+) +(?P<samples_per_second>\S+)$",
                   re.MULTILINE)
 
 
 class Look:
-    """What is decided by the lines of one run while it goes on: called now and then, gives why the run is to end, or nothing."""
+    """A check of a run's lines while the run is active. A call returns the reason to end the run, or nothing."""
 
     def __init__(self, log, decide=lambda row: None):
         self._lines, self._decide, self.series = NewLines(log), decide, []

@@ -1,4 +1,4 @@
-"""What the runs ran on, and how quiet it was."""
+"""Describes the machine of the runs and measures its noise."""
 import concurrent.futures
 import contextlib
 import hashlib
@@ -15,8 +15,8 @@ PROBES = 15
 
 
 def record(beside, programs=()):
-    """All that may explain a time: read anew at every start of a runner. `beside` is a folder of the repository, `programs`
-    are what is run, by their paths."""
+    """Returns all facts that may explain a time, read at every start of a runner. `beside` is a folder of the
+    repository, `programs` are the paths of the programs."""
     return {"at": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), "host": platform.node(), "cpu": _cpu(),
             "cores": len(os.sched_getaffinity(0)), "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
             "system": _system(), "kernel": platform.release(), "architecture": platform.machine(),
@@ -26,13 +26,13 @@ def record(beside, programs=()):
 
 
 def noise(threads=1, probes=PROBES):
-    """The same work a number of times, in seconds, done by all threads at once: what it takes at least, in the middle, at most,
-    and the spread of the middle half over the median. On a quiet machine the last is below 0.02."""
+    """Runs a fixed amount of work several times on all threads at once. Returns its minimum, median and maximum in
+    seconds, and the spread of the middle half over the median. On a quiet machine that spread is below 0.02."""
     block = bytes(1 << 20)
 
     def work(_):
         for _ in range(8):
-            hashlib.sha256(block)  # without the interpreter's lock
+            hashlib.sha256(block)  # releases the interpreter's lock
     times = []
     with concurrent.futures.ThreadPoolExecutor(threads) as pool:
         for _ in range(probes):
@@ -73,7 +73,7 @@ def _first_line(*words):
 
 
 def _libraries(programs):
-    """The shared libraries that programs load, as their files are named: "libmpi.so.40.30.4"."""
+    """Returns the shared libraries that programs load, by the names of their files: "libmpi.so.40.30.4"."""
     found = set()
     for program in programs:
         with contextlib.suppress(OSError, subprocess.SubprocessError):

@@ -1,33 +1,33 @@
-"""What is said of a run and of a group of runs: the measures of MLBench and of the cluster benchmark."""
+"""The measures of a run and of a group of runs: the measures of MLBench and of the cluster benchmark."""
 import math
 import statistics
 
 from .text import value_text
 
-# What is derived, in the order in which tables have it; what programs report themselves comes behind, by its name.
+# Derived measures, in the order of the tables. The measures that programs report follow, by name.
 DERIVED = ("throughput", "train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss",
            "time_to_train_accuracy", "accuracy", "best_accuracy", "train_accuracy", "train_loss", "val_loss",
            "communication_share", "computation_share", "data_wait_share", "other_share", "bytes_sent", "staleness_mean", "staleness_max",
            "cost", "cost_preemptible", "step_seconds")
-# By what a goal may be named, and its column in a series.
+# Metrics of a goal, with their columns in a series.
 GOALS = {"accuracy": "val_accuracy", "val_loss": "val_loss", "train_loss": "train_loss", "train_accuracy": "train_accuracy"}
-# Of these a smaller number is better.
+# A smaller number is better for these measures.
 LESS_IS_BETTER = {"train_seconds", "time_to_accuracy", "time_to_val_loss", "time_to_train_loss", "time_to_train_accuracy", "seconds", "cost", "cost_preemptible", "step_seconds", "train_loss", "val_loss", "communication_share",
                   "data_wait_share", "bytes_sent", "staleness_mean", "staleness_max", "price_index"}
-SHORT = 1.0     # seconds: what starts and ends a training is no small part of less
-# By what a speed-up is taken, the first that a group has.
+SHORT = 1.0     # seconds: in a shorter training the start and the end take a large part
+# Measures that give a speed-up; the first measure that a group has counts.
 RATES = ("throughput",)
 TIMES = ("seconds", "train_seconds")
 
 
 def derive(file, run, found):
-    """The measures of one run from what its readers found; only those that there are."""
+    """Returns a run's measures from its readers' values; missing values have no measure."""
     raw, series = found["metrics"], found["series"]
-    made = {}
+    measures = {}
 
     def put(name, value):
         if value is not None:
-            made[name] = value
+            measures[name] = value
     train = raw.get("train_seconds")
     if train is None and series and "seconds" in series[-1]:
         train = series[-1]["seconds"]
@@ -35,7 +35,7 @@ def derive(file, run, found):
     throughput = raw.get("throughput", raw.get("samples_per_second"))
     if throughput is None and train and raw.get("samples"):
         throughput = raw["samples"] / train
-    workers = str(found["settings"].get("workers"))   # of servers: the report is of the first of them
+    workers = str(found["settings"].get("workers"))   # with servers: the report covers only the first worker
     if throughput is not None and "throughput" not in raw and workers.isdecimal():
         throughput *= int(workers)
     put("throughput", throughput)
@@ -55,8 +55,8 @@ def derive(file, run, found):
         put(name, raw.get(name))
     for limit in file.accuracy_after:
         put(f"accuracy_after_{value_text(limit)}s", _accuracy_after(series, limit))
-    missed = run.experiment.goal is not None and series and "time_to_accuracy" not in made
-    paid = None if missed else made.get("time_to_accuracy", train)  # what does not get to the goal has no price for it
+    missed = run.experiment.goal is not None and series and "time_to_accuracy" not in measures
+    paid = None if missed else measures.get("time_to_accuracy", train)  # a run that misses the goal has no cost
     if file.prices.given() and paid is not None:
         put("cost", file.prices.of(paid, run.ranks, run.template.resources))
         if file.prices.preemptible:
@@ -64,7 +64,7 @@ def derive(file, run, found):
     batch = str(found["settings"].get("batch"))
     if train and raw.get("samples") and batch.isdecimal() and int(batch) > 0:
         put("step_seconds", train / steps_of(raw["samples"], batch))
-    return made
+    return measures
 
 
 def steps_of(samples, batch):
@@ -72,8 +72,8 @@ def steps_of(samples, batch):
 
 
 def on_clock(result, seconds, compute):
-    """A result with the times that its steps have by another's measure: seconds of a step, and of these what it computes. How losses
-    fall over the samples is its own."""
+    """Returns a result with the times of another experiment's steps. `seconds` is the time of a step, `compute` its
+    part for computation. The losses stay unchanged."""
     series, passed, total = [], 0.0, 0
     for epoch in result["series"]:
         steps = steps_of(epoch["samples"], result["settings"]["batch"])
@@ -89,16 +89,16 @@ PARTS = (("computation_share", "compute_seconds"), ("communication_share", "comm
 
 
 def shares(raw, train):
-    """Of the training time: the means over the ranks, each with times of its own, which add up to 1 with the rest. What a
-    program that is no tracker of ranks says is taken as it is."""
+    """Returns shares of the training time: the means over the ranks. Each rank has its own times, which add up to 1
+    with the rest. The values of a program without a tracker of ranks are used as they are."""
     mean = "mean_" if "mean_train_seconds" in raw else ""
     whole = raw["mean_train_seconds"] if mean else train
-    if not whole or (not mean and "world_size" in raw):  # the largest of different ranks are no parts of one whole
+    if not whole or (not mean and "world_size" in raw):  # maxima of different ranks are not parts of a total
         return {}
-    made = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
-    if len(made) == len(PARTS):
-        made["other_share"] = max(0.0, 1 - sum(made.values()))
-    return made
+    parts = {name: raw[mean + of] / whole for name, of in PARTS if mean + of in raw}
+    if len(parts) == len(PARTS):
+        parts["other_share"] = max(0.0, 1 - sum(parts.values()))
+    return parts
 
 
 def _time_to_goal(goal, raw, series):
@@ -107,11 +107,11 @@ def _time_to_goal(goal, raw, series):
             if "seconds" in epoch and goal.reached(epoch):
                 return epoch["seconds"]
         if series:
-            return None  # it has been looked at, and was not reached
+            return None  # the goal was checked and not reached
     return raw.get("time_to_accuracy", raw.get("time_to_goal_seconds"))
 
 
-AT_ITS_END = 1.01   # of a limit: a training that is ended by it ends within about a second
+AT_ITS_END = 1.01   # relative to a limit: a training that the limit ends stops within about a second
 
 
 def _accuracy_after(series, limit):
@@ -121,14 +121,14 @@ def _accuracy_after(series, limit):
 
 
 def spread(values):
-    """{"min", "median", "max", "n"} of what there is; None of nothing."""
+    """Returns {"min", "median", "max", "n"} of the values; None for an empty list."""
     if not values:
         return None
     return {"min": min(values), "median": statistics.median(values), "max": max(values), "n": len(values)}
 
 
 def columns(file, entries):
-    """The names of all measures that any of the entries has or the file asks for, in the order of every table."""
+    """Returns the names of the measures that any entry has or the file requests, in the order of every table."""
     after = [f"accuracy_after_{value_text(limit)}s" for limit in file.accuracy_after]
     first = [*DERIVED, *after]
     there = {name for entry in entries for name in entry["metrics"]}
@@ -136,13 +136,14 @@ def columns(file, entries):
 
 
 def own_measures(file):
-    """What the file itself names: numbers from what a program prints, beside the measures that are known."""
+    """Returns the measures that the file names itself: numbers from the output of a program, besides the known
+    measures."""
     named = [pattern.name for experiment in file.experiments for reader in experiment.template.read for pattern in reader.patterns]
     return [name for name in dict.fromkeys(named) if name not in (*DERIVED, *TIMES)]
 
 
 class Group:
-    """Runs that differ in seed and repetition alone."""
+    """Runs that differ only in seed and repetition."""
 
     def __init__(self, experiment, parameters, ranks, row):
         self.experiment, self.parameters, self.ranks, self.row = experiment, parameters, ranks, row
@@ -151,7 +152,7 @@ class Group:
 
     @property
     def mode(self):
-        """What one rank of the same mode has in common with it."""
+        """Returns the properties that the group shares with one rank of the same mode."""
         return self.experiment, self.row, tuple(sorted((name, value_text(value)) for name, value in self.parameters.items()
                                                        if name != "ranks"))
 
@@ -165,19 +166,20 @@ class Group:
         return [entry for entry in self.entries if entry["status"] not in ("ok", "skipped")]
 
     def values(self, metric):
-        """Of each repetition; what the machine's fixed work took is by its name too."""
+        """Returns the measure for every repetition; the time of the machine's fixed work has a name too."""
         found = [entry["metrics"].get(metric, entry.get(metric)) for entry in self.good()]
         return [value for value in found if value is not None]
 
     def all_have(self, metric):
-        """A median of those alone that reached a goal would be too good."""
+        """Returns true if every repetition has the measure: a median of only the runs that reached a goal would be too
+        good."""
         return len(self.values(metric)) == len(self.good())
 
     def spread(self, metric):
         return spread(self.values(metric))
 
     def noisy(self):
-        """Why its times say little, in some words; empty where nothing speaks against them."""
+        """Returns the reasons why the times are unreliable; empty if there is none."""
         short = self.median("train_seconds")
         why = [f"under {SHORT:g} s"] if short is not None and short < SHORT else []
         ideal = [name for name in ("rank", "plain") if self.ranks > 1 and self.extra.get(f"efficiency_{name}", 0) > 1]
@@ -193,14 +195,14 @@ class Group:
 
 
 def groups_of(file, entries):
-    """The groups in the order of the file, each with its speed-ups."""
-    made = {}
+    """Returns the groups in the order of the file, each with its speed-ups."""
+    by_key = {}
     for entry in entries:
         name = (entry["experiment"], entry["row"], tuple((key, value_text(value)) for key, value in entry["parameters"].items()))
-        if name not in made:
-            made[name] = Group(entry["experiment"], entry["parameters"], entry["ranks"], entry["row"])
-        made[name].entries.append(entry)
-    groups = list(made.values())
+        if name not in by_key:
+            by_key[name] = Group(entry["experiment"], entry["parameters"], entry["ranks"], entry["row"])
+        by_key[name].entries.append(entry)
+    groups = list(by_key.values())
     single = {group.mode: group for group in groups if group.ranks == 1}
     plain = [group for group in groups if is_plain(file, group)]
     for group in groups:
@@ -209,7 +211,7 @@ def groups_of(file, entries):
 
 
 def _plain_for(group, plain):
-    """The plain baseline with the same row and, where both have a parameter, the same value of it."""
+    """Returns the plain baseline with the same row and the same values of the parameters that both have."""
     for base in plain:
         shared = (set(base.parameters) & set(group.parameters)) - {"ranks"}
         if base.row == group.row and all(value_text(base.parameters[name]) == value_text(group.parameters[name]) for name in shared):
@@ -218,7 +220,7 @@ def _plain_for(group, plain):
 
 
 def is_plain(file, group):
-    """Whether the group is the baseline of one plain thread that the file names."""
+    """Returns true if the group is the file's baseline with a single plain thread."""
     if file.plain is None:
         return False
     wanted = dict(file.plain)
@@ -243,7 +245,7 @@ def _compare(group, single, plain):
 
 
 def speedup(group, base):
-    """S = T1 / TN: by rate where there is one, else by time; None without a baseline."""
+    """Returns S = T1 / TN: by rate if there is a rate, else by time; None without a baseline."""
     for metric in RATES:
         found = _ratio(group, base, metric)
         if found is not None:

@@ -1,7 +1,8 @@
-"""Runs a command and owns all that it starts: python3 -I -S owner.py RUNNER HELD COMMAND...
-HELD is what it is held by (holding.py): folders of cgroups, which are removed at the end, cpus=N and data=BYTES; or nothing.
-A descendant whose parent is gone becomes a child of this process (PR_SET_CHILD_SUBREAPER), wherever its session and group are. All
-are ended when the command has ended, on SIGTERM, and at once when the process RUNNER has died. Ends as the command did."""
+"""Runs a command and owns all processes that it starts: python3 -I -S owner.py RUNNER HELD COMMAND... HELD has the
+limits of the command (holding.py): folders of cgroups, which are removed at the end, cpus=N and data=BYTES; or
+nothing. A descendant whose parent is gone becomes a child of owner.py (PR_SET_CHILD_SUBREAPER), in any session and
+group. owner.py ends all descendants after the command has ended, on SIGTERM, and at once when the process RUNNER has
+died. Ends with the status of the command."""
 import ctypes
 import os
 import resource
@@ -11,17 +12,19 @@ import time
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36    # <sys/prctl.h>
 GRACE = 2.0                                         # seconds from SIGTERM to SIGKILL
-LAST = 5.0                                          # and until what the system does not let die is given up
-LOOK = 0.02                                         # between two looks
+# seconds until the process stops waiting for processes that the system cannot end
+LAST = 5.0
+LOOK = 0.02                                         # between two checks
 
 
 def main():
     runner, held, words = int(sys.argv[1]), [part for part in sys.argv[2].split(":") if part], sys.argv[3:]
-    awaited, told = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}, None
+    awaited, stop_signal = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP}, None
     signal.pthread_sigmask(signal.SIG_BLOCK, awaited)
     prctl = ctypes.CDLL(None).prctl
     prctl(PR_SET_CHILD_SUBREAPER, 1)
-    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)   # when the thread dies that started this: others of RUNNER may be there for a moment more
+    # sent when the thread dies that started this process; other threads of RUNNER may live a moment longer
+    prctl(PR_SET_PDEATHSIG, signal.SIGHUP)
     if os.getppid() != runner:  # it died before that
         return 1
     enter(held)
@@ -31,12 +34,12 @@ def main():
         print(f"it could not be started ({error.strerror})")
         leave(held)
         return 127
-    while (status := ended_children().get(command)) is None and (told := signal.sigwait(awaited)) == signal.SIGCHLD:
+    while (status := ended_children().get(command)) is None and (stop_signal := signal.sigwait(awaited)) == signal.SIGCHLD:
         pass
-    end_descendants(runner, told == signal.SIGHUP)
+    end_descendants(runner, stop_signal == signal.SIGHUP)
     leave(held)
     code = 128 + signal.SIGTERM if status is None else os.waitstatus_to_exitcode(status)
-    if code < 0:  # by a signal: so does this process, without a core of its own
+    if code < 0:  # a signal ended it: this process ends by the same signal, without a core file
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
@@ -57,7 +60,7 @@ def enter(held):
 
 
 def leave(held):
-    """What has ended for want of memory says so last."""
+    """Removes the cgroups. Prints a last line if the command has run out of memory."""
     for group in held:
         for name in ("memory.events", "memory.oom_control"):
             try:
@@ -75,7 +78,8 @@ def leave(held):
 
 
 def ended_children():
-    """{process: status} of those that have ended, and {0: 0} of none while others run; empty when there is no child."""
+    """Returns {process: status} of the children that have ended, with {0: 0} added while others run; empty without a
+    child."""
     found = {}
     try:
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -87,11 +91,11 @@ def ended_children():
 
 
 def end_descendants(runner, at_once):
-    begin, told = time.monotonic(), False
+    begin, killing = time.monotonic(), False
     while 0 in ended_children() and time.monotonic() - begin < LAST:
         surely = at_once or os.getppid() != runner or time.monotonic() - begin >= GRACE
-        if surely or not told:
-            told = True
+        if surely or not killing:
+            killing = True
             for process in descendants():
                 try:
                     os.kill(process, signal.SIGKILL if surely else signal.SIGTERM)

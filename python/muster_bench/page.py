@@ -1,4 +1,4 @@
-"""The report of a folder of results: one HTML file that needs nothing else, and its pictures as files."""
+"""The report of a folder of results: one self-contained HTML file, and its pictures as files."""
 import pathlib
 import re
 from html import unescape
@@ -8,7 +8,7 @@ from .files import read_json, write_whole
 from .metrics import GOALS
 from .text import value_text
 
-# What a table calls a measure, its unit, and what a value is multiplied by for that.
+# Name of a measure in a table, its unit, and the factor for that unit.
 MEASURES = {"throughput": ("throughput", "samples/s", 1.0), "seconds": ("time", "s", 1.0), "time_to_accuracy": ("time to the goal", "s", 1.0),
             "time_to_val_loss": ("time to the validation loss", "s", 1.0), "time_to_train_loss": ("time to the training loss", "s", 1.0),
             "time_to_train_accuracy": ("time to the training accuracy", "s", 1.0), "train_accuracy": ("training accuracy", "", 1.0),
@@ -37,14 +37,15 @@ def _write_pictures(folder, pictures):
     folder.mkdir(exist_ok=True)
     report = folder.parent / "report.html"
     before = report.read_text(encoding="utf-8", errors="replace") if report.exists() else ""
-    for caption in re.findall("<figcaption>(.*?)</figcaption>", before):   # other pictures in the folder are the user's
+    # other pictures in the folder belong to the user
+    for caption in re.findall("<figcaption>(.*?)</figcaption>", before):
         (folder / _file_name(unescape(caption))).unlink(missing_ok=True)
     for svg, caption in pictures:
         write_whole(folder / _file_name(caption), figures.alone(svg), durable=False)
 
 
 def _file_name(caption):
-    described = re.split("[(;]", caption)[0].lower()    # without what was left out, and doubts
+    described = re.split("[(;]", caption)[0].lower()    # without the notes on left-out lines and on noise
     return f"{re.sub('[^a-z0-9]+', '-', described).strip('-')}.svg"
 
 
@@ -79,15 +80,15 @@ def _body(file, plan, division, entries, groups, environments, pictures, extra):
 
 
 def _headlines(file, groups):
-    """Three sentences for each experiment in which configurations can be compared."""
+    """Returns three sentences for each experiment in which configurations can be compared."""
     parts = []
     for experiment in file.experiments:
         mine = [group for group in groups if group.experiment == experiment.name]
         varying = _varying([group for group in mine if not group.row])
-        said = headline.sentences(experiment.goal, mine, lambda group: _label(group, varying),
-                                  lambda name, value: html.number(value) + " " + MEASURES[name][1])
-        if said:
-            parts.append(f"<p>{f'<b>{html.escape(experiment.name)}</b>: ' if len(file.experiments) > 1 else ''}{html.escape(' '.join(said))}</p>\n")
+        sentences = headline.sentences(experiment.goal, mine, lambda group: _label(group, varying),
+                                       lambda name, value: html.number(value) + " " + MEASURES[name][1])
+        if sentences:
+            parts.append(f"<p>{f'<b>{html.escape(experiment.name)}</b>: ' if len(file.experiments) > 1 else ''}{html.escape(' '.join(sentences))}</p>\n")
     return f'<div class="lead">\n{"".join(parts)}</div>\n' if parts else ""
 
 
@@ -106,18 +107,18 @@ def _failures(title, failed):
 
 # ---- figures ----
 
-LINES, BARS = 8, 24  # that a person can tell apart
-LONG = 5             # a list of more is folded
+LINES, BARS = 8, 24  # that a person can distinguish
+LONG = 5             # a longer list is folded
 
 
 def _of(all_there_are, shown):
-    """Says so in a caption where not all are drawn: the table has them."""
+    """Returns a note for a caption if the picture shows only some of the groups: the table has all."""
     count = len(all_there_are)
     return f" (the first {shown} of {count})" if count > shown else ""
 
 
 def _doubts(groups):
-    """What makes a figure noisy, for its caption."""
+    """Returns the reasons for noise in a figure, for its caption."""
     counts = {}
     for why in (why for group in groups for why in group.noisy()):
         counts[why] = counts.get(why, 0) + 1
@@ -125,7 +126,7 @@ def _doubts(groups):
 
 
 def _varying(groups):
-    """The parameters, ranks aside, in which the groups differ."""
+    """Returns the parameters, ranks aside, in which the groups differ."""
     return [name for name in (groups[0].parameters if groups else {})
             if name != "ranks" and len({value_text(group.parameters.get(name)) for group in groups}) > 1]
 
@@ -178,7 +179,7 @@ def _times(experiment, groups, varying, ranked):
 
 
 def _speed_ups(experiment, groups, varying):
-    for key, what in (("speedup_time_rank", "speed-up of the time to accuracy"), ("speedup_rank", "speed-up of the throughput")):
+    for key, title in (("speedup_time_rank", "speed-up of the time to accuracy"), ("speedup_rank", "speed-up of the throughput")):
         lines = {}
         for group in groups:
             if key in group.extra:
@@ -186,11 +187,11 @@ def _speed_ups(experiment, groups, varying):
         lines = {label: points for label, points in lines.items() if len(points) > 1}
         if lines:
             yield (figures.speed_up(dict(list(lines.items())[:LINES]), "S = T1 / TN"),
-                   f"{experiment.name}: {what}, against one rank{_of(lines, LINES)}{_doubts(groups)}")
+                   f"{experiment.name}: {title}, against one rank{_of(lines, LINES)}{_doubts(groups)}")
 
 
 def _throughputs(experiment, groups, varying):
-    """Over the parameter that is swept, where that is one number and not the ranks."""
+    """Draws over the parameter that is swept, if that is one number and not the ranks."""
     numeric = [name for name in varying if all(isinstance(group.parameters.get(name), (int, float)) for group in groups)]
     if len(varying) != 1 or not numeric:
         return
@@ -203,7 +204,7 @@ def _throughputs(experiment, groups, varying):
 
 
 def _rows(experiment, groups):
-    """Rows of Google Benchmark whose names end in a size."""
+    """Draws rows of Google Benchmark whose names end in a size."""
     lines, varying = {}, _varying(groups)
     for group in groups:
         match = re.fullmatch(r"(.*?)/(\d+)", group.row)
@@ -226,7 +227,7 @@ def _summary(experiment, groups, file):
         return ""
     rows_named = any(group.row for group in groups)
     varying = list(dict.fromkeys([*[name for name in experiment.swept if name != "ranks"], *_varying(groups)]))
-    aimed_at = [goal.metric for goal in experiment.goals]   # a training accuracy that is no goal is in results.csv alone
+    aimed_at = [goal.metric for goal in experiment.goals]   # a training accuracy without a goal is only in results.csv
     measures = [name for name in SUMMARY if any(group.spread(name) for group in groups) and (name != "train_accuracy" or name in aimed_at)]
     measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                  if name.startswith("accuracy_after")]
@@ -235,7 +236,7 @@ def _summary(experiment, groups, file):
         known = {*measures, *metrics.DERIVED}
         measures += [name for name in metrics.columns(file, [entry for group in groups for entry in group.entries])
                      if name not in known][:6]
-    if not measures:  # a program with numbers of its own
+    if not measures:  # a program with only its own measures
         measures = metrics.columns(file, [entry for group in groups for entry in group.entries])[:8]
     extra = [name for name in EXTRA if any(name in group.extra for group in groups)]
     times = [_time_to(goal, experiment) for goal in experiment.goals]
@@ -252,7 +253,7 @@ def _summary(experiment, groups, file):
     table = html.table([*first, "runs", *[_titled(name, file) for name in measures]], rows,
                        f"<b>{html.escape(experiment.name)}</b>, template {html.escape(experiment.template.name)}, launcher "
                        f"{html.escape(experiment.template.launcher.kind)}{goal}; {_repeated(experiment)}")
-    if extra and len(rows) > 1:  # a table of their own: with the measures they are wider than a page
+    if extra and len(rows) > 1:  # a separate table: together with the measures it would be wider than a page
         table += html.table([*first, *[EXTRA[name] for name in extra]], gains, f"<b>{html.escape(experiment.name)}</b>, speed-ups")
     return table if len(rows) <= 40 else f"<details><summary>{html.escape(experiment.name)}: {len(rows)} rows</summary>{table}</details>\n"
 
@@ -265,9 +266,9 @@ def _repeated(experiment):
 
 def _runs_of(group):
     good = len(group.good())
-    made = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
+    text = html.number(good) if good == len(group.entries) else f'<span class="failed">{good} of {len(group.entries)}</span>'
     doubts = group.noisy()
-    return made + (f'<small class="noisy">noisy: {html.escape(", ".join(doubts))}</small>' if doubts else "")
+    return text + (f'<small class="noisy">noisy: {html.escape(", ".join(doubts))}</small>' if doubts else "")
 
 
 def _titled(name, file):
@@ -282,22 +283,22 @@ def _time_to(goal, experiment):
 
 def _cell(group, name, experiment):
     found = group.spread(name)
-    made = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
+    text = html.spread(found, MEASURES.get(name, ("", "", 1.0))[2])
     times = [_time_to(goal, experiment) for goal in experiment.goals]
     if experiment.goal and (name in times or name.startswith("cost")) and any(entry["series"] for entry in group.good()):
         reached = 0 if found is None else found["n"]
         if reached == 0:
             return "" if name.startswith("cost") else "goal not reached"
         if reached < len(group.good()):
-            return f"{made}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
-    return made
+            return f"{text}<small>goal not reached by {len(group.good()) - reached} of {len(group.good())}</small>"
+    return text
 
 
 def _forms(file, groups):
     parts = []
     for form in file.forms:
-        if made := forms.table(form, groups):
-            header, lines = made
+        if content := forms.table(form, groups):
+            header, lines = content
             parts.append(html.table(header, [[html.escape(line[0]), *map(forms.number, line[1:])] for line in lines],
                                     html.escape(forms.caption(form))))
     return "<h2>As published</h2>\n" + "".join(parts) if parts else ""
@@ -306,12 +307,12 @@ def _forms(file, groups):
 def _environment(environments):
     if not environments:
         return ""
-    names = list(dict.fromkeys(name for one in environments for name in one))
-    rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(one.get(name))}</td>' for one in environments[-4:]]]
+    names = list(dict.fromkeys(name for environment in environments for name in environment))
+    rows = [[html.escape(name.replace("_", " ")), *[f'<td class="text">{_environment_cell(environment.get(name))}</td>' for environment in environments[-4:]]]
             for name in names]
     header = ["", *[f"start {number}" for number in range(max(1, len(environments) - 3), len(environments) + 1)]]
-    return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is that of the "
-                                             "middle half over the median.")
+    return "<h2>Machine</h2>\n" + html.table(header, rows, "Noise: the same work 15 times, seconds; the spread is the middle "
+                                             "half's, over the median.")
 
 
 def _environment_cell(value):

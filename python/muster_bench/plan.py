@@ -1,4 +1,4 @@
-"""Every run that a file asks for, with the name under which its result is kept."""
+"""Every run that a file requests, with the name under which its result is stored."""
 import dataclasses
 import pathlib
 import shutil
@@ -11,8 +11,8 @@ from .text import fill, fill_words, slug, value_text
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """One command with its parameters. `key` names template, parameters, binary and data: where one of them changes, it
-    is another run."""
+    """A command with its parameters. `key` depends on template, parameters, binary and data: any change in them makes
+    another run."""
     experiment: object
     parameters: dict
     repeat: int
@@ -20,8 +20,8 @@ class Run:
     key: str
     id: str
     places: dict
-    program: str = ""   # the digest of what runs
-    trial: str = ""     # the name that it shares with others that go on from its checkpoint
+    program: str = ""   # the digest of the program
+    trial: str = ""     # the name that the run shares with runs that continue from its checkpoint
 
     @property
     def template(self):
@@ -32,7 +32,7 @@ class Run:
         return self.parameters["ranks"]
 
     def values(self, folder, attempt=1):
-        """What the placeholders stand for; `folder` is the run's own, absolute."""
+        """Returns the values of the placeholders; `folder` is the run's own, absolute."""
         return {**self.places, **self.parameters, **self.experiment.following(self.parameters), **built_in(self, folder, attempt)}
 
     def words(self, words, folder, attempt=1):
@@ -51,8 +51,8 @@ def built_in(run, folder, attempt):
 
 
 def make_plan(file, digests, most=MOST_RUNS, only=None):
-    """All runs in the order of the file, or those whose parameters are among the values of `only`. Refused when a program
-    or its data is not there; without `digests` they need not be: then nothing can be run."""
+    """Returns all runs in the order of the file, or the runs whose parameters are among the values of `only`. Refuses a
+    plan whose program or data is missing. Without `digests` they may be missing: such a plan cannot run."""
     places = {**file.places, "here": str(file.path.parent)}
     runs, total = [], 0
     for experiment in file.experiments:
@@ -83,7 +83,8 @@ def _chosen(parameters, only):
 def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
     template = experiment.template
     bare = Run(experiment, parameters, repeat, seed, "", "", places, trial=trial)
-    program = program_of(bare) if digests and template.launcher.kind != "kubernetes" else ""   # there it is in the image
+    # Kubernetes has it in the image
+    program = program_of(bare) if digests and template.launcher.kind != "kubernetes" else ""
     inputs = [bare.text(path, "/") for path in template.inputs]
     data = [bare.text(path, "/") for path in template.data]
     for path in (*inputs, *data):
@@ -106,7 +107,7 @@ def make_run(experiment, parameters, repeat, seed, places, digests, trial=""):
 
 
 def program_of(run):
-    """The file that runs."""
+    """Returns the program file of a run."""
     template = run.template
     first = next(iter(run.words(template.command, "/")), "")
     if "/" in first and not first.startswith("/"):

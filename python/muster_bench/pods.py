@@ -1,4 +1,5 @@
-"""A run as Kubernetes' own objects: a store, and ranks that come and go (a Job) or that do not (Pods). No operator is needed."""
+"""A run as Kubernetes' own objects: a store, and a variable number of ranks (a Job) or a fixed number (Pods). No
+operator is needed."""
 import re
 
 from .errors import Refusal
@@ -6,37 +7,38 @@ from .text import slug, value_text
 
 PORT = 29500
 CLAIM = "muster-results"          # the volume that all pods share
-RUN = "muster-bench/run"          # labels: of all that belongs to a run,
-FOLDER = "muster-bench/folder"    # to a folder of results,
-PART = "muster-bench/part"        # and whether it is of the store or a rank
-LOST = 15                         # seconds after which a pod of a node that does not answer is made anew elsewhere
-DEATHS = 100                      # of ranks, until an elastic job is given up
+RUN = "muster-bench/run"          # labels: for the objects of a run,
+FOLDER = "muster-bench/folder"    # for the objects of a folder of results,
+PART = "muster-bench/part"        # and of the store or a rank
+LOST = 15                         # seconds until a pod on an unreachable node is replaced
+DEATHS = 100                      # deaths of ranks after which an elastic job fails
 
 
 def plain_name(text):
-    """Letters, digits and dashes."""
+    """Returns the text with only letters, digits and dashes."""
     return re.sub(r"[^a-z0-9]+", "-", slug(text).lower()).strip("-")
 
 
 def name_of(run):
-    """What Kubernetes takes for a name: letters, digits and dashes, at most 50 for what it appends."""
+    """Returns a valid name for Kubernetes: letters, digits and dashes, at most 50, so that Kubernetes can append to
+    it."""
     text = plain_name(run.id)
     short = text if len(text) <= 50 else f"{text[:41].rstrip('-')}-{run.key[:8]}"
     return short if short[0].isalpha() else f"m-{short}"[:50].rstrip("-")
 
 
 def limits(resources, ranks=1):
-    """What a container asks for and gets: fractions of processors, memory, whole GPUs."""
-    made = {"cpu": value_text(resources.cpus_per_rank * ranks)}
+    """Returns the requests and limits of a container: fractions of processors, memory, whole GPUs."""
+    amounts = {"cpu": value_text(resources.cpus_per_rank * ranks)}
     if resources.memory >> 20:
-        made["memory"] = f"{(resources.memory >> 20) * ranks}Mi"
+        amounts["memory"] = f"{(resources.memory >> 20) * ranks}Mi"
     if resources.gpus_per_rank:
-        made["nvidia.com/gpu"] = value_text(resources.gpus_per_rank * ranks)
-    return {"requests": dict(made), "limits": made}
+        amounts["nvidia.com/gpu"] = value_text(resources.gpus_per_rank * ranks)
+    return {"requests": dict(amounts), "limits": amounts}
 
 
 def servers_of(run):
-    """How many of its ranks, the last ones, serve parameters."""
+    """Returns how many ranks, the last ones, serve parameters."""
     text = run.text(run.template.launcher.servers, "/")
     if not text.isdigit() or (int(text) and int(text) >= run.ranks):
         raise Refusal(f"template '{run.template.name}': '{text}' of {run.ranks} ranks cannot be servers (one at least works); change servers of its launcher")
@@ -48,8 +50,8 @@ def variables(given):
 
 
 class Pods:
-    """What the pods of a run have in common. `words` run in `output`, a folder of the volume `claim` that is mounted at `mount`; without a
-    claim it is one of each pod and gone with it."""
+    """The common part of the pods of a run. `words` run in `output`, a folder of the volume `claim` that is mounted at
+    `mount`. Without a claim each pod has its own temporary volume."""
 
     def __init__(self, run, image, words, environment, output, mount, claim=CLAIM, secret="", pull_secret="", labels=None, data="", data_mount=""):
         self.run, self.image, self.mount, self.claim = run, image, str(mount), claim
@@ -59,19 +61,21 @@ class Pods:
         self.labels = {RUN: self.name, **(labels or {})}
 
     def elastic(self):
-        """Ranks are pods of a Job, which ends when the training does and makes another pod for one that is gone. How many there
-        are may be changed while it trains: kubectl patch job NAME -p '{"spec":{"parallelism":N}}'. Beside servers each has a Job:
-        its number says whether it serves; more workers are pods of the first one, once the training has begun."""
+        """Returns the ranks as pods of a Job. The Job ends when the training does and replaces lost pods. The number of
+        ranks may be changed during the training: kubectl patch job NAME -p '{"spec":{"parallelism":N}}'. With
+        servers each rank has its own Job, whose number decides whether the rank serves. Further workers are pods of
+        the first Job, after the training has begun."""
         numbers = range(self.run.ranks if self.servers else 1)
         jobs = [self._object("batch/v1", "Job", self._name(number), {
             "parallelism": 1 if self.servers else self.run.ranks, "backoffLimit": DEATHS, "activeDeadlineSeconds": int(self.run.template.timeout),
             "template": {"metadata": {"labels": self._of("rank")}, "spec": self._rank_pod(
                 {"MUSTER_ELASTIC": "on", "WORLD_SIZE": str(self.run.ranks), "RANK": str(number)}, elastic=True)}}) for number in numbers]
-        return [*self._store(), *jobs, self._object("policy/v1", "PodDisruptionBudget", self.name, {   # one rank at least has the state
+        # at least one rank has the state
+        return [*self._store(), *jobs, self._object("policy/v1", "PodDisruptionBudget", self.name, {
             "minAvailable": 1, "selector": {"matchLabels": self._of("rank")}})]
 
     def fixed(self):
-        """Ranks that connect once: a Pod each, with its number. Servers are told apart by their role."""
+        """Returns ranks that connect once: a Pod each, with its number. Servers differ by their role."""
         workers = self.run.ranks - self.servers
         given = {"MUSTER_REMOTE_SERVERS": str(self.servers)} if self.servers else {}
         pods = [self._object("v1", "Pod", f"{self.name}-0" if number == 0 else self._name(number), self._rank_pod(
@@ -80,7 +84,7 @@ class Pods:
         return [*(self._store() if self.run.ranks > 1 else []), *pods]
 
     def _name(self, number):
-        """Of a rank's object."""
+        """Returns the name of a rank's object."""
         workers = self.run.ranks - self.servers
         return f"{self.name}-server-{number - workers}" if number >= workers else f"{self.name}-{number}" if number else self.name
 
@@ -91,13 +95,14 @@ class Pods:
         return {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels or self.labels}, "spec": spec}
 
     def _pod(self, container, **more):
-        """With the secrets that it needs: one with keys that become variables, such as MUSTER_TOKEN; one by which a private image is pulled."""
+        """Returns a pod with the secrets that it needs: a secret whose keys become variables, such as MUSTER_TOKEN, and
+        a secret for a private image."""
         if self.secret:
             container["envFrom"] = [{"secretRef": {"name": self.secret}}]
         return {"automountServiceAccountToken": False, "containers": [container], **({"imagePullSecrets": [{"name": self.pull_secret}]} if self.pull_secret else {}), **more}
 
     def _store(self):
-        """A muster-store whose table outlives its pod, at an address that stays."""
+        """Returns a muster-store whose table outlives its pod, at a fixed address."""
         name, labels = f"{self.name}-store", self._of("store")
         container = {"name": "store", "image": self.image, "command": ["muster-store"], "args": ["--listen", f":{PORT}" if self.secret else f"0.0.0.0:{PORT}", "--data", "/data"],
                      "ports": [{"name": "store", "containerPort": PORT}],
@@ -110,11 +115,11 @@ class Pods:
                     "serviceName": name, "replicas": 1, "selector": {"matchLabels": labels},
                     "template": {"metadata": {"labels": labels}, "spec": self._pod(
                         container, terminationGracePeriodSeconds=5, volumes=[{"name": "data", "persistentVolumeClaim": {"claimName": name}}])}}),
-                # Not by a template: a claim of one has no owner, and may be made again while all else is removed.
+                # Not by a template: a claim from a template has no owner, and may be made again during the removal.
                 self._object("v1", "PersistentVolumeClaim", name, {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "512Mi"}}})]
 
     def _rank_pod(self, more, elastic=False):
-        # Every cluster gives the address of a Service that is there to pods as a variable; DNS is needed by none.
+        # Every cluster sets the address of an existing Service as a variable in pods, so no pod needs DNS.
         place = f"$({self.name.upper().replace('-', '_')}_STORE_SERVICE_HOST):{PORT}"
         given = {**self.environment, "LOCAL_RANK": "0", "MUSTER_JOB": self.name, **({"MUSTER_SERVERS": str(self.servers)} if self.servers else {}),
                  **({"MUSTER_RENDEZVOUS": f"tcp://{place}"} if elastic or self.run.ranks > 1 else {}), **more}
@@ -130,6 +135,6 @@ class Pods:
             container["readinessProbe"] = {"exec": {"command": look}, "periodSeconds": 2, "timeoutSeconds": 5}
             container["livenessProbe"] = {"exec": {"command": ["sh", "-c", f'{" ".join(look)} >/dev/null 2>&1; [ $? != 3 ]']}, "periodSeconds": 20, "timeoutSeconds": 10,
                                           "failureThreshold": 6}
-        lost = [{"key": f"node.kubernetes.io/{what}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for what in ("unreachable", "not-ready")]
+        lost = [{"key": f"node.kubernetes.io/{condition}", "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": LOST} for condition in ("unreachable", "not-ready")]
         spread = {"maxSkew": 1, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": {"matchLabels": self._of("rank")}}
         return self._pod(container, restartPolicy="Never", terminationGracePeriodSeconds=30, tolerations=lost, topologySpreadConstraints=[spread], volumes=volumes)

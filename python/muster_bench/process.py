@@ -1,4 +1,4 @@
-"""One command: started under its owner (owner.py), watched, and ended with all that it has started."""
+"""Runs one command under its owner (owner.py), watches it, and ends it with all processes that it has started."""
 import contextlib
 import dataclasses
 import os
@@ -14,17 +14,17 @@ import time
 from . import files
 
 OWNER = pathlib.Path(__file__).with_name("owner.py")
-LOOK = 0.05                 # seconds between two looks at a process
-MEASURE = 1.0               # and between two looks at its folder
-PATIENCE = 10.0             # with an owner that was told to end; it needs five at most
+LOOK = 0.05                 # seconds between two checks of a process
+MEASURE = 1.0               # seconds between two checks of the command's folder
+PATIENCE = 10.0             # seconds for an owner to end after a signal; it needs five at most
 ENDINGS = ("timeout", "disk", "full", "interrupted")
-LEAST_FREE = 64 << 20       # of the disk: below, nothing more is started and what runs is ended
+LEAST_FREE = 64 << 20       # free bytes of the disk: below this limit nothing starts, and active commands are ended
 
 
 @dataclasses.dataclass
 class Outcome:
-    """How a command ended. status: ok, crash, timeout, missing, disk, full (the disk, not the command), enough (`look` said so) or
-    interrupted."""
+    """The end of a command. status: ok, crash, timeout, missing, disk, full (the disk, not the command), enough (`look`
+    ended it) or interrupted."""
     status: str
     why: str = ""
     exit: int = None
@@ -32,9 +32,9 @@ class Outcome:
 
 
 def run(words, environment, folder, log, limits, timeout, stop, look=None, held=""):
-    """Runs until it ends, or is ended: past its time, its room, or when `stop` is set. `environment` is all that there is;
-    `folder` is where it works, what it prints goes to `log`, cut at the limit. `look()`, called now and then, gives why it is to
-    end, or nothing; `held` is that of holding.hold."""
+    """Runs a command until it ends, exceeds its time or disk space, or `stop` is set. `environment` is its complete
+    environment, `folder` its working directory. Its output is written to `log`, cut at the limit. `look()`, called
+    periodically, returns the reason to end the command, or nothing. `held` is the value of holding.hold."""
     if shutil.which(words[0], path=environment.get("PATH")) is None:
         _let_go(held)
         return Outcome("missing", f"there is no program '{words[0]}'")
@@ -53,24 +53,24 @@ def run(words, environment, folder, log, limits, timeout, stop, look=None, held=
     if process.returncode == -signal.SIGKILL:
         _end_marked(mark)   # its owner was killed, and has ended nothing
     if ended is None and process.returncode == 0:
-        made = Outcome("ok", exit=0)
+        outcome = Outcome("ok", exit=0)
     elif ended is None:
-        made = _crash(process.returncode)
+        outcome = _crash(process.returncode)
     elif ended not in ENDINGS:
-        made = Outcome("enough", ended)
+        outcome = Outcome("enough", ended)
     else:
-        made = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
-                               f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
-                               "interrupted": "the runner was told to stop"}[ended])
+        outcome = Outcome(ended, {"timeout": f"it did not end within {timeout:g} s", "disk":
+                                  f"it wrote more than {(limits.disk or 0) >> 20} MiB", "full": "the disk is full",
+                                  "interrupted": "the runner was asked to stop"}[ended])
     keeper.join(5.0)
     if ended is None and look is not None:
-        look()   # at the lines since the last time: other trials are held against them
-    made.seconds = time.monotonic() - begin
-    return made
+        look()   # reads the last lines: other trials are compared with them
+    outcome.seconds = time.monotonic() - begin
+    return outcome
 
 
 def _end_marked(mark):
-    """Kills what has this variable: it is inherited, whatever becomes of parents and sessions."""
+    """Kills all processes with this variable: children inherit it, even if parents end or sessions change."""
     until = time.monotonic() + PATIENCE
     found = True
     while found and time.monotonic() < until:
@@ -84,7 +84,7 @@ def _end_marked(mark):
 
 
 def _let_go(held):
-    """Of what was not begun; owner.py does it otherwise."""
+    """Removes the groups of a command that was not started; for a started command owner.py removes them."""
     for part in held.split(":"):
         if part.startswith("/"):
             with contextlib.suppress(OSError):
@@ -99,7 +99,7 @@ def _crash(status):
 
 
 def _watch(process, folder, limits, until, stop, look):
-    """None when it ended by itself, else why it was ended."""
+    """Returns None if the process ended by itself, else why it was ended."""
     try:
         return _reason(process, folder, limits, until, stop, look)
     finally:
@@ -136,13 +136,13 @@ def _reason(process, folder, limits, until, stop, look):
 
 
 def cut(most):
-    """What ends a log of which more came than is kept."""
+    """Returns the last line of a log that was cut."""
     return f"\n[cut: the runner keeps {most} bytes]\n"
 
 
 def _keep(pipe, log, most):
-    """Writes what comes up to the limit, and reads on, so that the command does not stand still."""
-    room = most   # below 0: more came
+    """Writes the output up to the limit, and continues reading, so that the command does not block."""
+    room = most   # below 0: there was more output
     try:
         with open(log, "ab", buffering=0) as file:
             while piece := os.read(pipe.fileno(), 1 << 16):

@@ -1,4 +1,4 @@
-"""What a runner says while it works: a line a run, and how long the rest may take."""
+"""The progress of a runner: a line for each run, and an estimate of the remaining time."""
 import statistics
 import sys
 import threading
@@ -13,7 +13,7 @@ class Progress:
         self._stream = stream
         self._lock = threading.Lock()
         self._planned, self._waiting, self._jobs = len(plan), list(waiting), jobs
-        self._seconds = {}       # by kind of run: those that have ended
+        self._seconds = {}       # by kind of run: times of runs that have ended
         self._ended = 0
 
     def say(self, text):
@@ -44,19 +44,20 @@ class Progress:
             self._seconds.setdefault(_kind(run), []).append(seconds)
             self._waiting.remove(run)
             number, left = self._planned - len(self._waiting), self._left()
-        what = (f"ok in {human_seconds(seconds)}" if status == "ok" else f"skipped: {why}" if status == "skipped" else
-                f"FAILED ({status}): {why}")
+        result = (f"ok in {human_seconds(seconds)}" if status == "ok" else f"skipped: {why}" if status == "skipped" else
+                  f"FAILED ({status}): {why}")
         rest = f"; about {human_seconds(left)} left" if self._waiting else ""
-        self.say(f"[{number}/{self._planned}] {run.id}: {what}{rest}")
+        self.say(f"[{number}/{self._planned}] {run.id}: {result}{rest}")
 
     def _left(self):
-        """Runs of a kind that has been seen take what it took; others what the average took."""
+        """Returns the remaining seconds. A run of a known kind takes its kind's mean; any other run takes the total
+        mean."""
         average = statistics.fmean(value for values in self._seconds.values() for value in values)
         total = sum(statistics.fmean(self._seconds.get(_kind(run), [average])) for run in self._waiting)
         return total / max(1, min(self._jobs, len(self._waiting)))
 
     def interrupted(self):
-        self.say(f"stopped: {len(self._waiting)} runs are left; the same command goes on")
+        self.say(f"stopped: {len(self._waiting)} runs are left; the same command continues")
 
     def end(self, groups, entries, folder, forms):
         failed = {entry["id"]: entry["why"] for entry in entries if entry["status"] not in ("ok", "skipped")}
@@ -77,14 +78,14 @@ def _kind(run):
 
 
 def _telling(group, shown):
-    """The parameters by which it differs from others of its experiment and row."""
+    """Returns the parameters that distinguish the group from others with the same experiment and row."""
     others = [other for other in shown if (other.experiment, other.row) == (group.experiment, group.row)]
     return [key for key in group.parameters
             if key != "ranks" and len({str(other.parameters.get(key)) for other in others}) > 1]
 
 
 def scaling_table(groups):
-    """Speed-up and efficiency of groups that have a baseline, as text."""
+    """Returns speed-up and efficiency of groups with a baseline, as text."""
     shown = [group for group in groups if group.ranks > 1 and any(name in group.extra for name in SPEEDUPS)]
     if not shown:
         return ""

@@ -1,4 +1,5 @@
-"""From what a program wrote to numbers: {"metrics": {...}, "series": [an epoch each], "rows": [a benchmark each]}."""
+"""Converts the output of a program to numbers: {"metrics": {...}, "series": [an entry for each epoch], "rows": [an
+entry for each benchmark]}."""
 import contextlib
 import json
 import math
@@ -10,24 +11,24 @@ from .process import cut
 
 MOST_BYTES = 256 << 20
 TIME_UNITS = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
-# Of what a program annotates, how it ran: kept with each result, and no measure where it is a number.
+# Annotations that describe a run's settings. They are stored with each result, and a numeric setting is no measure.
 SETTINGS = ("program", "muster", "mode", "compress", "optimizer", "schedule", "ranks", "batch", "transport", "algorithm", "elastic", "epochs",
             "seed", "servers", "workers", "consistency")
 PLAIN = re.compile(r"[^A-Za-z0-9_.%/-]+")
 
 
 class Unreadable(Exception):
-    """The program ended well but its results cannot be read; the text says what and why."""
+    """The program ended well but its results cannot be read. The text names the result and the reason."""
     status = "unreadable"
 
 
 class Differs(Unreadable):
-    """It ran with other settings than its template has for it."""
+    """The program ran with other settings than its template requires."""
     status = "differs"
 
 
 def read_results(run, folder, attempt, log):
-    """All readers of the template, one after the other; later ones add to what is there."""
+    """Runs all readers of the template, one after the other; later readers add to earlier results."""
     found = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}
     for reader in run.template.read:
         path = pathlib.Path(run.text(reader.file, folder, attempt)) if reader.file else log
@@ -49,28 +50,28 @@ def read_results(run, folder, attempt, log):
 
 def _check_age(path, folder):
     """Refuses a file outside the run's folder that is older than the run: another run wrote the file."""
-    with contextlib.suppress(OSError):   # it is not there; or a cluster's script ran it
+    with contextlib.suppress(OSError):   # it does not exist, or a cluster's script ran it
         began = (folder / "config" / "run.json").stat().st_mtime_ns
         if not path.is_relative_to(folder) and path.stat().st_mtime_ns < began:
             raise Unreadable(f"'{path}' was not written by this run (it is older than its start)")
 
 
 def _check_settings(run, folder, attempt, found):
-    """The first setting that is not what the template has for it is named."""
+    """Names the first setting that differs from the template."""
     found["settings"] = {name: found["annotations"][name] for name in SETTINGS if name in found["annotations"]}
     for name, texts in run.template.settings.items():
         wanted = [run.text(text, folder, attempt) for text in texts]
-        said = found["annotations"].get(name)
-        found["settings"][name] = said
-        if said is None:
+        reported = found["annotations"].get(name)
+        found["settings"][name] = reported
+        if reported is None:
             raise Differs(f"the program does not say its '{name}' (this task has {' or '.join(wanted)})")
-        if not any(_same(said, text) for text in wanted):
-            raise Differs(f"it ran with {name} '{said}' (this task has {' or '.join(wanted)})")
+        if not any(_same(reported, text) for text in wanted):
+            raise Differs(f"it ran with {name} '{reported}' (this task has {' or '.join(wanted)})")
 
 
-def _same(said, wanted):
+def _same(reported, wanted):
     try:
-        return said == wanted or float(said) == float(wanted)
+        return reported == wanted or float(reported) == float(wanted)
     except ValueError:
         return False
 
@@ -85,18 +86,18 @@ def _text_of(path):
         raise Unreadable(f"'{path.name}' was not written ({error.strerror})") from error
 
 
-def _json(text, path, what):
+def _json(text, path, description):
     try:
         value = json.loads(text)
     except ValueError as error:
         raise Unreadable(f"'{path.name}' is no JSON ({error})") from error
     if not isinstance(value, dict):
-        raise Unreadable(f"'{path.name}' is JSON, but no {what} (it is no object)")
+        raise Unreadable(f"'{path.name}' is JSON, but no {description} (it is no object)")
     return value
 
 
 def _embedded(text, path, key):
-    """The JSON object with a list under this key that a program printed, whatever else it said before and after."""
+    """Returns the JSON object with a list under this key in the output of a program, among any other lines."""
     decoder = json.JSONDecoder()
     for start in re.finditer(r"^\{", text, re.MULTILINE):
         try:
@@ -109,7 +110,7 @@ def _embedded(text, path, key):
 
 
 def _number(value):
-    """A finite number, or None."""
+    """Returns a finite number, or None."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         return None
     return value
@@ -125,7 +126,7 @@ def _tracker(text, path, found):
                  *[f"mean_{name}" for name in shares]):
         if _number(report.get(name)) is not None:
             metrics[name] = report[name]
-    if report.get("world_size") == 1:  # the mean is its own
+    if report.get("world_size") == 1:  # the mean is its own value
         for name in shares:
             if name in metrics:
                 metrics.setdefault(f"mean_{name}", metrics[name])
@@ -139,9 +140,9 @@ def _tracker(text, path, found):
         row = {name: _number(value) for name, value in epoch.items() if _number(value) is not None}
         passed += row.get("train_seconds", 0.0)
         found["series"].append({**row, "seconds": passed})
-    for name, said in (("ranks", report.get("world_size")), ("transport", report.get("transport"))):
-        if said is not None:
-            found["annotations"][name] = str(said)
+    for name, reported in (("ranks", report.get("world_size")), ("transport", report.get("transport"))):
+        if reported is not None:
+            found["annotations"][name] = str(reported)
     annotations = report.get("annotations", {})
     for name, value in annotations.items() if isinstance(annotations, dict) else ():
         found["annotations"][name] = str(value)
@@ -167,14 +168,14 @@ def _benchmark(text, path, reader, found):
         match = re.search(reader.rows, name) if reader.rows else None
         if reader.rows and match is None:
             continue
-        if match is not None and match.groups():  # what is in the groups names the row
+        if match is not None and match.groups():  # the groups of the match name the row
             name = "/".join(group for group in match.groups() if group is not None)
         if row.get("error_occurred"):
             raise Unreadable(f"the benchmark {name} ended with an error ({row.get('error_message', 'no text')})")
         unit = TIME_UNITS.get(row.get("time_unit", "ns"))
         real = _number(row.get("real_time"))
         if unit is None or real is None or row.get("aggregate_unit") == "percentage":
-            continue  # a ratio of complexities, say, or a coefficient of variation
+            continue  # a ratio of complexities, for example, or a coefficient of variation
         metrics = {"seconds": real * unit}
         known = {"real_time", "cpu_time", "iterations", "family_index", "per_family_instance_index", "repetitions",
                  "repetition_index", "threads", "aggregate_unit"}

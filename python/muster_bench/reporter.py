@@ -1,5 +1,5 @@
-"""One report of many experiments, in a place of the user's: a folder, an SQLite file or a PostgreSQL database. Rows are appended, by any
-number of runners at the same time; none is changed, none lost, and none is there twice."""
+"""A common report of many experiments, in a place of the user's: a folder, an SQLite file or a PostgreSQL database.
+Rows are appended, by any number of runners at the same time. No row is changed, lost or duplicated."""
 import contextlib
 import csv
 import fcntl
@@ -21,27 +21,27 @@ TEXTS = ("name", "experiment", "template", "launcher", "division", "id", "row", 
          "folder", "began")
 MAPPINGS = ("parameters", "settings", "metrics")   # as JSON
 COLUMNS = (*TEXTS, *MAPPINGS)
-KEY = ("host", "folder", "id", "row", "began")     # a run that was done again began at another time
+KEY = ("host", "folder", "id", "row", "began")     # a run that was repeated began at another time
 TABLE = "muster_bench_results"
-PATIENCE = 60       # seconds, while other runners write
+PATIENCE = 60       # seconds to wait while other runners write
 SHOWN = ("throughput", "seconds", "time_to_accuracy", "accuracy", "train_seconds", "val_loss", "cost")
 
 
 def rows_of(folder, found):
-    """What a folder of results (its results.json) has to report: a mapping of texts a row."""
+    """Yields the rows of a folder of results (its results.json) for the report: each a mapping of texts."""
     environments = found.get("environments") or [{}]
     for run in found["runs"]:
-        began_in = run.get("environment")   # each start of the runner has one
+        began_in = run.get("environment")   # each start of the runner has an environment
         where = environments[began_in] if isinstance(began_in, int) and began_in < len(environments) else environments[-1]
-        made = {"name": found.get("name", ""), "host": where.get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
+        fields = {"name": found.get("name", ""), "host": where.get("host", ""), "folder": str(pathlib.Path(folder).absolute())}
         for name in COLUMNS:
-            value = made.get(name, run.get(name))
-            made[name] = json.dumps(value or {}, sort_keys=True) if name in MAPPINGS else value_text(value)
-        yield made
+            value = fields.get(name, run.get(name))
+            fields[name] = json.dumps(value or {}, sort_keys=True) if name in MAPPINGS else value_text(value)
+        yield fields
 
 
 def open_place(text):
-    """The place of that name: sqlite:FILE, postgresql://..., or a folder."""
+    """Returns the place with that name: sqlite:FILE, postgresql://..., or a folder."""
     if text.startswith("sqlite:"):
         return _Sqlite(text, pathlib.Path(text[len("sqlite:"):]))
     if text.startswith(("postgresql://", "postgres://")):
@@ -57,7 +57,7 @@ def lost(place, why):
 
 
 class _Folder:
-    """rows.jsonl, a line a row, and all of it as report.csv."""
+    """A folder with rows.jsonl, one line for each row, and report.csv with all rows."""
 
     def __init__(self, name):
         self.name, self._folder = name, pathlib.Path(name)
@@ -77,7 +77,8 @@ class _Folder:
             there = list(_lines(text))
             known = {tuple(row[name] for name in KEY) for row in there}
             new = [row for row in rows if tuple(row[name] for name in KEY) not in known]
-            ended = b"" if not text or text.endswith(b"\n") else b"\n"     # behind what a runner could not write whole
+            # after a line that a runner could not write completely
+            ended = b"" if not text or text.endswith(b"\n") else b"\n"
             file.write(ended + b"".join(json.dumps(row, sort_keys=True).encode() + b"\n" for row in new))
             file.flush()
             write_whole(self._folder / "report.csv", _csv([*there, *new]))
@@ -147,7 +148,7 @@ def _apart(address):
 
 
 class _Postgres:
-    """By psql, which knows passwords and services as its users have set them up."""
+    """A PostgreSQL database, accessed by psql, which uses the passwords and services of the user."""
 
     def __init__(self, name):
         self.name = name
@@ -166,7 +167,7 @@ class _Postgres:
             raise lost(self.name, (done.stderr.strip().splitlines() or ["psql failed"])[0])
         return done.stdout
 
-    # Two that create a table at the same time would meet an error in spite of IF NOT EXISTS.
+    # Two clients that create a table at the same time would cause an error in spite of IF NOT EXISTS.
     PREPARE = f"DO $$ BEGIN PERFORM pg_advisory_xact_lock(hashtext('{TABLE}')); END $$;\nSET client_min_messages = error;\n{CREATE};\n"
 
     def append(self, rows):
@@ -181,7 +182,8 @@ class _Postgres:
 
 
 def summary(rows):
-    """A header and a line a configuration: how often it ran, and the medians of what all have in common."""
+    """Returns a header and a line for each configuration: its number of runs, and the medians of the common
+    measures."""
     groups = {}
     for row in rows:
         key = (row["name"], row["division"], row["experiment"], row["row"], row["parameters"])
@@ -191,8 +193,8 @@ def summary(rows):
     lines = []
     for key, found in groups.items():
         name, division, experiment, benchmark, parameters = key
-        said = " ".join(f"{one}={value_text(value)}" for one, value in json.loads(parameters).items())
+        settings = " ".join(f"{one}={value_text(value)}" for one, value in json.loads(parameters).items())
         cells = [[metrics[measure] for metrics in measured[key] if metrics.get(measure) is not None] for measure in shown]
-        lines.append([name, division, " ".join(filter(None, (experiment, benchmark, said))), str(len(found)), str(len(found) - len(measured[key])),
+        lines.append([name, division, " ".join(filter(None, (experiment, benchmark, settings))), str(len(found)), str(len(found) - len(measured[key])),
                       *[f"{statistics.median(values):.4g}" if values else "" for values in cells]])
     return ["name", "division", "configuration", "runs", "not ok", *shown], lines

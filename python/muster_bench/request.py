@@ -1,4 +1,4 @@
-"""From the words of a command line to a plan."""
+"""Converts the words of a command line to a plan."""
 import dataclasses
 import pathlib
 
@@ -9,17 +9,17 @@ from .experiment import read_file
 from .files import Digests
 from .plan import make_plan
 
-LAUNCHED = ("mpirun", "srun", "hosts")   # launchers that start a command once a rank, in the same way
+LAUNCHED = ("mpirun", "srun", "hosts")   # launchers that start a command once for each rank, in the same way
 
 
 def assignments(words, flag):
-    made = {}
+    assigned = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals or not name:
             raise Refusal(f"{flag} cannot be '{word}' (it has no '='); write NAME=VALUE")
-        made[name] = value
-    return made
+        assigned[name] = value
+    return assigned
 
 
 def settings_of(chosen):
@@ -31,7 +31,7 @@ def only_of(chosen):
 
 
 def planned(chosen, to_run=True):
-    """(file, plan, division) of a command line; without `to_run` programs and data need not be here."""
+    """Returns (file, plan, division) of a command line; without `to_run` programs and data may be missing."""
     settings = settings_of(chosen)
     file = read_file(find_file(chosen.file), settings, assignments(chosen.place, "--place"))
     file, changes = relaunched(file, getattr(chosen, "launcher", None), getattr(chosen, "cpus_per_rank", None))
@@ -40,7 +40,8 @@ def planned(chosen, to_run=True):
 
 
 def relaunched(file, kind, cpus):
-    """The file with this launcher, where ranks have one, and with runs that are held to these processors; and what was changed."""
+    """Returns the file with this launcher for templates with ranks, and with runs that are limited to these processors;
+    and the list of changes."""
     if cpus is not None and not cpus > 0:
         raise Refusal(f"--cpus-per-rank cannot be {cpus:g} (it is above 0); leave it out")
 
@@ -56,6 +57,6 @@ def relaunched(file, kind, cpus):
 
 
 def find_file(name):
-    """A path, or the name of a preset."""
+    """Returns the path of a file or of a preset with that name."""
     preset = PRESETS / f"{name}.yaml"
     return preset if not pathlib.Path(name).exists() and "/" not in name and preset.is_file() else pathlib.Path(name)

@@ -19,7 +19,7 @@ def run(chosen, names):
                for side, name in enumerate(names, 1)]
     status = run_side_by_side(runners)
     if status not in (FINISHED, FAILED_RUNS):
-        raise Interrupted("the revisions were not run to their end (it was told to stop); run the same command again")
+        raise Interrupted("the revisions did not run to their end (the runner was asked to stop); run the same command again")
     return [runner.folder for runner in runners]
 
 

@@ -1,4 +1,4 @@
-"""Does what a plan asks for: configure -> run -> post-process -> report -> clean up, and goes on where it was ended."""
+"""Runs a plan: configure -> run -> post-process -> report -> clean up. A later start continues an interrupted plan."""
 import concurrent.futures
 import contextlib
 import dataclasses
@@ -16,35 +16,36 @@ from .progress import Progress
 from .readers import Unreadable, read_results
 from .text import last_said, without_secrets
 
-MARKER = "muster-bench.json"    # says what a folder holds
-TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs go on
-NOTHING = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}    # what was read of a run
-CLEAN_UP = 10.0                 # seconds that a command of clean-up has when the runner is told to stop
-RUN_PROBES = 5                  # of the machine before each run: some hundredths of a second
+MARKER = "muster-bench.json"    # marks a folder of results
+TABLES_EVERY = 2.0              # seconds between two writings of the tables while runs are active
+# the results of a run whose output was not read
+NOTHING = {"metrics": {}, "series": [], "rows": [], "annotations": {}, "settings": {}}
+CLEAN_UP = 10.0                 # seconds for a command of clean-up after the runner was asked to stop
+RUN_PROBES = 5                  # probes of the machine before each run: some hundredths of a second
 
 
 class Runner:
-    """One folder of results and what is to be in it. Holds the folder's lock while it works."""
+    """A folder of results and the runs that belong in it. The runner holds the folder's lock while it works."""
 
     def __init__(self, file, plan, folder, division, jobs=1, retry_failed=False):
         self.file, self.plan, self.division, self.jobs = file, plan, division, jobs
         self._environment = environment_of(division)
         self.retry_failed = retry_failed
-        self.events = ""         # where each run has its event file
-        self.watch = False       # each rank under worker.py
+        self.events = ""         # the folder with an event file for each run
+        self.watch = False       # each rank runs under worker.py
         self.folder = pathlib.Path(folder).absolute()
         self.stop = threading.Event()
-        self.trouble = None      # what keeps the runner from going on
+        self.trouble = None      # the error that stops the runner
         self._digests = files.Digests(own=self.folder)
         self._written = 0.0
         self._lock = threading.Lock()
 
     def run(self):
-        """The exit status."""
+        """Returns the exit status."""
         return run_side_by_side([self])
 
     def collect(self):
-        """Takes in what runs have left that were started elsewhere, by a cluster's own means. The exit status."""
+        """Reads the results of runs that a cluster has started by its own means. Returns the exit status."""
         self._check_owner()
         self._held = files.FolderLock(self.folder)
         try:
@@ -63,24 +64,25 @@ class Runner:
         return self.folder / "experiments" / run.id / "output" / "1" / "log.txt"
 
     def _is_taken_in(self, run):
-        """Returns whether there is a result of the run's present log. A run may have been started again."""
+        """Returns true if there is a result of the run's present log. A run may have been started again."""
         result, log = tables.result_of(self.folder, run) or {}, self._log_of(run)
         return result.get("status") in ("ok", "skipped") and ("log" not in result or not log.is_file() or result["log"] == files.signature(log))
 
     def _take_in(self, run, progress):
         home, log = self.folder / "experiments" / run.id, self._log_of(run)
         if not log.is_file():
-            progress.say(f"{run.id}: nothing was left of it: not run yet")
+            progress.say(f"{run.id}: it has no results: not run yet")
             return
-        said = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()   # the ranks of an elastic job have no script that says it
-        if said == "running":
+        # the ranks of an elastic job have no script that writes it
+        exit_status = _text_or_nothing(log.parent / launchers.EXIT_STATUS).strip()
+        if exit_status == "running":
             progress.say(f"{run.id}: has not ended yet")
             return
-        if not said and not run.template.read:
-            progress.say(f"{run.id}: does not say whether it ended well (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
+        if not exit_status and not run.template.read:
+            progress.say(f"{run.id}: has no exit status (there is no '{log.parent / launchers.EXIT_STATUS}', and its template reads nothing)")
             return
-        found, status, why = None, "crash", _with_last_line(f"it ended with status {said}", log)
-        if said in ("", "0"):
+        found, status, why = None, "crash", _with_last_line(f"it ended with status {exit_status}", log)
+        if exit_status in ("", "0"):
             found, status, why = self._read(run, home, 1, log)
         files.make_folder(home / "result")
         self._keep(run, home, [{"status": status, "why": why, "seconds": None}], found, 0.0, log=files.signature(log))
@@ -88,10 +90,10 @@ class Runner:
 
     def _mark(self):
         files.write_json(self.folder / MARKER, {"format": files.FORMAT, "name": self.file.name, "division": self.division,
-                                                "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))}, mode=files.PRIVATE)   # keys are texts
+                                                "file": str(self.file.path), "content": json.loads(json.dumps(self.file.content))}, mode=files.PRIVATE)   # converts keys to texts
 
     def _check_owner(self):
-        """A folder with something else in it is not touched."""
+        """Refuses a folder with other content."""
         there = files.read_json(self.folder / MARKER)
         if there is None:
             strangers = [entry.name for entry in self.folder.iterdir() if entry.name not in (MARKER, "lock", "experiments")]
@@ -105,13 +107,13 @@ class Runner:
     def _programs(self):
         found = set()
         for run in self.plan:
-            with contextlib.suppress(Refusal):  # it will be said when that run's turn comes
+            with contextlib.suppress(Refusal):  # the run reports the error itself when it starts
                 found.add(program_of(run))
         return sorted(found)
 
     @contextlib.contextmanager
     def _holding(self):
-        """The folder is this runner's until the end of the block."""
+        """Holds the lock of the folder until the end of the block."""
         for run in self.plan:
             launchers.check_launcher(run)
         files.make_folder(self.folder)
@@ -124,7 +126,7 @@ class Runner:
             self._held.release()
 
     def _begin(self):
-        """What is still to be run, and the progress of it."""
+        """Returns the remaining runs and their progress."""
         environments = files.read_json(self.folder / "environment.json") or []
         files.write_json(self.folder / "environment.json",
                          [*environments, machine.record(self.file.path.parent, self._programs())])
@@ -150,23 +152,23 @@ class Runner:
         self._held.check()
         progress.step("report")
         entries, groups = tables.write_tables(self.folder, self.file, self.plan, self.division)
-        from . import page  # here, for matplotlib takes longer to load than most commands take
+        from . import page  # imported here: matplotlib takes longer to load than most commands take
         page.write(self.folder, self.file, self.plan, self.division, entries, groups, self._extra())
         return entries, groups
 
     def _extra(self):
-        """What its page has besides."""
+        """Returns additional parts of the page."""
         return ""
 
     def _look(self, run, log):
-        """A function that decides while the run goes on; see process.run. None: nothing does."""
+        """Returns a function that may end the run while it is active; see process.run. None: no function."""
         return None
 
     def _is_done(self, run):
         result = tables.result_of(self.folder, run)
         if result is None or not (result["status"] == "ok" or not (self.retry_failed or result["status"] == "skipped")):
             return False
-        if "seen" not in result:   # of an older version, or of a cluster
+        if "seen" not in result:   # from an older version, or from a cluster
             return True
         now = self._seen(run)
         now["files"] = {name: now["files"].get(name) for name in result["seen"]["files"]}
@@ -174,7 +176,7 @@ class Runner:
 
     def _seen(self, run):
         """Returns the dependencies of a run that its key lacks."""
-        if run.template.launcher.kind == "kubernetes":   # all is in the image
+        if run.template.launcher.kind == "kubernetes":   # the image contains all dependencies
             return {"files": {}, "code": {}, "modules": {}, "caller": {}}
         home, template = self.folder / "experiments" / run.id, run.template
         commands = [run.words(command, home) for command in (template.command, *template.before, *template.after)]
@@ -184,11 +186,12 @@ class Runner:
         declared = {run.text(path, home) for path in (*template.inputs, *template.data)}
         words = [word for command in commands for word in command]
         found = seen.digests_of(*seen.all_of(words, environment, others, run.places, declared, str(self.folder)), self._digests.of_path)
-        there = {name: digest for name, digest in found["files"].items() if digest is not None}   # runs make most of the others
+        # runs create most of the missing files
+        there = {name: digest for name, digest in found["files"].items() if digest is not None}
         return {**found, "files": there, "caller": seen.variables_of(words, self._environment, template.environment)}
 
     def _changed(self, run):
-        """Returns whether program, inputs or data changed after the plan was made."""
+        """Returns true if program, inputs or data changed after the plan was made."""
         try:
             return make_run(run.experiment, run.parameters, run.repeat, run.seed, run.places, self._digests, run.trial).key != run.key
         except Refusal:
@@ -205,7 +208,8 @@ class Runner:
         for part in ("config", "output", "result", "scratch"):
             files.make_folder(home / part)
         depends = self._seen(run)
-        if files.read_json(home / "config" / "seen.json") not in (None, depends):   # a checkpoint would be of both
+        # a checkpoint would mix both versions
+        if files.read_json(home / "config" / "seen.json") not in (None, depends):
             files.remove_tree(self.folder / "checkpoints" / (run.trial or run.id))
         files.write_json(home / "config" / "seen.json", depends)
         quiet = machine.noise(min(run.ranks, launchers.cores_here()), RUN_PROBES)["median"]
@@ -218,7 +222,8 @@ class Runner:
                 if status == "full":
                     raise NoRoom(f"the disk of '{self.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); "
                                  "make room and run the same command again, finished runs are kept")
-                if self.stop.is_set() and status not in ("ok", "skipped"):   # also what SIGTERM ended by itself, sent to the runner and to it
+                # also a command that SIGTERM ended directly, sent to the runner and to the command
+                if self.stop.is_set() and status not in ("ok", "skipped"):
                     return
                 attempts.append({"status": status, "why": why, "seconds": round(seconds, 3)})
                 if status not in retries.on or number == retries.attempts:
@@ -233,7 +238,7 @@ class Runner:
             found = None
         depends, written = seen.kept(depends, self._seen(run))
         for name in written:
-            progress.say(f"{run.id}: '{name}' was changed while it ran, so it does not run again for that; name what it reads among its inputs")
+            progress.say(f"{run.id}: '{name}' was changed while it ran, so later changes do not repeat the run; name the files that it reads as its inputs")
         self._held.check()
         self._keep(run, home, attempts, found, time.monotonic() - begin, quiet, seen=depends, written=written)
         if self.events:
@@ -242,7 +247,7 @@ class Runner:
         self._tables_now_and_then()
 
     def _attempt(self, run, home, number, progress):
-        """(status, why, seconds of the command, what was read)"""
+        """Returns (status, why, seconds of the command, results)."""
         output = files.make_folder(home / "output" / str(number))
         log = output / "log.txt"
         words, variables = launchers.launched(run, home, number)
@@ -282,7 +287,7 @@ class Runner:
         return status, why, ended.seconds, found
 
     def _read(self, run, home, number, log):
-        """(what the run has left, status, why): also of what no reader expects it is the run that failed, and the others go on."""
+        """Returns (results, status, why). An unexpected error of a reader fails only this run; the others continue."""
         try:
             found = read_results(run, home, number, log)
             metrics.derive(self.file, run, found)
@@ -292,10 +297,10 @@ class Runner:
         except Unreadable as error:
             return None, error.status, str(error)
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
-            return None, "unreadable", f"what it wrote cannot be used ({type(error).__name__}: {error})"
+            return None, "unreadable", f"its output cannot be used ({type(error).__name__}: {error})"
 
     def _commands(self, run, home, number, commands, log, stop=None, most=float("inf")):
-        """The first that did not end well, or None. `most`: seconds of each."""
+        """Returns the first command that failed, or None. `most` limits the seconds for each command."""
         for command in commands:
             words = run.words(command, home, number)
             if not words:
@@ -308,11 +313,11 @@ class Runner:
         return None
 
     def _clean_up(self, run, home, number, progress):
-        """Always, also after a failure; what fails here is said and costs no result."""
+        """Runs the clean-up commands, also after a failed run. A failed clean-up is reported and costs no result."""
         progress.step("clean up", run)
-        what = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
-        if self.stop.is_set() or ((ended := self._commands(*what)) is not None and ended.status == "interrupted"):
-            ended = self._commands(*what, threading.Event(), CLEAN_UP)
+        arguments = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
+        if self.stop.is_set() or ((ended := self._commands(*arguments)) is not None and ended.status == "interrupted"):
+            ended = self._commands(*arguments, threading.Event(), CLEAN_UP)
         if ended is not None:
             progress.say(f"{run.id}: clean-up: {ended.why}")
         files.remove_tree(home / "scratch")
@@ -349,17 +354,17 @@ def _with_last_line(why, log):
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 16384))
-            said = last_said(file.read().decode(errors="replace"))
+            line = last_said(file.read().decode(errors="replace"))
     except OSError:
         return why
-    printable = "".join(c for c in said if c.isprintable())[:200]
+    printable = "".join(c for c in line if c.isprintable())[:200]
     return f"{why}: {printable}" if printable else why
 
 
 def run_side_by_side(runners):
-    """Runs what each is to do, in turns; the exit status. All first repetitions come before all second ones, so what a machine
-    does for some minutes is in the spread of every group and not in the median of one; and of two runners each repetition of
-    one has that of the other beside it, first and second by turns, so it is on both sides alike."""
+    """Runs the runners' plans in turns and returns the exit status. All first repetitions run before all second ones,
+    so noise of some minutes affects the spread of every group and no single median. Repetitions of two runners
+    alternate, first and second in turn, so noise affects both sides alike."""
     stop = runners[0].stop
     with contextlib.ExitStack() as held:
         for runner in runners:
@@ -373,14 +378,14 @@ def run_side_by_side(runners):
             for runner, done in [(turn[3], pool.submit(turn[3]._one, *turn[4:])) for turn in turns]:
                 try:
                     done.result()
-                except Exception as trouble:  # the others are told, and what they were at is done again next time
+                except Exception as trouble:  # ends the other runs; interrupted runs are repeated at the next start
                     runner.trouble = runner.trouble or trouble
                     stop.set()
         return max(runner._end(progress) for runner, _, progress in begun)
 
 
 class signals:
-    """SIGINT and SIGTERM end the runs, not the runner: it still writes its tables."""
+    """A context in which SIGINT and SIGTERM end the runs, not the runner: it still writes its tables."""
 
     def __init__(self, stop):
         self._stop = stop

@@ -1,4 +1,5 @@
-"""Dependencies of a command that its file does not declare: files that its words name, modules that its Python programs import, variables."""
+"""Dependencies of a command that its file does not declare: files named by its words, modules that its Python programs
+import, variables."""
 import hashlib
 import os
 import pathlib
@@ -17,7 +18,7 @@ MODULE = re.compile(r"(?:^|\s)-m\s+([A-Za-z_][\w.]*)")
 PROGRAM = re.compile(r"[A-Za-z0-9_.+-]+")
 VARIABLE = re.compile(r"\$\{?([A-Za-z_]\w*)")
 SYSTEM = ("/bin", "/usr/bin", "/sbin", "/usr/sbin")
-SEARCHED = ("PATH", "PYTHONPATH")                        # folders of programs and modules, each of which is looked up
+SEARCHED = ("PATH", "PYTHONPATH")                        # folders of programs and modules; each file is looked up
 GROUPS = ("MUSTER_", "OMP_", "MKL_", "OPENBLAS_", "NCCL_", "CUDA_", "OMPI_MCA_", "UCX_", "TORCH_", "PYTHON", "LD_")
 OTHERS = re.compile(r"MUSTER_(FLOW|TEST|BENCH)_|PYTHON(DONTWRITEBYTECODE|UNBUFFERED)$|.*TOKEN")
 TOO_LARGE = "too large"
@@ -67,13 +68,13 @@ def digest_of_named(path, digest):
 
 
 def is_program(path):
-    """Returns whether a path is an executable file or a script."""
+    """Returns true if a path is an executable file or a script."""
     return os.path.isfile(path) and (path.endswith((".py", ".sh")) or os.access(path, os.X_OK))
 
 
 def programs_in(words, search):
-    """Returns {word: path} of the programs on the search path: the first word, and each word of the command or of a shell's command whose program
-    lies outside the folders of the system."""
+    """Returns {word: path} of the programs on the search path: the first word, and each word of the command or of a
+    shell's command whose program is located outside the folders of the system."""
     found = {word: shutil.which(word, path=search) for text in words for word in text.split() if PROGRAM.fullmatch(word)}
     return {word: path for word, path in found.items() if path and (word == words[0] or os.path.dirname(path) not in SYSTEM)}
 
@@ -87,7 +88,7 @@ def modules_of(words, files, search):
     roots = MODULE.findall(joined) if "python" in joined else []
     if not (scripts or (folders and "python" in joined)):
         return {}
-    import ast  # here, for most steps have no Python
+    import ast  # imported here: most steps have no Python
     found, todo = {}, []
 
     def add(name):
@@ -164,10 +165,10 @@ def kept(then, now):
 
 
 def not_looked_at(parts, written):
-    """Returns a text with the files that may change a result and that no run compares; empty: none is known."""
-    said = [f"{name} ({CHANGED})" for name in written] + [f"{name} ({digest}: more than {MOST_FILES} files)" for name, digest in parts.get("files", {}).items()
+    """Returns a text with the files that may change a result and that no run compares; empty if none is known."""
+    texts = [f"{name} ({CHANGED})" for name in written] + [f"{name} ({digest}: more than {MOST_FILES} files)" for name, digest in parts.get("files", {}).items()
                                                                     if digest == TOO_LARGE]
-    return ", ".join(said)
+    return ", ".join(texts)
 
 
 def variables_of(texts, environment, own):

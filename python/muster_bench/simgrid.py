@@ -1,21 +1,21 @@
-"""Simulated hosts: platform files for SimGrid, and how smpirun is told to simulate."""
+"""Simulated hosts: platform files for SimGrid, and the command line of smpirun."""
 import re
 
 from .errors import Refusal
 
 NETWORKS = ("flat", "fat-tree")
 LEAF = 32            # hosts at a leaf switch of the fat tree
-OVERSUBSCRIBED = 2   # their links over those that leave the switch
+OVERSUBSCRIBED = 2   # ratio of the hosts' links to the links that leave the switch
 
-# Hosts compute what a program asks for and nothing else: times do not depend on the machine that simulates. Messages take
-# the latency of their links and their bytes over the bandwidth that they share, without corrections for one MPI or another.
+# Hosts simulate only the computation that a program requests, so times do not depend on the machine that simulates. A
+# message takes its links' latency and its bytes over the shared bandwidth, without corrections for a particular MPI.
 SETTINGS = ("smpi/host-speed:1Gf", "smpi/simulate-computation:no", "smpi/cpu-threshold:0", "smpi/test:0", "smpi/iprobe:0",
             "smpi/wtime:0", "network/model:CM02", "network/crosstraffic:0", "network/bandwidth-factor:1",
             "network/latency-factor:1", "network/TCP-gamma:0", "network/weight-S:0")
 
 
 def bits(text):
-    """10G, 100M: bits a second."""
+    """Returns bits a second of a text such as 10G or 100M."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kMGT]?)", text)
     if not match or float(match.group(1)) == 0:
         raise Refusal(f"'{text}' is no bandwidth (bits a second); write such as 10G")
@@ -23,8 +23,9 @@ def bits(text):
 
 
 def platform(network, hosts, bandwidth, latency):
-    """The file, for so many hosts. Every host has a link of that bandwidth and latency in each direction to a switch: one
-    for all (flat), or one for 32 hosts with half as many links of the same kind to a second level (fat-tree)."""
+    """Returns the platform file for a number of hosts. Every host has a link with this bandwidth and latency in each
+    direction to a switch: one switch for all hosts (flat), or a switch for 32 hosts with half as many such links to
+    a second level (fat-tree)."""
     if network not in NETWORKS:
         raise Refusal(f"unknown network '{network}' (known: {', '.join(NETWORKS)}); use one of these")
     try:
@@ -44,6 +45,6 @@ def platform(network, hosts, bandwidth, latency):
 
 
 def words(ranks, file):
-    """What stands before the command."""
+    """Returns the words that precede the command."""
     return ["smpirun", "-np", str(ranks), "-platform", str(file), *[f"--cfg={setting}" for setting in SETTINGS],
             "--log=root.thres:warning"]

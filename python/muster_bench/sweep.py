@@ -1,4 +1,4 @@
-"""Parameters and what they run through."""
+"""Parameters and the values of a sweep."""
 import itertools
 import math
 
@@ -8,11 +8,11 @@ MOST_RUNS = 10_000
 
 
 def values_of(name, value, where):
-    """A list of values: a list, {from, to, step} or {from, to, times}, or one value."""
+    """Returns a list of values from a list, {from, to, step} or {from, to, times}, or one value."""
     if isinstance(value, list):
-        for one in value:
-            if isinstance(one, (list, dict)):
-                raise Refusal(f"{where}: '{name}' has '{one}' in its list (values are texts and numbers); change it")
+        for item in value:
+            if isinstance(item, (list, dict)):
+                raise Refusal(f"{where}: '{name}' has '{item}' in its list (values are texts and numbers); change it")
         return list(value)
     if not isinstance(value, dict):
         return [value]
@@ -23,7 +23,7 @@ def values_of(name, value, where):
     numbers = {key: number for key, number in value.items()}
     if not all(isinstance(number, (int, float)) and not isinstance(number, bool) and math.isfinite(number)
                for number in numbers.values()):
-        raise Refusal(f"{where}: the range '{name}' has what is no number ({value}); write such as {{from: 1, to: 8, times: 2}}")
+        raise Refusal(f"{where}: the range '{name}' has a value that is no number ({value}); write such as {{from: 1, to: 8, times: 2}}")
     if "from" not in numbers or "to" not in numbers or ("step" in numbers and "times" in numbers):
         raise Refusal(f"{where}: the range '{name}' needs from, to and one of step and times ({value}); complete it")
     return _range(name, numbers, where)
@@ -52,17 +52,17 @@ def _range(name, numbers, where):
 
 
 def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=()):
-    """Every combination in the order in which the file has the names, the last name changing fastest: (values, repeat),
-    without those that an exclusion matches. `cases` are values that go together, and change slowest. Refused before
-    anything is built when there are none or too many."""
+    """Returns every combination as (values, repeat), without combinations that an exclusion matches. Names have the
+    order of the file, and the last name changes fastest. `cases` are sets of values that change together, and change
+    slowest. Refuses an empty or too long list before building it."""
     axes = {name: values_of(name, value, where) for name, value in sweep.items()}
     cases = checked_cases(cases, where)
     for name in axes:
         if name in parameters:
-            raise Refusal(f"{where}: '{name}' is both a parameter and swept (one of them would win); take one away")
+            raise Refusal(f"{where}: '{name}' is both a parameter and swept (one would be ignored); remove one")
     for name in cases[0]:
         if name in parameters or name in axes:
-            raise Refusal(f"{where}: '{name}' is in the cases and beside them (one of them would win); take one away")
+            raise Refusal(f"{where}: '{name}' is both in the cases and outside (one would be ignored); remove one")
     known = [*parameters, *cases[0], *axes]
     for entry in exclude:
         if not isinstance(entry, dict) or not entry:
@@ -75,20 +75,20 @@ def expand(parameters, sweep, exclude, repeats, where, most=MOST_RUNS, cases=())
     count = repeats * len(cases) * math.prod(len(values) for values in axes.values())
     if count > most:
         raise Refusal(f"{where} expands to {count:,} runs (at most {most:,}); sweep less, or say --most-runs {count}")
-    made = []
+    combinations = []
     for case, *point in itertools.product(cases, *axes.values()):
         values = {**parameters, **case, **dict(zip(axes, point))}
         if not any(_matches(entry, values) for entry in exclude):
-            made += [(values, repeat) for repeat in range(1, repeats + 1)]
-    if not made:
+            combinations += [(values, repeat) for repeat in range(1, repeats + 1)]
+    if not combinations:
         empty = [name for name, values in axes.items() if not values]
         why = f"'{empty[0]}' has no values" if empty else "every combination is excluded"
         raise Refusal(f"{where} expands to no run at all ({why}); change its sweep")
-    return made
+    return combinations
 
 
 def checked_cases(cases, where):
-    """All with the same names; one that is empty where there are none."""
+    """Returns the cases, which must have the same names; one empty case if there is none."""
     for case in cases:
         if not isinstance(case, dict) or not case or any(isinstance(value, (list, dict)) for value in case.values()):
             raise Refusal(f"{where}: the case '{case}' is no mapping of parameters to values; write such as {{batch: 32, rate: 0.1}}")

@@ -1,4 +1,4 @@
-"""The tables of a folder of results: CSV with headers in an order that does not change, and JSON with all."""
+"""The tables of a folder of results: CSV with headers in a fixed order, and JSON with all values."""
 import csv
 import io
 import json
@@ -13,15 +13,17 @@ SUMMARY_FIRST = ("experiment", "row", "ranks", "runs", "failed", "skipped")
 
 
 def result_of(folder, run):
-    """What is kept of a run, or None where it has not ended."""
+    """Returns the stored result of a run, or None if it has not ended."""
     found = read_json(pathlib.Path(folder) / "experiments" / run.id / "result" / "result.json")
     return found if isinstance(found, dict) and found.get("key") == run.key and "status" in found else None
 
 
 def entries_of(folder, file, plan, division):
-    """One entry a run, or one a row of it; runs that have not ended are left out. What is derived is derived here, so
-    that another goal or price needs no new run."""
-    steps = {}     # of experiments that are the clock of others: (name, ranks) -> [(what is swept, seconds, of these computation)]
+    """Returns an entry for each run, or for each row; runs that have not ended are left out. Derived measures are
+    calculated here, so another goal or price needs no new run."""
+    # steps of experiments that give the times of others: (name, ranks) -> [(swept parameters, seconds, seconds of
+    # computation)]
+    steps = {}
     for run in plan:
         found = (result_of(folder, run) or {}).get("metrics", {})
         if "step_seconds" in found and any(other.clock == run.experiment.name for other in file.experiments):
@@ -53,7 +55,7 @@ def _entries(file, run, division, result, parameters):
 
 
 def parameter_names(plan):
-    """In the order in which the file has them first; ranks have a column of their own."""
+    """Returns the names in the order of the file; ranks have a separate column."""
     names = {}
     for run in plan:
         for name in run.parameters:
@@ -62,7 +64,7 @@ def parameter_names(plan):
 
 
 def _column(name, taken):
-    """A parameter may be called as a column is."""
+    """Returns the name of a parameter's column, which may collide with another column."""
     return f"parameter_{name}" if name in taken else name
 
 
@@ -103,7 +105,7 @@ def _csv(header, rows):
 
 
 def write_tables(folder, file, plan, division):
-    """results.csv, summary.csv and results.json; returns the entries and their groups."""
+    """Writes results.csv, summary.csv and results.json. Returns the entries and their groups."""
     folder = pathlib.Path(folder)
     entries = list(entries_of(folder, file, plan, division))
     groups = metrics.groups_of(file, entries)

@@ -1,4 +1,4 @@
-"""How something is run: the first tier of an experiment's file."""
+"""Templates, the first part of an experiment's file: each describes how a program runs."""
 import dataclasses
 import re
 
@@ -11,7 +11,7 @@ FAILURES = ("crash", "timeout", "unreadable", "differs", "missing", "disk")
 TAKES = ("last", "first", "max", "min", "mean", "sum", "count")
 DEFAULT_TIMEOUT = 3600.0
 
-# What the runner gives every command beside the parameters of its experiment.
+# Placeholders that the runner sets for every command, besides the experiment's parameters.
 BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "checkpoint", "here", "platform")
 
 
@@ -19,46 +19,46 @@ BUILT_IN = ("ranks", "seed", "repeat", "id", "config", "output", "scratch", "che
 class Launcher:
     kind: str
     options: tuple = ()   # words between the launcher and the command
-    network: str = "flat"  # of simulated hosts, with the speed of a link in bits a second and its latency in seconds;
-    bandwidth: str = ""    # texts, for they may have placeholders
+    network: str = "flat"  # simulated hosts, with the speed of a link in bits a second and its latency in seconds;
+    bandwidth: str = ""    # texts, because they may have placeholders
     latency: str = ""
     loss: str = ""         # hosts: the share of packets that is lost
     per_host: str = "1"    # hosts: ranks on each
-    servers: str = "0"     # on Kubernetes: how many of the ranks, the last ones, serve parameters in pods of their own
+    servers: str = "0"     # on Kubernetes: the number of ranks, the last ones, that serve parameters in their own pods
 
 
 @dataclasses.dataclass(frozen=True)
 class OnKubernetes(Launcher):
-    image: str = ""        # has the programs
+    image: str = ""        # contains the programs
     namespace: str = "default"
-    volume: str = ""       # a claim that pods share, and where it is: there, and on this machine too
+    volume: str = ""       # a claim that pods share, and its mount path, the same in pods and on this machine
     mount: str = ""
-    secret: str = ""       # its keys are variables of the ranks: MUSTER_TOKEN, those of a storage
+    secret: str = ""       # its keys are environment variables of the ranks: MUSTER_TOKEN, credentials of a storage
     pull_secret: str = ""  # for a private image
-    data: str = ""         # a claim with data that pods read, and where
+    data: str = ""         # a claim with data that pods read, and its mount path
     data_mount: str = ""
-    elastic: bool = False  # ranks may come and go
+    elastic: bool = False  # the number of ranks may change
 
 
 @dataclasses.dataclass(frozen=True)
 class Resources:
     cpus_per_rank: float = 1
     gpus_per_rank: int = 0
-    hold: bool = False    # a run on this machine gets no more than that
-    memory: int = 0       # bytes a rank, for the launchers that ask; 0: not said
+    hold: bool = False    # limits a run on this machine to these resources
+    memory: int = 0       # bytes a rank, for launchers that request memory; 0: unspecified
 
 
 @dataclasses.dataclass(frozen=True)
 class Retries:
-    attempts: int = 1     # in all
+    attempts: int = 1     # number of attempts, including the first
     on: tuple = ("crash", "timeout")
-    wait: float = 0.0     # seconds before the next
+    wait: float = 0.0     # seconds before the next attempt
 
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    log: int              # bytes kept of what the command prints
-    disk: int             # bytes that it may write into its folders; 0: any number
+    log: int              # maximum bytes of the command's output in its log
+    disk: int             # bytes that the command may write into its folders; 0: any number
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,11 +71,11 @@ class Pattern:
 
 @dataclasses.dataclass(frozen=True)
 class Reader:
-    """How results are read: kind is tracker, benchmark or log."""
+    """A reader of results: its kind is tracker, benchmark or log."""
     kind: str
-    file: str = ""        # with placeholders; empty for log: what the command printed
+    file: str = ""        # with placeholders; empty for log: the output of the command
     patterns: tuple = ()  # log: numbers of the whole run
-    series: str = ""      # log: one line an epoch, named groups
+    series: str = ""      # log: one line for each epoch, named groups
     rows: str = ""        # benchmark: the rows to keep, a regular expression
 
 
@@ -83,24 +83,24 @@ class Reader:
 class Template:
     name: str
     command: tuple
-    binary: str           # whose digest names the runs; empty: the first word of the command
-    inputs: tuple         # further files that the result depends on, such as a script
+    binary: str           # the file whose digest names the runs; empty: the first word of the command
+    inputs: tuple         # further files, such as a script, that affect the result
     data: tuple           # and its data
     launcher: Launcher
     resources: Resources
     timeout: float
     environment: dict
     read: tuple
-    settings: dict        # what the program is to say of its own settings: name -> texts, of which it has to be one
-    needs: tuple          # commands that end well where this can run at all; elsewhere a run is skipped
+    settings: dict        # expected settings in the report of the program: name -> allowed texts
+    needs: tuple          # commands that succeed if this run can run here; else the run is skipped
     before: tuple         # commands of the step configure
-    after: tuple          # of post-process
-    clean: tuple          # of clean up
+    after: tuple          # commands of the step post-process
+    clean: tuple          # commands of the step clean up
     retries: Retries
     limits: Limits
 
     def texts(self):
-        """Everything with placeholders, and where it stands."""
+        """Yields every text with placeholders, and the text's place."""
         yield from ((word, "command") for word in self.command)
         yield self.binary, "binary"
         yield from ((text, "inputs") for text in self.inputs)
@@ -119,7 +119,7 @@ class Template:
 
 def read_template(name, value):
     section = Section(value, f"template '{name}'")
-    made = Template(
+    template = Template(
         name=name,
         command=tuple(words_of(section.get("command", "a text or a list"))),
         binary=section.get("binary", "a text", ""),
@@ -139,11 +139,11 @@ def read_template(name, value):
         retries=_retries(section.section("retries")),
         limits=read_limits(section.section("limits")))
     section.done()
-    if not made.command:
+    if not template.command:
         raise Refusal(f"{section.where} has an empty command (there is nothing to run); write the words of one")
-    if made.timeout <= 0:
-        raise Refusal(f"{section.where}: the timeout cannot be {made.timeout:g} (it is in seconds, above 0); change it")
-    return made
+    if template.timeout <= 0:
+        raise Refusal(f"{section.where}: the timeout cannot be {template.timeout:g} (it is in seconds, above 0); change it")
+    return template
 
 
 
@@ -160,55 +160,55 @@ def _commands(section, key):
 def read_launcher(section):
     value = section.get("launcher", "a text or a mapping", "local")
     inner = Section({"kind": value} if isinstance(value, str) else value, f"{section.where}, launcher")
-    made = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
-                    inner.get("network", "a text", "flat"),
-                    *[value_text(inner.get(key, "a text or a number", other)) for key, other in
-                      (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"), ("servers", "0"))])
-    if made.kind == "kubernetes":
-        made = OnKubernetes(*dataclasses.astuple(made), *[inner.get(key, "a text", other) for key, other in (
+    launcher = Launcher(inner.get("kind", "a text"), tuple(words_of(inner.get("options", "a text or a list", []))),
+                        inner.get("network", "a text", "flat"),
+                        *[value_text(inner.get(key, "a text or a number", other)) for key, other in
+                          (("bandwidth", ""), ("latency", ""), ("loss", ""), ("per-host", "1"), ("servers", "0"))])
+    if launcher.kind == "kubernetes":
+        launcher = OnKubernetes(*dataclasses.astuple(launcher), *[inner.get(key, "a text", other) for key, other in (
             ("image", ""), ("namespace", "default"), ("volume", ""), ("mount", ""), ("secret", ""), ("pull-secret", ""), ("data", ""), ("data-mount", ""))],
             inner.get("elastic", "true or false", False))
-        if not made.image or bool(made.volume) != bool(made.mount) or bool(made.data) != bool(made.data_mount):
+        if not launcher.image or bool(launcher.volume) != bool(launcher.mount) or bool(launcher.data) != bool(launcher.data_mount):
             raise Refusal(f"{section.where}: the launcher kubernetes needs image, volume with mount (a claim, and the folder where pods and this "
                           "machine have it), and data with data-mount; write such as image: registry/muster:1, volume: muster-results, mount: /results")
     inner.done()
-    if made.kind not in LAUNCHERS:
-        raise Refusal(f"{section.where} has the unknown launcher '{made.kind}' (known: {listed(LAUNCHERS)}); "
-                      f"{closest(made.kind, LAUNCHERS, 'use one of these')}")
-    if made.kind == "simgrid" and not (made.bandwidth and made.latency):
+    if launcher.kind not in LAUNCHERS:
+        raise Refusal(f"{section.where} has the unknown launcher '{launcher.kind}' (known: {listed(LAUNCHERS)}); "
+                      f"{closest(launcher.kind, LAUNCHERS, 'use one of these')}")
+    if launcher.kind == "simgrid" and not (launcher.bandwidth and launcher.latency):
         raise Refusal(f"{section.where}: the launcher simgrid needs bandwidth and latency (of the links of its hosts); write "
                       "such as bandwidth: 10G, latency: 5e-6")
-    return made
+    return launcher
 
 
 def read_resources(section):
-    made = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
-                     section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), f"{section.where}: 'memory'"))
+    resources = Resources(section.get("cpus-per-rank", "a number", 1), section.get("gpus-per-rank", "a whole number", 0),
+                          section.get("hold", "true or false", False), bytes_of(section.get("memory", "a text or a whole number", 0), f"{section.where}: 'memory'"))
     section.done()
-    if made.cpus_per_rank <= 0 or made.gpus_per_rank < 0:
-        raise Refusal(f"{section.where}: there cannot be {made.cpus_per_rank} cpus-per-rank and {made.gpus_per_rank} gpus-per-rank (above 0, 0 or "
+    if resources.cpus_per_rank <= 0 or resources.gpus_per_rank < 0:
+        raise Refusal(f"{section.where}: there cannot be {resources.cpus_per_rank} cpus-per-rank and {resources.gpus_per_rank} gpus-per-rank (above 0, 0 or "
                       "more); change it")
-    return made
+    return resources
 
 
 def _retries(section):
     on = section.get("on", "a list", ["crash", "timeout"])
-    made = Retries(section.get("attempts", "a whole number", 1), tuple(on), float(section.get("wait", "a number", 0)))
+    retries = Retries(section.get("attempts", "a whole number", 1), tuple(on), float(section.get("wait", "a number", 0)))
     section.done()
-    for kind in made.on:
+    for kind in retries.on:
         if kind not in FAILURES:
             raise Refusal(f"{section.where}: 'on' has the unknown failure '{kind}' (known: {listed(FAILURES)}); "
                           f"{closest(kind, FAILURES, 'use one of these')}")
-    if not 1 <= made.attempts <= 100:
-        raise Refusal(f"{section.where}: attempts cannot be {made.attempts} (it is 1 to 100); change it")
-    return made
+    if not 1 <= retries.attempts <= 100:
+        raise Refusal(f"{section.where}: attempts cannot be {retries.attempts} (it is 1 to 100); change it")
+    return retries
 
 
 def read_limits(section):
-    made = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), f"{section.where}: 'log'"),
-                  bytes_of(section.get("disk", "a text or a whole number", "2G"), f"{section.where}: 'disk'"))
+    limits = Limits(bytes_of(section.get("log", "a text or a whole number", "64M"), f"{section.where}: 'log'"),
+                    bytes_of(section.get("disk", "a text or a whole number", "2G"), f"{section.where}: 'disk'"))
     section.done()
-    return made
+    return limits
 
 
 def _readers(section):
@@ -216,7 +216,7 @@ def _readers(section):
         inner = Section(entry, f"{section.where}, read {number}")
         kinds = [kind for kind in ("tracker", "benchmark", "log") if isinstance(entry, dict) and kind in entry]
         if len(kinds) != 1:
-            raise Refusal(f"{inner.where} does not say what is read (one of tracker, benchmark and log); "
+            raise Refusal(f"{inner.where} has no reader (tracker, benchmark or log is needed); "
                           "write such as tracker: '{output}/tracker.json'")
         kind = kinds[0]
         if kind == "log":

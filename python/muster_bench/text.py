@@ -1,4 +1,4 @@
-"""Placeholders, numbers with units, and values as command lines have them."""
+"""Placeholders, numbers with units, and values in the form of command lines."""
 import math
 import re
 import shlex
@@ -48,7 +48,7 @@ def shown_values(values):
 
 
 def value_text(value):
-    """A parameter as a command line has it."""
+    """Returns a parameter in the form of a command line."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
@@ -57,7 +57,7 @@ def value_text(value):
 
 
 def fill(text, values, where):
-    """The text with {name} replaced; {{ and }} are braces."""
+    """Returns the text with {name} replaced; {{ and }} are braces."""
     def one(match):
         if match.group(0) in ("{{", "}}"):
             return match.group(0)[0]
@@ -72,7 +72,8 @@ def fill(text, values, where):
 
 
 def words_of(command):
-    """A command as a list of words, none of them filled in yet: what a value has in it never becomes two words."""
+    """Returns a command as a list of words with unfilled placeholders: the value of a placeholder never becomes two
+    words."""
     if not isinstance(command, (str, list, tuple)):
         raise Refusal(f"'{value_text(command)}' is no command (it is a text, or a list of words); write one of these")
     try:
@@ -82,39 +83,40 @@ def words_of(command):
 
 
 def fill_words(words, values, where):
-    """The words filled in. {*name} alone is as many words as its value has; a placeholder alone that is empty is none."""
-    made = []
+    """Returns the words filled in. {*name} alone gives as many words as its value has. An empty placeholder alone gives
+    no word."""
+    result = []
     for word in words:
         match = PLACEHOLDER.fullmatch(word)
         alone = match is not None and match.group(2)
         if alone and match.group(1):
-            made += shlex.split(fill("{" + match.group(2) + "}", values, where))
+            result += shlex.split(fill("{" + match.group(2) + "}", values, where))
             continue
         filled = fill(word, values, where)
         if filled or not alone:
-            made.append(filled)
-    return made
+            result.append(filled)
+    return result
 
 
 def bytes_of(value, where):
-    """512, "64M", "2 GiB"."""
+    """Returns the bytes of 512, "64M" or "2 GiB"."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([kmgt]?)(?:i?b)?\s*", str(value), re.IGNORECASE)
-    made = float(match.group(1)) * UNITS[match.group(2).lower()] if match else math.inf
-    if made >= 1 << 63:
+    amount = float(match.group(1)) * UNITS[match.group(2).lower()] if match else math.inf
+    if amount >= 1 << 63:
         raise Refusal(f"{where} cannot be '{value}' (it is no size); write such as 64M or 2G")
-    return int(made)
+    return int(amount)
 
 
 def last_said(text):
-    """The line by which a failure is easiest understood: the last one that says that it is an error, else the last one. Not of what mpirun
-    says for itself, between lines of dashes. Other lines may come behind an error: they have a pipe of their own."""
+    """Returns the line that best explains a failure: the last line marked as an error, else the last line. Skips
+    mpirun's own text between lines of dashes. Other lines may follow an error, because stderr has its own pipe."""
     own = "".join(reversed(re.split(r"^-{60,}$", text, flags=re.M)[::-2])).strip() or text.strip()
     lines = own.split("\n")
     return next((line for line in reversed(lines) if ": error: " in line), lines[-1]).strip()
 
 
 def slug(text):
-    """Fit for a file's name."""
+    """Returns the text in a form for the name of a file."""
     return re.sub(r"[^A-Za-z0-9_.=+-]+", "_", text).strip("_")
 
 

@@ -1,9 +1,9 @@
-"""The tracker's report (docs/tracker.md) of a training in Python, whatever framework it uses. Needs nothing but Python:
+"""The tracker's report (docs/tracker.md) of a training in Python, for any framework. Needs only Python:
 
     from muster_bench.tracker import Tracker             # environment: {PYTHONPATH: "{platform}"} in a template
     tracker = Tracker(world_size, rank, gather=gather, goal=("accuracy", 0.8))
     for epoch in range(epochs):
-        with tracker.batches():                          # the batch clock: all that a step needs, and nothing of validation
+        with tracker.batches():                          # the batch clock: all operations of a step, without validation
             for images, labels in tracker.waiting(loader):
                 with tracker.phase("forward"): ...
                 with tracker.phase("backward"): ...
@@ -11,10 +11,10 @@
                 tracker.add_samples(len(images))
         tracker.end_epoch(train_loss=..., val_loss=..., val_accuracy=..., train_accuracy=...)
     tracker.annotate("program", "my_training")
-    tracker.write("tracker.json")                        # by rank 0, whole or not at all
+    tracker.write("tracker.json")                        # by rank 0, completely or not at all
 
-With `lines=True` rank 0 prints a line an epoch, by which muster-bench tune ends trials early.
-With several ranks `gather(numbers)` gives the lists of all of them, at every rank, such as
+With `lines=True` rank 0 prints a line for each epoch, and muster-bench tune ends trials early by these lines.
+With several ranks `gather(numbers)` returns every rank's list, at every rank, for example
     def gather(numbers):
         lists = [None] * world_size
         torch.distributed.all_gather_object(lists, numbers)
@@ -34,19 +34,20 @@ PARTS = ("train", "compute", "communication", "data_wait")
 
 
 class Tracker:
-    """One of each rank; used by one thread."""
+    """The tracker of a rank, used by one thread."""
 
     def __init__(self, world_size=1, rank=0, gather=None, goal=None, transport="self", lines=False):
         if world_size > 1 and gather is None:
-            raise ValueError("a tracker of several ranks cannot add up what they measured (gather is left out); give a function")
+            raise ValueError("a tracker with several ranks cannot add up their measurements (gather is missing); give a function")
         if goal is not None and goal[0] not in GOALS:
             raise ValueError(f"no goal is named '{goal[0]}' (known: {', '.join(GOALS)}); write such as ('accuracy', 0.8)")
         self._world_size, self._rank, self._goal, self._transport = world_size, rank, goal, transport
         self._lines = lines and rank == 0
         self._gather = gather or (lambda numbers: [numbers])
         self._epochs, self._annotations, self._time_to_goal = [], {}, None
-        self._phases = {name: [0.0, 0.0] for name in PHASES}  # of the slowest rank, and the mean
-        self._open = []                                       # what is being timed, from outside inwards: seconds of what is within
+        self._phases = {name: [0.0, 0.0] for name in PHASES}  # times of the slowest rank, and the mean
+        # open timers, the outermost first: the seconds of their inner timers
+        self._open = []
         self._in_batches = False
         self._clear()
 
@@ -55,7 +56,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def _timed(self):
-        """Gives its seconds, and those without what was timed within it, to the list that it yields."""
+        """Yields a list; at the end of the block adds the block's seconds, and the seconds without inner timers."""
         begin, found = time.perf_counter(), []
         self._open.append(0.0)
         try:
@@ -77,7 +78,7 @@ class Tracker:
 
     @contextlib.contextmanager
     def phase(self, name):
-        """forward, loss, backward, optimizer_step (computation), aggregate, batch_load or metrics."""
+        """Times a phase: forward, loss, backward, optimizer_step (computation), aggregate, batch_load or metrics."""
         if name not in PHASES:
             raise ValueError(f"no phase is named '{name}' (known: {', '.join(PHASES)}); use one of these")
         with self._timed() as found:
@@ -105,7 +106,7 @@ class Tracker:
             self._here["data_wait"] += found[1]
 
     def waiting(self, batches):
-        """The batches, timed while they are waited for."""
+        """Yields the batches and times the waits for them."""
         batches = iter(batches)
         while True:
             with self.data_wait():
@@ -118,7 +119,8 @@ class Tracker:
         self._here["samples"] += count
 
     def end_epoch(self, **metrics):
-        """Collective; `metrics` (train_loss, val_loss, val_accuracy, train_accuracy) are those of all ranks."""
+        """Ends an epoch; a collective call. `metrics` (train_loss, val_loss, val_accuracy, train_accuracy) cover all
+        ranks."""
         for name in metrics:
             if name not in METRICS:
                 raise ValueError(f"no metric is named '{name}' (known: {', '.join(METRICS)}); use one of these")
@@ -143,7 +145,7 @@ class Tracker:
 
     @property
     def time_to_goal(self):
-        """Seconds of the batch clock, or None."""
+        """Returns seconds of the batch clock, or None."""
         return self._time_to_goal
 
     def annotate(self, name, text):
@@ -172,7 +174,7 @@ class Tracker:
 
 
 def line_of(epoch):
-    """As muster's programs print an epoch, while they train."""
+    """Returns the line of an epoch in the format of muster's programs."""
     loss, validation, accuracy = (math.nan if epoch[name] is None else epoch[name] for name in ("train_loss", "val_loss", "val_accuracy"))
     return f"{epoch['epoch']:5d}  {loss:10.6g}  {validation:10.6g}  {accuracy:8.4f}  {epoch['train_seconds']:8.3f}  {epoch['samples_per_second']:10.3g}"
 

@@ -1,5 +1,5 @@
-"""Searches parameters by Optuna: a trial is a run like any other, with its folder and its result, and what was measured is not measured
-again. Trials end early by the lines that their programs print an epoch; those of Hyperband go on from checkpoints at the next rung."""
+"""Searches parameters by Optuna. A trial is a normal run with its folder and result, and a finished trial is not repeated.
+Trials end early by the lines that their programs print for each epoch. Trials of Hyperband continue from checkpoints at the next rung."""
 import collections
 import concurrent.futures
 import contextlib
@@ -21,7 +21,7 @@ from .runner import Runner, signals
 from .text import shown_values, value_text
 from .tuning import Range
 
-PRUNED = "pruned: "   # what its result says of a run that was
+PRUNED = "pruned: "   # starts the reason in the result of a pruned run
 SAID = {"COMPLETE": "complete", "PRUNED": "pruned", "FAIL": "failed", "RUNNING": "not ended"}
 
 
@@ -37,7 +37,7 @@ def load_optuna():
 
 
 def url_of(storage, folder):
-    """sqlite:FILE, or postgresql://...; a file in the folder where none is named."""
+    """Returns the URL of sqlite:FILE or postgresql://...; by default of a file in the folder."""
     if not storage:
         return f"sqlite:///{folder}/trials.db"
     if storage.startswith("sqlite:"):
@@ -49,18 +49,18 @@ def url_of(storage, folder):
 
 @dataclasses.dataclass
 class Trial:
-    """One set of parameters, as far as it has been measured."""
+    """A set of parameters and its measurements so far."""
     number: int
     parameters: dict
     state: str = "RUNNING"
     value: float = None
     why: str = ""
     budget: int = None
-    seen: list = dataclasses.field(default_factory=list)   # of each epoch, what is to become small
+    seen: list = dataclasses.field(default_factory=list)   # by epoch: the value that the search minimizes
 
 
 class Trials(Progress):
-    """Says nothing of runs: a trial is said as a whole."""
+    """Progress that prints a line for each trial and none for a run."""
 
     def begin_run(self, run, attempt):
         pass
@@ -70,7 +70,7 @@ class Trials(Progress):
 
 
 class Tuner(Runner):
-    """A runner that decides what to run next."""
+    """A runner that chooses the next run by a search."""
 
     def __init__(self, file, folder, division, storage="", jobs=1, digests=None):
         super().__init__(file, [], folder, division, jobs)
@@ -78,12 +78,13 @@ class Tuner(Runner):
         self.tuning = file.tuning
         self._url, self._digests, self._looks = url_of(storage, self.folder), digests, {}
         self._trials, self._guard = {}, threading.Lock()
-        self._measuring = collections.defaultdict(threading.Lock)     # of each run, held while it goes on
+        # a lock for each run, held while the run is active
+        self._measuring = collections.defaultdict(threading.Lock)
         self._here = f"{platform.node()}:{self.folder}"
         first = {name: space[0] if isinstance(space, list) else space.low for name, space in self.tuning.over.items()}
         self._made_of = ""
-        self.plan = [self._run_of(first)]      # what cannot be run at all is said before anything is written
-        programs = self._seen(self.plan[0])   # trials, and the checkpoints that rungs go on from, are of these
+        self.plan = [self._run_of(first)]      # a trial that cannot run at all fails before any file is written
+        programs = self._seen(self.plan[0])   # programs of the trials and of the checkpoints that rungs continue from
         self._made_of = files.digest_of([self.plan[0].key, programs["code"], programs["modules"]])
 
     def run(self):
@@ -98,7 +99,7 @@ class Tuner(Runner):
                 self._study = self._open()
                 self._again()
                 self._hyperband() if self.tuning.rungs else self._one_after_another()
-            except Exception as trouble:     # what was measured is reported whatever it is
+            except Exception as trouble:     # finished trials are reported in any case
                 self.stop.set()
                 self.trouble = self._said(trouble)
             if self.plan:
@@ -106,7 +107,7 @@ class Tuner(Runner):
             if self.trouble is not None:
                 raise self.trouble
             if self.stop.is_set():
-                self._progress.say("stopped; the same command goes on")
+                self._progress.say("stopped; the same command continues")
                 return INTERRUPTED
             return self._say_best()
 
@@ -144,14 +145,15 @@ class Tuner(Runner):
         name = f"{self.file.name}, {tuning.experiment.name}, {files.digest_of([spaces, tuning.method, tuning.measure, self._made_of])[:8]}"
         study = optuna.create_study(storage=storage, study_name=name, load_if_exists=True,
                                     direction="minimize" if tuning.less_is_better else "maximize")
-        seed = tuning.experiment.seed + len(study.get_trials(deepcopy=False))   # what goes on does not draw the same again
+        # a continued search draws new parameters
+        seed = tuning.experiment.seed + len(study.get_trials(deepcopy=False))
         study.sampler = (optuna.samplers.TPESampler(seed=seed, constant_liar=self.jobs > 1) if tuning.method == "bayesian" else
                          optuna.samplers.RandomSampler(seed=seed))
         study.pruner = optuna.pruners.MedianPruner(n_startup_trials=4) if tuning.prune and not tuning.rungs else optuna.pruners.NopPruner()
         return study
 
     def _again(self):
-        """Trials that this folder's runner was at when it was killed are asked for first."""
+        """Repeats first the trials that were active when this folder's runner was killed."""
         for old in self._study.get_trials(deepcopy=False):
             if old.user_attrs.get("at") == self._here and not old.state.is_finished() and old.params:
                 self._study.tell(old.number, state=self.optuna.trial.TrialState.FAIL)
@@ -173,14 +175,15 @@ class Tuner(Runner):
 
     def _known(self, number, parameters, **more):
         with self._guard:
-            made = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in parameters.items()}
-            kept = self._trials[number] = Trial(number, made, **more)
+            rounded = {name: float(f"{value:.6g}") if isinstance(value, float) else value for name, value in parameters.items()}
+            kept = self._trials[number] = Trial(number, rounded, **more)
         return kept
 
     def _tell(self, trial, kept):
         state = self.optuna.trial.TrialState[kept.state]
         if kept.state == "FAIL":
-            trial.set_user_attr("failed", True)   # by itself: a trial that was told so by _again() is measured again
+            # failed by itself: a trial that _again() has marked as failed is measured again
+            trial.set_user_attr("failed", True)
         self._study.tell(trial, kept.value if kept.state == "COMPLETE" else None, state=state)
         best = self._best()
         value = "-" if kept.value is None else f"{kept.value:.5g}"
@@ -210,7 +213,8 @@ class Tuner(Runner):
         self._side_by_side([work] * self.jobs)
 
     def _remember(self):
-        """Takes in the trials of earlier starts, and returns their number. A trial whose files have changed since is asked for again."""
+        """Reads the trials of earlier starts, and returns their number. A trial whose files have changed since is
+        measured again."""
         finished = []
         for old in self._finished():
             run = self._run_of(self._known(old.number, old.params).parameters)
@@ -231,13 +235,13 @@ class Tuner(Runner):
         return [old for old in self._study.get_trials(deepcopy=False) if old.state.name in ("COMPLETE", "PRUNED") or "failed" in old.user_attrs]
 
     def _plan(self, run):
-        """Once, also where several trials have its parameters."""
+        """Adds a run to the plan once, even if several trials have its parameters."""
         if all(other.id != run.id for other in self.plan):
             self.plan.append(run)
 
     def _hyperband(self):
-        """All of a bracket's trials with the budget of a rung, then the best of them with that of the next."""
-        known = {}     # finished before; their results are there
+        """Runs all trials of a bracket with the budget of a rung, then its best trials with the next budget."""
+        known = {}     # trials finished earlier, with results
         for old in self._finished():
             known.setdefault(old.user_attrs.get("bracket"), []).append((None, self._known(old.number, old.params)))
         for bracket, (count, budgets) in enumerate(self.tuning.rungs.brackets()):
@@ -275,7 +279,7 @@ class Tuner(Runner):
         chosen = {**experiment.parameters, **parameters}
         given = {name: value_text(value) for name, value in chosen.items() if not self.tuning.rungs or name != self.tuning.rungs.parameter}
         trial = files.digest_of([given, self._made_of])[:12]
-        names = list(parameters)     # what distinguishes its folders
+        names = list(parameters)     # these names distinguish its folders
         if budget is not None:
             chosen[self.tuning.rungs.parameter] = budget
             names.append(self.tuning.rungs.parameter)
@@ -288,13 +292,13 @@ class Tuner(Runner):
         with self._guard:
             self._plan(run)
             alone = self._measuring[run.id]
-        with alone:      # a sampler may draw the same parameters for two jobs: the second takes the result of the first
+        with alone:      # a sampler may draw the same parameters for two jobs: the second uses the result of the first
             if not self._is_done(run):
                 if trial is not None and not self.tuning.rungs:
                     self._looks[run.id] = lambda row: self._decide(trial, kept, row)
                 self._one(run, self._progress)
         result = tables.result_of(self.folder, run)
-        if result is None:      # it was told to stop
+        if result is None:      # the runner was asked to stop
             return
         entry = next(tables.entries_of(self.folder, self.file, [run], self.division))
         kept.budget, kept.why = budget, entry["why"]
@@ -308,7 +312,7 @@ class Tuner(Runner):
             trial.report(kept.value, budget)
 
     def _decide(self, trial, kept, row):
-        """Why a trial ends at this line."""
+        """Returns the reason to end a trial at this line."""
         tuning, epoch = self.tuning, int(row["epoch"])
         goal = tuning.experiment.goal
         timed = tuning.measure == "time_to_accuracy"
@@ -335,7 +339,7 @@ class Tuner(Runner):
     # ---- report ----
 
     def _extra(self):
-        """The part of the page that has the trials; trials.csv besides."""
+        """Writes trials.csv and returns the part of the page with the trials."""
         trials = sorted(self._trials.values(), key=lambda trial: trial.number)
         names = list(self.tuning.over)
         budget = self.tuning.rungs.parameter if self.tuning.rungs else None

@@ -1,4 +1,4 @@
-"""Whether two sets of repetitions differ: their medians, bootstrapped."""
+"""Compares two sets of repetitions by their bootstrapped medians."""
 import dataclasses
 import functools
 import math
@@ -6,32 +6,34 @@ import statistics
 
 from .metrics import LESS_IS_BETTER
 
-ENOUGH = 5          # repetitions of each: two sets of four do not meet by chance in 1 of 35 cases, of five in 1 of 126
-CONFIDENCE = 0.995  # of the interval; tests/platform/test_verdicts.py has what comes of it
-LEAST = 0.02        # a smaller difference of medians is of no interest, whatever its interval
+# repetitions on either side: two sets of four are disjoint by chance in 1 case out of 35, of five in 1 out of 126
+ENOUGH = 5
+CONFIDENCE = 0.995  # confidence of the interval; tests/platform/test_verdicts.py measures its errors
+LEAST = 0.02        # a smaller difference of medians is ignored, for any interval
 TIMES = ("time_to_accuracy", "throughput", "seconds")   # faster or slower
-WORTH = ("accuracy", "cost")                            # better or worse; of anything else more is neither
-NO_TIME = ("accuracy",)                                 # what a slow machine does not change
-MACHINE = "machine_seconds"                            # what the same work took before a run
+WORTH = ("accuracy", "cost")                            # better or worse; other measures are only larger or smaller
+NO_TIME = ("accuracy",)                                 # measures that do not depend on the machine's speed
+MACHINE = "machine_seconds"                            # time of a fixed amount of work before a run
 WITHIN, TOO_FEW = "within noise", "not enough runs"
 
 
 @dataclasses.dataclass(frozen=True)
 class Ratio:
-    """The new median over the old one, and the interval in which it lies with CONFIDENCE."""
+    """The new median over the old one, and its interval with confidence CONFIDENCE."""
     value: float
     low: float
     high: float
 
     @property
     def reach(self):
-        """How far from 1 the interval gets, as a share."""
+        """Returns the largest distance between the interval and 1, as a share."""
         return max(self.high - 1, 1 / self.low - 1)
 
 
 def ratio(old, new):
-    """Of two lists of numbers; None unless all are above 0. The bootstrap distribution of a median is known (each value is
-    the median of a resample with a binomial probability), so nothing is drawn: the same numbers have the same interval."""
+    """Returns the ratio of two lists of numbers; None unless all are above 0. The bootstrap distribution of a median is
+    known (each value is the median of a resample with a binomial probability), so no random numbers are drawn: equal
+    lists have equal intervals."""
     if not old or not new or min(*old, *new) <= 0:
         return None
     first, second = (list(zip(sorted(values), _weights(len(values)))) for values in (old, new))
@@ -42,10 +44,10 @@ def ratio(old, new):
 
 @functools.lru_cache(maxsize=None)
 def _weights(n):
-    """The probability of each of n sorted values to be the median of a resample; of an even number, the mean of those to be
-    either of the two in the middle."""
+    """Returns the probabilities of n sorted values to be the median of a resample. For an even n, averages the
+    probabilities of the two middle positions."""
     def at_most(i, count):
-        """`count` of n draws or more are among the i least values."""
+        """Returns the probability that `count` or more draws out of n are among the i least values."""
         share = i / n
         return sum(math.exp(math.lgamma(n + 1) - math.lgamma(k + 1) - math.lgamma(n - k + 1) + k * math.log(share)
                             + (n - k) * math.log1p(-share)) for k in range(count, n)) + share ** n
@@ -63,15 +65,15 @@ def _quantile(pairs, tail):
 
 
 def noise(old, new):
-    """What the machine alone makes of a ratio, as a share: of the same work, measured before each run of both. None where it
-    was not measured often enough."""
+    """Returns the machine's effect on a ratio, as a share, from a fixed amount of work before each run of both sides.
+    Returns None if there are too few measurements."""
     found = ratio(old, new) if min(len(old), len(new)) >= ENOUGH else None
     return None if found is None else found.reach
 
 
 def verdict(metric, old, new, machine=None):
-    """(Ratio or None, a word). They differ where the interval leaves 1 out, and the medians by more than LEAST and than the
-    machine's noise."""
+    """Returns (Ratio or None, a word). Two sets differ if the interval excludes 1 and the difference of their medians
+    exceeds LEAST and the machine's noise."""
     found = ratio(old, new)
     if min(len(old), len(new)) < ENOUGH:
         return found, TOO_FEW

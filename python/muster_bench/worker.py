@@ -1,6 +1,7 @@
-"""Runs the command of one rank: python3 -I -S worker.py FOLDER LIMIT COMMAND... What it prints is passed on and kept, up to LIMIT bytes, in
-FOLDER/<rank>.log. What it and its descendants use is a line of JSON in FOLDER/<rank>.jsonl, every second and later less often: the time,
-processors, bytes of memory, and the bytes that its host (its network namespace) has received and sent. Ends as the command did."""
+"""Runs a rank's command: python3 -I -S worker.py FOLDER LIMIT COMMAND... Forwards the command's output and stores up to
+LIMIT bytes in FOLDER/<rank>.log. Writes the resources of the command and its descendants to FOLDER/<rank>.jsonl as
+lines of JSON, every second and later less often: the time, processors, bytes of memory, and the bytes that its host
+(its network namespace) has received and sent. Ends with the status of the command."""
 import contextlib
 import ctypes
 import json
@@ -15,8 +16,10 @@ import time
 sys.path.append(os.path.dirname(os.path.abspath(__file__)))
 import owner  # noqa: E402  (beside this file)
 
-RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")   # the first that a launcher has set
-EVERY, PART = 1.0, 1 / 600   # seconds between two samples, at least; and that part of the time that has passed, so that files stay small
+# the first variable that the launcher has set
+RANKS = ("OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "SLURM_PROCID", "RANK")
+# minimum seconds between two samples; and the minimum as a part of the elapsed time, so that files stay small
+EVERY, PART = 1.0, 1 / 600
 TICKS, PAGE = os.sysconf("SC_CLK_TCK"), os.sysconf("SC_PAGE_SIZE")
 
 
@@ -36,7 +39,7 @@ def main():
     with open(f"{folder}/{rank}.log", "ab", buffering=0) as log, open(f"{folder}/{rank}.jsonl", "ab", buffering=0) as samples:
         watch(process, log, limit, samples)
     code = process.wait()
-    if code < 0:  # by a signal: so does this process, without a core of its own
+    if code < 0:  # a signal ended it: this process ends by the same signal, without a core file
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         if -code != signal.SIGKILL:
             signal.signal(-code, signal.SIG_DFL)
@@ -45,7 +48,8 @@ def main():
 
 
 def watch(process, log, limit, samples):
-    """Until it has ended and what it printed is passed on; what cannot be written is lost, and the command goes on."""
+    """Watches the command until it has ended and its output is forwarded. Output that cannot be written is lost, and
+    the command continues."""
     begin = before = then = time.monotonic()
     seconds, output = 0.0, [process.stdout]
     while True:
@@ -63,20 +67,20 @@ def watch(process, log, limit, samples):
         elif ended:
             return
         elif not output:
-            time.sleep(owner.LOOK)   # it has closed its output and goes on
+            time.sleep(owner.LOOK)   # the command has closed its output and continues
         if (now := time.monotonic()) >= then and not ended:
             used, memory = usage()
             received, sent = network()
             cpu = (used - seconds) / (now - before) if now - before >= EVERY / 2 else 0.0
             with contextlib.suppress(OSError):
-                if memory:   # else it ends just now
+                if memory:   # 0: the command is just ending
                     samples.write(json.dumps({"at": round(time.time(), 3), "cpu": round(max(0.0, cpu), 3), "memory": memory, "received": received,
                                               "sent": sent}).encode() + b"\n")
             seconds, before, then = used, now, now + max(EVERY, (now - begin) * PART)
 
 
 def usage():
-    """Seconds of processors, also of descendants that have ended, and resident bytes."""
+    """Returns seconds of processors, also of descendants that have ended, and resident bytes."""
     ticks = pages = 0
     for process in owner.descendants():
         with contextlib.suppress(OSError):

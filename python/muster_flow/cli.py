@@ -11,53 +11,53 @@ from muster_bench.errors import FINISHED, Refusal, closest, listed
 from . import select, workflow
 from .store import Store
 
-ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, goes on where it was ended, and runs what changed.
+ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, continues after an interruption, and repeats steps with changes.
 
 exit status: 0 all steps ended well, or nothing was to run; 1 some failed; 2 the file, the command line or the folder cannot be used; 3
-another runner works in the folder; 4 no room or no right to write; 130 interrupted, the same command goes on. docs/workflow.md describes
+another runner works in the folder; 4 no room or no right to write; 130 interrupted, the same command continues. docs/workflow.md describes
 files and results."""
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    commands = made.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    root = argparse.ArgumentParser(prog="muster-flow", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = root.add_subparsers(dest="command", required=True, metavar="COMMAND")
 
     def command(name, call, about, kinds=()):
-        one = commands.add_parser(name, help=about)
-        one.set_defaults(call=call)
+        subparser = commands.add_parser(name, help=about)
+        subparser.set_defaults(call=call)
         if kinds:
-            one.add_argument("kind", choices=kinds)
-        one.add_argument("file", metavar="FILE", help="a workflow in YAML")
-        one.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
-        one.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="where something lies on this machine")
-        one.add_argument("--out", required=True, metavar="DIR", help="the folder of results; what is written for a cluster")
-        return one
-    run = command("run", run_command, "run what has no result yet, or another one")
+            subparser.add_argument("kind", choices=kinds)
+        subparser.add_argument("file", metavar="FILE", help="a workflow in YAML")
+        subparser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="give a parameter another value")
+        subparser.add_argument("--place", action="append", default=[], metavar="NAME=PATH", help="a path on this machine")
+        subparser.add_argument("--out", required=True, metavar="DIR", help="the folder of results, or of the files for a cluster")
+        return subparser
+    run = command("run", run_command, "run the steps without a current result")
     run.add_argument("--stay", action="store_true", help="go on with the steps that are not waited for when the others have ended, until it is interrupted")
     command("watch", watch_command, "run it again by a schedule, when its data changed, or when a git revision moved")
     run.add_argument("--slurm", nargs="?", const="", metavar="WORDS", help='each step is a job of Slurm; with these words for sbatch, such as "--account=physics --qos=low"')
-    command("status", status_command, "what each step is at")
+    command("status", status_command, "show the state of each step")
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
     collect = command("gc", gc_command, "remove results that no step uses")
-    collect.add_argument("--unused", default="14d", metavar="TIME", help="only those that none has used for so long [%(default)s]")
+    collect.add_argument("--unused", default="14d", metavar="TIME", help="only results that were unused for so long [%(default)s]")
     export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
     chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")
     chooses.set_defaults(call=select.run)
     select.add_arguments(chooses)
-    return made
+    return root
 
 
 def _pairs(entries, flag, read):
-    made = {}
+    pairs = {}
     for entry in entries:
         name, equals, value = entry.partition("=")
         if not equals:
             raise Refusal(f"{flag} {entry} has no value (it is NAME=VALUE); add one")
-        made[name] = read(value)
-    return made
+        pairs[name] = read(value)
+    return pairs
 
 
 def _flow(chosen, more=None):
@@ -92,9 +92,9 @@ def status_command(chosen):
         if state == "up to date":
             state = record["state"] if record else state
         accuracy = event.get("accuracy") if event.get("event") == "sample" else ((record or {}).get("series") or [{}])[-1].get("val_accuracy")
-        said = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
-                event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
-        print(f"{name}: {', '.join(filter(None, said))}")
+        columns = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
+                   event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
+        print(f"{name}: {', '.join(filter(None, columns))}")
     return FINISHED
 
 
@@ -119,7 +119,8 @@ def gc_command(chosen):
     store, began = Store(chosen.out, _flow(chosen)), time.monotonic()
     if not store.folder.is_dir():
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
-    with contextlib.ExitStack() as held:   # while a runner works nothing is removed, nor what a watch has running between two runs
+    # removes nothing while a runner works, nor files of a watch's servers between two runs
+    with contextlib.ExitStack() as held:
         for folder in filter(os.path.isdir, (store.folder, store.folder / "watch")):
             held.callback(files.FolderLock(folder).release)
         count, behind = store.collect(unused)

@@ -1,11 +1,11 @@
-"""How a step ended, and what follows of it: the table of docs/workflow.md, row by row."""
+"""The end of a step and its consequences: the table of docs/workflow.md, row by row."""
 import dataclasses
 import re
 import signal
 
 LEFT_CHANCE = 0.05     # above chance: a model has learnt something
-FALLEN = 0.02          # below the best: an accuracy falls, it does not only vary
-MISSES = 1.1           # of a deadline: a prediction that is later misses it
+FALLEN = 0.02          # below the best: an accuracy falls, instead of varying
+MISSES = 1.1           # times the deadline: a later prediction misses it
 STATUSES = {2: "configuration", 3: "data", 6: "mismatch", 7: "diverged", 126: "configuration", 127: "configuration"}
 PEERS = {4, 5, *range(10, 17), 143}
 MEMORY = re.compile(r"out of the memory that it is held to|std::bad_alloc|MemoryError|Cannot allocate memory|[Oo]ut of memory|oom-kill")
@@ -13,14 +13,16 @@ MEMORY = re.compile(r"out of the memory that it is held to|std::bad_alloc|Memory
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    cause: str    # the row
-    action: str   # done, retry, memory (again with twice of it), ingest (again after the steps that make what is missing), shorten (again
-    why: str      # up to the epoch under way), fail or abandon
+    cause: str    # the row of the table
+    # done, retry, memory (again with twice the memory), ingest (again after the steps that make the missing inputs),
+    # shorten (again
+    action: str
+    why: str      # up to the current epoch), fail or abandon
 
 
-def of_command(outcome, said, missing, killed_for_memory, rows, training):
-    """Of a command that ended by itself, or was ended for its time or room. `said`: the end of what it printed; `missing`: an input
-    that is not there; `rows`: its epochs."""
+def of_command(outcome, output, missing, killed_for_memory, rows, training):
+    """Returns the end of a command that ended by itself, or exceeded its time or disk space. `output` is the
+    last part of its output, `missing` a missing input, `rows` its epochs."""
     if outcome.status == "interrupted":
         return End("interrupted", "fail", outcome.why)
     if outcome.status == "ok":
@@ -32,7 +34,7 @@ def of_command(outcome, said, missing, killed_for_memory, rows, training):
     if outcome.status == "missing":
         return End("configuration", "fail", outcome.why)
     status = outcome.exit if outcome.exit is None or outcome.exit >= 0 else 128 - outcome.exit
-    if MEMORY.search(said) or (status == 128 + signal.SIGKILL and killed_for_memory):
+    if MEMORY.search(output) or (status == 128 + signal.SIGKILL and killed_for_memory):
         return End("memory", "memory", f"it was out of memory ({outcome.why})")
     if status in STATUSES:
         return End(STATUSES[status], "fail", outcome.why)
@@ -44,7 +46,8 @@ def of_command(outcome, said, missing, killed_for_memory, rows, training):
 
 
 def of_epochs(rows, training, spent, pace, deadline, epochs):
-    """Of a training that goes on: why it is to end, or None. `spent` seconds, `pace` seconds an epoch, `epochs` that it is to have."""
+    """Returns the reason to end an active training, or None. `spent` seconds, `pace` seconds an epoch, `epochs` planned
+    epochs."""
     if not rows:
         return None
     accuracies, last = [row["val_accuracy"] for row in rows if "val_accuracy" in row], rows[-1]["epoch"]
@@ -65,7 +68,7 @@ def of_epochs(rows, training, spent, pace, deadline, epochs):
 
 
 def is_flat(rows, training):
-    """Whether it has learnt something and the last epochs have made nothing better of it."""
+    """Returns true if the training has learnt something and the last epochs have not improved it."""
     accuracies = [row["val_accuracy"] for row in rows if "val_accuracy" in row]
     before, since = accuracies[:-training.patience], accuracies[-training.patience:]
     return bool(before) and max(accuracies) >= training.chance + LEFT_CHANCE and max(since) <= max(before) + training.flat

@@ -1,4 +1,4 @@
-"""Runs a workflow by Snakemake: what is to run is written as rules, each of which starts wrapper.py for one step."""
+"""Runs a workflow by Snakemake: the steps to run become rules, and each rule starts wrapper.py for one step."""
 import json
 import math
 import os
@@ -16,13 +16,13 @@ from muster_bench.runner import signals
 from . import slurm_status, wrapper
 from .store import MARKER, Store
 
-LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # of Snakemake itself
-MILLI = 1000                                           # parts of a core: what Snakemake shares out is whole
+LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # limits of Snakemake itself
+MILLI = 1000                                           # parts of a core: Snakemake's resources are whole numbers
 
 
 def run(flow, folder, stay=False, watched=False, slurm=None):
-    """The exit status. Nothing is started where nothing is to run. `watched`: steps that are not waited for are those of watch.py.
-    `slurm`: words for sbatch, by which each step becomes a job."""
+    """Returns the exit status. Starts nothing if no step has to run. `watched`: watch.py runs the steps without `wait`.
+    `slurm`: words for sbatch, which makes each step a job."""
     folder = pathlib.Path(folder).absolute()
     files.make_folder(folder)
     check_owner(flow, folder)
@@ -42,7 +42,8 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
         for step in flow.steps.values():
             launchers.check_launcher(wrapper.on_slurm(step) if slurm is not None else step)
         files.write_whole(folder / "flow.json", json.dumps(flow.to_json()), mode=files.PRIVATE)
-        for ended in files.make_folder(folder / "run").glob("[!.]*"):   # not the locks: a step of a runner that was killed may still have its own
+        # keeps the locks: a step of a killed runner may still hold one
+        for ended in files.make_folder(folder / "run").glob("[!.]*"):
             ended.unlink()
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay), mode=files.PRIVATE)
         words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
@@ -52,30 +53,30 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
 
 
 def _on_this_machine():
-    """(words, variables) for Snakemake."""
+    """Returns (words, variables) for Snakemake."""
     return ["--resources", f"core={launchers.cores_here() * MILLI}"], {}
 
 
 def _on_slurm(jobs, words):
-    """The same where each step is a job."""
+    """Returns (words, variables) with each step as a job."""
     status = shlex.join([sys.executable, "-I", "-S", slurm_status.__file__])
     submit = ["env", "-u", "CI", "sbatch", "--parsable", "--requeue", "--open-mode=append", "--job-name={rule}", "--output=run/slurm-%j.log", "{resources.asks}",
               *(word.replace("{", "{{").replace("}", "}}") for word in words)]
-    # Without CI Snakemake waits for 10 s between two looks at its jobs.
+    # Without CI Snakemake waits for 10 s between two checks of the jobs.
     return ["--cluster", " ".join(submit), "--cluster-status", status, "--cluster-cancel", "scancel", "--jobs", str(jobs + 1),
             "--max-status-checks-per-second", "2"], {"CI": "true", wrapper.SLURM: "1"}
 
 
 def _asks(step):
-    """What a job of Slurm has to have for a step."""
+    """Returns the resources that a step requests from Slurm."""
     cpus = math.ceil(step.resources.cpus_per_rank)
     memory = f" --mem-per-cpu={max(1, step.resources.memory // cpus >> 20)}M" if step.resources.memory else ""
     return f"--ntasks={step.ranks} --cpus-per-task={cpus}{memory}"
 
 
 def to_run(flow, reasons, stay):
-    """The names of the steps that run or may, in their order. A step that is not waited for runs if one does that needs it, or none
-    ever does."""
+    """Returns the names of the steps that run or may run, in their order. A step without `wait` runs if a step that
+    needs it runs, or if no step ever needs it."""
     sure = {name for name, why in reasons.items() if why}
     needed = {need for name in sure for need in flow.steps[name].needs}
     asked = {need for step in flow.steps.values() for need in step.needs}
@@ -84,10 +85,11 @@ def to_run(flow, reasons, stay):
 
 
 def snakefile(flow, planned, folder, stay):
-    """Rules of the steps to run. A file in `run` says that a step has ended well."""
+    """Returns rules of the steps to run. A file in `run` shows that a step has succeeded."""
     command = shlex.join([sys.executable, "-I", "-S", wrapper.__file__, str(folder)]).replace("{", "{{").replace("}", "}}")
     ends = {name: f"run/{name}" for name in planned}
-    here = [f"step_{number}" for number, name in enumerate(planned) if not flow.steps[name].wait]   # what serves is not a job of a cluster
+    # servers are not jobs of a cluster
+    here = [f"step_{number}" for number, name in enumerate(planned) if not flow.steps[name].wait]
     rules = [f"localrules: {', '.join(['all', *here])}\n", f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
     for number, name in enumerate(planned):
         step = flow.steps[name]
@@ -101,20 +103,20 @@ def _snakemake(store, planned, where, variables):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
-    told = Timeline(store, began)
+    timeline = Timeline(store, began)
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
         ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
-                            float("inf"), stop, told)
-    told()
+                            float("inf"), stop, timeline)
+    timeline()
     if ended.status == "full":
         raise NoRoom(f"the disk of '{store.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); make room and run the same command "
                      "again, what has ended is kept")
     if ended.status == "interrupted":
-        print("interrupted; the same command goes on", file=sys.stderr)
+        print("interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
     left = [name for name in planned if not (store.folder / "run" / name).exists()]
-    failed = {name: why for name, why in told.failed.items() if name in left}
+    failed = {name: why for name, why in timeline.failed.items() if name in left}
     for name in left:
         print(f"muster-flow: {name}: {failed.get(name, 'not run (a step that it needs has failed)')}", file=sys.stderr)
     if ended.status != "ok" and not left:
@@ -124,7 +126,7 @@ def _snakemake(store, planned, where, variables):
 
 
 class Timeline:
-    """Prints what the metadata says of steps, as it comes."""
+    """A reader of the metadata that prints each new event of a step."""
 
     def __init__(self, store, began):
         self.failed, self._began = {}, began
@@ -133,8 +135,8 @@ class Timeline:
     def __call__(self):
         for line in self._lines().splitlines():
             event = json.loads(line)
-            if (said := _shown(event)) is not None:
-                print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {said}", flush=True)
+            if (text := _shown(event)) is not None:
+                print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {text}", flush=True)
             for kind in ("inputs", "code", "modules"):
                 for name in (name for name, digest in event.get("parts", {}).get(kind, {}).items() if digest == seen.CHANGED):
                     print(f"{'':12}{event['step']}: '{name}' was changed while it ran (its output may be of both); it runs again the next time", flush=True)
@@ -161,7 +163,7 @@ def _shown(event):
 
 
 def check_owner(flow, folder):
-    """A folder with something else in it is not touched."""
+    """Refuses a folder with other content."""
     there = files.read_json(folder / MARKER)
     strangers = [entry.name for entry in folder.iterdir() if entry.name not in ("lock", "watch")]
     if there is None and strangers:

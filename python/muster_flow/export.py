@@ -12,26 +12,26 @@ from muster_bench.text import fill, fill_words, value_text
 from .ends import PEERS
 
 QUEUE = "muster"
-DIGEST = "/tmp/digest"       # of a step's outputs, by which those that need it are memoized
-DIGITS = 16                  # of it
+DIGEST = "/tmp/digest"       # digest of a step's outputs, which memoizes the steps that need it
+DIGITS = 16                  # length of the digest
 LONGEST_KEY = 253            # of an entry of a ConfigMap
-AGE = 365 * 86400            # seconds that Argo keeps what is memoized by content
-PLATFORM = "/opt/muster/share/muster/python"   # of the image: see packaging/Dockerfile
+AGE = 365 * 86400            # seconds that Argo keeps entries that are memoized by content
+PLATFORM = "/opt/muster/share/muster/python"   # in the image: see packaging/Dockerfile
 SENSOR = "operate-workflow-sa"   # the account of Argo Events' manual, which may submit workflows
-FORMAT = "muster"            # of models, as a serving runtime names what it can serve
+FORMAT = "muster"            # format of models, as a serving runtime names the formats that it serves
 
 
 def write(flow, kind, out, image, results):
-    """Writes the files; returns their paths. `results` is a folder that all pods share."""
-    folder, made = make_folder(pathlib.Path(out)), []
+    """Writes the files and returns their paths. `results` is a folder that all pods share."""
+    folder, written = make_folder(pathlib.Path(out)), []
     for name, documents in KINDS[kind](flow, image, pathlib.Path(results)):
         write_whole(folder / name, clusters.documents(documents, "muster-flow"))
-        made.append(folder / name)
-    return made
+        written.append(folder / name)
+    return written
 
 
 class Exported:
-    """A step as clusters.py takes a run: with the paths that pods see."""
+    """A step in the form of a run for clusters.py, with the paths inside pods."""
 
     def __init__(self, flow, step, results):
         if step.launcher.kind not in ("local", "mpirun"):
@@ -56,14 +56,15 @@ class Exported:
 # ---- Argo Workflows ----
 
 def argo(flow, image, results):
-    """A DAG. What a step is memoized by is, as here, what it is made of: the digests of the outputs that it needs are parameters."""
+    """Yields a DAG. A step is memoized by its inputs, as here: the digests of the outputs that it needs are
+    parameters."""
     templates = [{"name": "main", "dag": {"tasks": [_task(flow, step) for step in flow.steps.values()]}}]
     templates += [_template(flow, step, image, results) for step in flow.steps.values()]
     spec = {"entrypoint": "main", "podGC": {"strategy": "OnPodSuccess"}, "volumes": clusters.volumes(), "templates": templates}
     yield "workflow.yaml", [_argo(flow, "Workflow", spec)]
     started = {"workflowTemplateRef": {"name": clusters.plain_name(flow.name)}}
     watch, sources = flow.watch, _event_sources(flow)
-    if watch["schedule"] or sources:   # one at a time, whatever starts it
+    if watch["schedule"] or sources:   # one at a time, for any trigger
         yield "template.yaml", [_argo(flow, "WorkflowTemplate", {**spec, "synchronization": {"mutexes": [{"name": clusters.plain_name(flow.name)}]}})]
     if watch["schedule"]:
         yield "cron.yaml", [_argo(flow, "CronWorkflow", {"schedules": [watch["schedule"]], "concurrencyPolicy": "Replace", "workflowSpec": started})]
@@ -87,20 +88,22 @@ def _argo(flow, kind, spec, suffix=""):
 
 
 def _event_sources(flow):
-    """{kind: {event: what it is}} of Argo Events: files that are made (a MANIFEST is renamed to its name), and what a forge says of a push."""
-    made = {}
+    """Returns {kind: {event: description}} of Argo Events: new files (a MANIFEST is renamed to its name), and the
+    notification of a push by a forge."""
+    sources = {}
     if flow.watch["data"]:
         paths = [pathlib.Path(path) for path in sorted(flow.sources())]
-        made["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
+        sources["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
                                                                                        "path": "MANIFEST" if not path.suffix else path.name}}
-                        for number, path in enumerate(paths)}
+                           for number, path in enumerate(paths)}
     if flow.watch["revision"]:
-        made["webhook"] = {"push": {"port": "12000", "endpoint": "/push", "method": "POST", "url": ""}}
-    return {kind: events for kind, events in made.items() if events}
+        sources["webhook"] = {"push": {"port": "12000", "endpoint": "/push", "method": "POST", "url": ""}}
+    return {kind: events for kind, events in sources.items() if events}
 
 
 def _given(flow, step):
-    """What a step is told of those that it needs: {parameter: the value that their tasks have}."""
+    """Returns the parameters that a step receives from the steps that it needs: {parameter: the value of their
+    tasks}."""
     return {f"{name}-{'digest' if flow.steps[name].wait else 'ip'}":
             f"{{{{tasks.{name}.{'outputs.parameters.digest' if flow.steps[name].wait else 'ip'}}}}}" for name in step.needs}
 
@@ -130,34 +133,35 @@ def _template(flow, step, image, results):
     container = {"image": image, "command": ["sh", "-ec"], "args": ["\n".join(lines)], "resources": {"requests": cpus, "limits": cpus},
                  "env": [{"name": name, "value": run.text(text)} for name, text in step.environment.items()],
                  "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
-    made = {"name": step.name, "container": container, "activeDeadlineSeconds": str(int(step.timeout))}
+    template = {"name": step.name, "container": container, "activeDeadlineSeconds": str(int(step.timeout))}
     if given:
-        made["inputs"] = {"parameters": [{"name": name} for name in given]}
+        template["inputs"] = {"parameters": [{"name": name} for name in given]}
     if not step.wait:
-        del made["activeDeadlineSeconds"]
+        del template["activeDeadlineSeconds"]
         if ready.port:
             container["readinessProbe"] = {"httpGet": {"path": ready.path or "/", "port": ready.port}, "periodSeconds": 1}
-        return {**made, "daemon": True}
-    # a pod that is deleted or preempted has no status of its program; those of peers and signals are tried again, others are not
+        return {**template, "daemon": True}
+    # A deleted or preempted pod has no exit status. The statuses of lost peers and of signals are retried, other
+    # statuses are not.
     statuses = ", ".join(map(str, sorted(PEERS)))
-    made["retryStrategy"] = {"limit": str(step.retry["peer"]), "retryPolicy": "Always", "expression":
-                             f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"}
-    made["outputs"] = {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}
+    template["retryStrategy"] = {"limit": str(step.retry["peer"]), "retryPolicy": "Always", "expression":
+                                 f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"}
+    template["outputs"] = {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}
     own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, image])[:16]
     digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     key = "-".join([step.name, own, *digests])
     known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
-    # else nobody there knows its input's digest, or it is of too many steps for the name of an entry
+    # else the cluster cannot know the input's digest, or the digests of many inputs exceed the name of an entry
     if known and len(step.name) + len(own) + 1 + len(digests) * (DIGITS + 1) <= LONGEST_KEY:
-        made["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
-                           "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
-    return made
+        template["memoize"] = {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s",
+                               "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}
+    return template
 
 
 # ---- Kueue ----
 
 def kueue(flow, image, results):
-    """Steps of several ranks as MPIJobs, of which Kueue admits all pods or none, and the queue in which they wait."""
+    """Yields steps with several ranks as MPIJobs, whose pods Kueue admits all or none, and their queue."""
     runs = [Exported(flow, step, results) for step in flow.steps.values() if step.ranks > 1]
     if not runs:
         raise Refusal(f"'{flow.name}' has no step of several ranks (a gang is of several pods); export it to argo")
@@ -179,10 +183,10 @@ def kueue(flow, image, results):
 # ---- KServe ----
 
 def kserve(flow, image, _):
-    """The models that the steps with `model` serve, from the folder in which the workflow puts them."""
+    """Yields the models that the steps with `model` serve, from the folder that the workflow writes them to."""
     found = {step.name: step for step in flow.steps.values() if step.model}
     if not found:
-        raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); give the one that serves model: FOLDER")
+        raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); add model: FOLDER to the step that serves")
     runtime = {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "metadata": {"name": FORMAT}, "spec": {
         "supportedModelFormats": [{"name": FORMAT, "version": "1", "autoSelect": True}], "protocolVersions": ["v1", "v2"],
         "containers": [{"name": "kserve-container", "image": image, "command": ["/opt/muster/examples/serve"],

@@ -1,4 +1,5 @@
-"""What the processes of a step use: memory, processor, and of each connection what the kernel has measured (ss reads TCP_INFO)."""
+"""Resources of the processes of a step: memory, processor, and the kernel's measurements for every connection (ss reads
+TCP_INFO)."""
 import os
 import re
 import subprocess
@@ -10,13 +11,13 @@ FIELDS = {"bytes_sent": ("bytes_sent", int), "bytes_received": ("bytes_received"
 
 
 class Sampler:
-    """Of the descendants of this process."""
+    """A sampler of the descendants of the current process."""
 
     def __init__(self, with_network):
         self.peak, self._with_network, self._cpu, self._at = 0, with_network, {}, time.monotonic()
 
     def sample(self):
-        from muster_bench import owner  # here, for small steps end before their first sample
+        from muster_bench import owner  # imported here: small steps end before their first sample
         memory, cpu, processes = 0, {}, owner.descendants()
         for process in processes:
             try:
@@ -36,7 +37,7 @@ class Sampler:
 
     @staticmethod
     def _peers(processes):
-        """By the address at the other end; of several connections the sums, and the longest round trip."""
+        """Returns measurements by the peer's address: for several connections the sums, and the longest round trip."""
         try:
             text = subprocess.run(["ss", "-tinpHO", "state", "established"], capture_output=True, text=True, timeout=5).stdout
         except (OSError, subprocess.TimeoutExpired):

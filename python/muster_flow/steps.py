@@ -1,5 +1,5 @@
-"""The steps of a workflow, as the file has them (workflow.py) and as each step that runs finds them again. Without YAML, which takes
-longer to load than a small step takes."""
+"""The steps of a workflow, in the form of the file (workflow.py), also for each running step. Without YAML, which takes longer to load
+than a small step takes."""
 import dataclasses
 import json
 import os
@@ -16,44 +16,45 @@ PLATFORM = str(pathlib.Path(__file__).resolve().parents[1])
 
 @dataclasses.dataclass
 class Training:
-    """What is known of a step that trains and prints a line an epoch, by which its end is decided."""
-    epochs: str           # the parameter with the number of epochs; empty: it cannot be ended early and kept
-    chance: float         # the accuracy of a model that has learnt nothing
-    patience: int         # epochs that decide that it never left chance, falls or stays flat
-    flat: float           # an accuracy is better than another by more than this
+    """The settings of a step that trains and prints a line for each epoch; these lines decide its end."""
+    epochs: str           # the parameter with the number of epochs; empty: the training cannot be ended early and kept
+    chance: float         # the accuracy of an untrained model
+    patience: int         # epochs after which a training counts as at chance, falling or flat
+    flat: float           # minimum difference of two accuracies that differ
 
 
 @dataclasses.dataclass
 class Step:
-    """One step with its parameters. Has what launchers.py asks of a run."""
+    """A step with its parameters. It has the interface of a run for launchers.py."""
     name: str
-    group: str            # the name in the file, of which `each` makes several steps
+    group: str            # the name in the file; `each` makes several steps from it
     command: list
-    parameters: dict      # with the places
-    inputs: dict          # name -> paths: of another step's output relative to the folder of results, else absolute
+    parameters: dict      # including the places
+    inputs: dict          # name -> paths, relative to the folder of results for another step's output, else absolute
     outputs: dict         # name -> path, relative to the folder of results
-    places: dict          # of the parameters those that say where something lies: what lies there counts, not where
-    needs: list           # the steps that must have ended before
+    places: dict          # parameters that are paths: the content of the path counts, not the path
+    needs: list           # the steps that must end before
     ranks: int = 1
-    memoize: dict = dataclasses.field(default_factory=dict)   # {}: by content, else max-age (seconds) or change (a share)
+    # {}: by content, else max-age (seconds) or change (a share)
+    memoize: dict = dataclasses.field(default_factory=dict)
     retry: dict = dataclasses.field(default_factory=dict)     # cause -> attempts
     launcher: object = None
     resources: object = None
     limits: object = None
     environment: dict = dataclasses.field(default_factory=dict)
     timeout: float = 3600.0
-    deadline: float = 0.0   # seconds in which a training has to end; 0: none
+    deadline: float = 0.0   # seconds in which a training must end; 0: none
     training: object = None
-    wait: bool = True       # false: it runs until the workflow ends; others wait until it is ready
-    ready: str = ""         # the address that answers when it is
-    model: str = ""         # the output (or, of a server, the folder) that KServe serves
+    wait: bool = True       # false: the step runs until the workflow ends; other steps wait until it is ready
+    ready: str = ""         # an address that replies when the step is ready
+    model: str = ""         # the output (for a server, the folder) that KServe serves
 
     template = property(lambda self: self)
     id = property(lambda self: self.name)
-    key = ""                # of an export: nothing is made yet
+    key = ""                # for an export: no result exists yet
 
     def values(self, home, attempt=1):
-        """What the placeholders stand for; `home` is the folder of this result: DIR/store/KEY."""
+        """Returns the values of the placeholders; `home` is the result's folder: DIR/store/KEY."""
         home = pathlib.Path(home)
         out = home.parent.parent
         checkpoint = home / "checkpoint"
@@ -73,16 +74,16 @@ class Step:
 class Flow:
     name: str
     path: str
-    steps: dict           # name -> Step, each behind those that it needs
-    watch: dict = None    # what starts it (watch.py)
-    caller: dict = None   # of one that was read again: what variables() was for each step
+    steps: dict           # name -> Step, each after the steps that it needs
+    watch: dict = None    # the triggers of a watch (watch.py)
+    caller: dict = None   # in a workflow from JSON: the result of variables() for each step
 
     def sources(self):
-        """The inputs that no step makes."""
+        """Returns the inputs that no step makes."""
         return {path for step in self.steps.values() for paths in step.inputs.values() for path in paths if self.maker(path) is None}
 
     def dependents(self, names):
-        """These steps and all that need them, directly or not."""
+        """Returns these steps and all that need them, directly or not."""
         found = set(names)
         for step in self.steps.values():
             if found.intersection(step.needs):
@@ -101,10 +102,10 @@ class Flow:
 
 
 def from_json(text):
-    """The same again, without the file and without YAML."""
-    said = json.loads(text)
+    """Returns the workflow from JSON, without the file and without YAML."""
+    fields = json.loads(text)
 
     def step(of):
         plain = {name: types.SimpleNamespace(**of[name]) for name in ("launcher", "resources", "limits")}
         return Step(**{**of, **plain, "training": Training(**of["training"]) if of["training"] else None})
-    return Flow(said["name"], said["path"], {name: step(of) for name, of in said["steps"].items()}, caller=said["caller"])
+    return Flow(fields["name"], fields["path"], {name: step(of) for name, of in fields["steps"].items()}, caller=fields["caller"])

@@ -1,5 +1,5 @@
-"""What steps have made: DIR/store/KEY has the result of one step, named by all that it depends on; DIR/steps/STEP is a link to the one
-in use, and each output in DIR a link to that. DIR/metadata.jsonl says what happened."""
+"""Results of steps. DIR/store/KEY has the result of a step, named by all its dependencies; DIR/steps/STEP is a link to
+the current result, and each output in DIR is a link to that link. DIR/metadata.jsonl has the events."""
 import contextlib
 import dataclasses
 import fcntl
@@ -21,12 +21,12 @@ MARKER = "muster-flow.json"   # marks a folder of results
 
 
 class Missing(Refusal):
-    """An input is not there; the text is its path."""
+    """An input is missing; the text is its path."""
 
 
 @dataclasses.dataclass
 class Found:
-    """What there is of a step. Without a record it has to run, and `why` says the reasons."""
+    """The state of a step's result. Without a record the step must run, and `why` has the reasons."""
     key: str
     parts: dict
     record: dict = None
@@ -34,7 +34,8 @@ class Found:
 
 
 def records_in(path):
-    """How many records: of a folder that muster-data wrote, an IDX file, or else lines of text; of a folder of others all together."""
+    """Returns the number of records: of a folder that muster-data wrote, an IDX file, or else lines of text; for a
+    folder with other files their sum."""
     path = pathlib.Path(path)
     if path.is_dir():
         if (path / "MANIFEST").is_file():
@@ -44,7 +45,7 @@ def records_in(path):
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     if zipped:
-        import gzip  # here, as no other step needs it
+        import gzip  # imported here: no other step needs it
     with (gzip.open if zipped else open)(path, "rb") as file:
         head = file.read(8)
         if head[:3] == b"\0\0\x08":
@@ -52,7 +53,7 @@ def records_in(path):
         return head.count(b"\n") + sum(piece.count(b"\n") for piece in iter(lambda: file.read(1 << 20), b""))
 
 
-# of what a result depends on, as messages call them
+# Kinds of dependencies of a result, with their names in messages.
 KINDS = {"parameters": "parameter", "environment": "variable", "caller": "variable of the caller", "code": "program", "modules": "module", "files": "file",
          "needs": "needed step"}
 
@@ -64,7 +65,7 @@ class Store:
         read_json(self.folder / MARKER)   # refuses a folder of another version
         self._digests = Digests(read_json(self.folder / "digests.json") or {}, self.folder)   # written by the runner alone
 
-    # ---- what a step depends on ----
+    # ---- dependencies of a step ----
 
     def digest(self, path):
         try:
@@ -79,14 +80,15 @@ class Store:
         return read_json(self.folder / "steps" / name / "record.json")
 
     def without(self, step):
-        """The same with the inputs that are there to be had: an abandoned step has made none. None where an input has no path left."""
+        """Returns the step with the available inputs: an abandoned step has made none. Returns None if an input has no
+        path left."""
         gone = {path for name in step.needs if (self.record(name) or {}).get("state") == "abandoned"
                 for path in self.flow.steps[name].outputs.values() if not (self.folder / path).exists()}
         inputs = {name: [path for path in paths if path not in gone] for name, paths in step.inputs.items()}
         return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) else None
 
     def parts(self, step):
-        """All that its result depends on."""
+        """Returns all dependencies of a step's result."""
         home = self.folder / "store" / "KEY"
         words = [*step.command, *step.environment.values()]
         used = {match.group(2) for word in words for match in PLACEHOLDER.finditer(word)} & set(step.parameters) - set(step.places)
@@ -111,40 +113,44 @@ class Store:
         maker = self.flow.maker(path)
         if maker is None:
             return self.digest(path)
-        output = next(name for name, one in maker.outputs.items() if one == path)
+        output = next(name for name, produced in maker.outputs.items() if produced == path)
         return ((self.record(maker.name) or {}).get("outputs") or {}).get(output, ["", "not there"])[1]
 
     def _made(self, name):
         step = self.flow.steps[name]
         if not step.wait:
             return digest_of(self.parts(step))
-        return digest_of({output: made[1] for output, made in ((self.record(name) or {}).get("outputs") or {}).items()})
+        return digest_of({output: signed[1] for output, signed in ((self.record(name) or {}).get("outputs") or {}).items()})
 
     def find(self, step):
-        """Whether there is a result of just this."""
+        """Returns the result with exactly these dependencies, or the reasons why there is none."""
         parts, last = self.parts(step), self.record(step.name)
-        ended = last["ended"] if last else 0   # of a max-age: the next result is another one, and the same one until it is there
-        if last and last.get("cause") == "needs":   # it was never begun
+        # for max-age: the next result has another key, which stays the same until that result exists
+        ended = last["ended"] if last else 0
+        if last and last.get("cause") == "needs":   # it was never started
             last = None
-        written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()   # by it, or by others while it ran
+        # files written by the step, or by others while it ran
+        written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()
         parts["files"] = {name: digest for name, digest in parts["files"].items() if name not in written}
         if last and last["parts"]["memoize"] == step.memoize and self._is_near(step, parts, last):
             return self._checked(step, Found(last["key"], last["parts"], last))
         parts["memoize"] = step.memoize
         key = digest_of({**parts, **({"at": ended} if "max-age" in step.memoize else {})})[:32]
-        if last and not step.memoize and digest_of(last["parts"]) == digest_of(parts):   # what it wrote itself is no longer in the key
+        # files that the step wrote itself are no longer in the key
+        if last and not step.memoize and digest_of(last["parts"]) == digest_of(parts):
             key = last["key"]
         record = read_json(self.home(key) / "record.json")
-        if record and digest_of(record["parts"]) != digest_of(parts):   # what it depends on changed while it ran
+        if record and digest_of(record["parts"]) != digest_of(parts):   # a dependency changed while it ran
             record = None
         return self._checked(step, Found(key, parts, record, tuple(self._changes(step, parts, last))))
 
     def kept(self, step, found):
-        """Returns the dependencies of a new result, as seen.kept has them: the end of a step checks the files of its start."""
+        """Returns the dependencies of a new result, as seen.kept has them: the end of a step checks the files from its
+        start."""
         return seen.kept(json.loads(json.dumps(found.parts)), json.loads(json.dumps(self.parts(step))))
 
     def _is_near(self, step, parts, last):
-        """Whether the last result is as good as a new one by max-age or change."""
+        """Returns true if max-age or change allows to reuse the last result."""
         same = {name: value for name, value in parts.items() if name not in ("inputs", "needs")}
         if not step.memoize or same != {name: last["parts"].get(name) for name in same}:
             return False
@@ -157,10 +163,11 @@ class Store:
         return {name: sum(records_in(self.folder / path) for path in paths) for name, paths in step.inputs.items()} if "change" in step.memoize else {}
 
     def _checked(self, step, found):
-        """A result whose outputs are gone or others is none."""
+        """Returns the result, without its record if outputs are missing or have changed."""
         for name, (sign, digest) in (found.record or {}).get("outputs", {}).items():
             path = self.home(found.key) / step.outputs[name]
-            if not path.exists() or (signature(path) != sign and self.digest(path) != digest):   # a copy of the folder is as good
+            # a copy of the folder is valid
+            if not path.exists() or (signature(path) != sign and self.digest(path) != digest):
                 return Found(found.key, found.parts, None, (f"its output '{step.outputs[name]}' {'was changed' if path.exists() else 'is missing'}",))
         return found
 
@@ -172,38 +179,39 @@ class Store:
         for name, value in parts.items():
             then = before.get(name)
             if name == "inputs":
-                for one in sorted({*value, *then}):
-                    if value.get(one) != then.get(one):
-                        yield f"its input '{one}' changed"
+                for key in sorted({*value, *then}):
+                    if value.get(key) != then.get(key):
+                        yield f"its input '{key}' changed"
             elif name in KINDS:
-                for one in sorted({*value, *(then or {})}):
-                    if value.get(one) != (then or {}).get(one):
-                        said = without_secrets(f" from {then.get(one)} to {value.get(one)}") if name in ("parameters", "environment") else ""
-                        yield f"its {KINDS[name]} '{one}' changed{said}"
+                for key in sorted({*value, *(then or {})}):
+                    if value.get(key) != (then or {}).get(key):
+                        change = without_secrets(f" from {then.get(key)} to {value.get(key)}") if name in ("parameters", "environment") else ""
+                        yield f"its {KINDS[name]} '{key}' changed{change}"
             elif value != then and (name != "memoize" or value):
                 yield f"its {name} changed"
         if "max-age" in step.memoize and time.time() - last["ended"] >= step.memoize["max-age"]:
             yield f"its result is older than {step.memoize['max-age']:g} s"
 
     def reasons(self):
-        """{step: why it is to run}, empty for what is up to date; steps behind such a step are looked at again when that has ended."""
-        made = {}
+        """Returns {step: reasons to run}, empty for steps that are up to date. Steps that depend on a running step are
+        checked again after its end."""
+        why_of = {}
         for step in self.flow.steps.values():
-            behind = [name for name in step.needs if made[name]]
+            behind = [name for name in step.needs if why_of[name]]
             if behind:
-                made[step.name] = (f"'{behind[0]}' runs again and may make something else",)
+                why_of[step.name] = (f"'{behind[0]}' runs again and may make something else",)
             elif not step.wait:
-                made[step.name] = ()
+                why_of[step.name] = ()
             else:
                 try:
                     there = self.without(step)
                     found = self.find(there) if there else None
-                    made[step.name] = (found.why or ("it has another result of these inputs",)) if found and (not found.record or not self._in_use(step, found)) else ()
+                    why_of[step.name] = (found.why or ("a result with these inputs exists",)) if found and (not found.record or not self._in_use(step, found)) else ()
                 except Missing as gone:
                     if self.flow.maker(gone.args[0]) is None:
                         raise Refusal(f"step '{step.name}' needs '{gone}' (no step makes it, and it is not there); make it, or mend the path") from None
-                    made[step.name] = (f"its input '{gone}' is missing",)
-        return made
+                    why_of[step.name] = (f"its input '{gone}' is missing",)
+        return why_of
 
     def _in_use(self, step, found):
         return os.path.realpath(self.folder / "steps" / step.name) == str(self.home(found.key))
@@ -223,7 +231,7 @@ class Store:
             yield lambda: is_at(file, path)
 
     def use(self, step, key):
-        """From now on this is the result of the step."""
+        """Makes this the current result of the step."""
         make_folder(self.folder / "steps")
         os.utime(self.home(key))
         _link(self.folder / "steps" / step.name, pathlib.Path("..", "store", key))
@@ -233,8 +241,8 @@ class Store:
             _link(place, os.path.relpath(self.folder / "steps" / step.name / path, place.parent))
 
     def say(self, **event):
-        """One line of the metadata."""
-        event |= {name: without_secrets(event[name]) for name in ("why",) if event.get(name)}   # may quote a program's output, which may name its data
+        """Adds one line to the metadata."""
+        event |= {name: without_secrets(event[name]) for name in ("why",) if event.get(name)}   # may quote the output of a program, which may contain addresses of data
         line = json.dumps({"at": round(time.time(), 3), **event}, sort_keys=True, default=str) + "\n"
         with writing(self.metadata):
             handle = os.open(self.metadata, os.O_WRONLY | os.O_APPEND | os.O_CREAT, PRIVATE)
@@ -250,8 +258,9 @@ class Store:
                     yield json.loads(line)
 
     def collect(self, unused):
-        """Takes out results that no step uses, and none has for so many seconds; (their number, what is behind). A disk may need minutes to remove
-        as many files: that is done behind, and by the next call where it was ended."""
+        """Removes results that no step uses and that were unused for that many seconds. Returns (their number, the
+        folders with removed files). A disk may need minutes to delete many files: a background process deletes them,
+        or the next call if that process was ended."""
         used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
         store, limit = make_folder(self.folder / "store"), time.time() - unused
         old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and _last_used(entry) < limit]
@@ -267,10 +276,10 @@ class Store:
 
 
 def _last_used(entry):
-    """When; of what is no result yet, when a runner last worked at it."""
+    """Returns the time of the last use; for an incomplete result the time when a runner last worked on it."""
     used = [entry.stat().st_mtime]
     if not os.path.exists(f"{entry.path}/record.json"):
-        used += [one.lstat().st_mtime for part in ("output", "checkpoint") for one in pathlib.Path(entry.path, part).glob("*")]
+        used += [file.lstat().st_mtime for part in ("output", "checkpoint") for file in pathlib.Path(entry.path, part).glob("*")]
     return max(used)
 
 

@@ -1,5 +1,6 @@
-"""Starts a workflow by itself: by a schedule, when its data changed, or when a git revision moved. One run at a time; of what comes
-meanwhile the newest counts. Steps that are not waited for go on between the runs."""
+"""Starts a workflow automatically: by a schedule, when its data changed, or when a git revision moved. Only a single
+run is active at a time; changes during a run start one more run, with the newest data. Steps without `wait` continue
+between the runs."""
 import datetime
 import os
 import pathlib
@@ -17,19 +18,20 @@ from . import engine, wrapper
 from .workflow import next_of
 
 REVISION = "the revision"
-ASK = 20.0      # seconds that git has to answer
-PAUSE = 1.0     # before a server that ended is started again
+ASK = 20.0      # seconds for a reply of git
+PAUSE = 1.0     # seconds before a server that ended is restarted
 
 
 class Causes:
-    """What a workflow is started for, as the file of now says it."""
+    """The triggers of a workflow, from the current file."""
 
     def __init__(self, flow):
         self.counted = self._last = dict(self._states(flow))
         self._at = time.time()
 
     def look(self, flow):
-        """Why the workflow is to start: texts. A change counts when two looks have seen the same, for then it is written as a whole."""
+        """Returns the reasons to start the workflow, as texts. A change counts when two checks have seen the same
+        state: then the file is complete."""
         now, at, schedule = dict(self._states(flow)), time.time(), flow.watch["schedule"]
         new = {name: state for name, state in now.items() if state not in (None, self.counted.get(name)) and state == self._last.get(name)}
         why = [f"{name} changed" for name in new] + ([f"the schedule '{schedule}'"] if schedule and next_of(schedule, self._at) <= at else [])
@@ -40,7 +42,7 @@ class Causes:
     def _states(flow):
         if flow.watch["data"]:
             for path in sorted(flow.sources()):
-                manifest = pathlib.Path(path, "MANIFEST")   # written last: the set is what it says
+                manifest = pathlib.Path(path, "MANIFEST")   # written last: it defines the set
                 try:
                     yield f"data '{path}'", signature(manifest if manifest.is_file() else path)
                 except OSError:
@@ -50,7 +52,7 @@ class Causes:
 
 
 def commit_of(repository, branch):
-    """What a branch of a repository is at, or None where git does not answer."""
+    """Returns the commit of a branch of a repository, or None if git does not reply."""
     try:
         done = subprocess.run(["git", "ls-remote", "--exit-code", repository, f"refs/heads/{branch}"], capture_output=True, text=True, timeout=ASK,
                               env={**os.environ, "GIT_TERMINAL_PROMPT": "0"})
@@ -60,7 +62,8 @@ def commit_of(repository, branch):
 
 
 class Servers:
-    """The steps that are not waited for: a run asks for them (wrapper.py), and each goes on until one asks for another one, or the watch ends."""
+    """The steps without `wait`. A run requests them (wrapper.py), and each runs until a run requests another version,
+    or the watch ends."""
 
     def __init__(self, folder):
         self._folder, self._running, self._stop = pathlib.Path(folder).absolute(), {}, threading.Event()
@@ -70,11 +73,11 @@ class Servers:
     def _keep(self):
         while not self._stop.wait(wrapper.READY):
             for asked in (self._folder / "watch").glob("*.asked"):
-                name, what = asked.stem, asked.read_text()
-                if name not in self._running or self._running[name][0] != what:
+                name, version = asked.stem, asked.read_text()
+                if name not in self._running or self._running[name][0] != version:
                     self._end(name)
                     stop = threading.Event()
-                    self._running[name] = what, stop, threading.Thread(target=self._serve, args=(name, stop))
+                    self._running[name] = version, stop, threading.Thread(target=self._serve, args=(name, stop))
                     self._running[name][2].start()
                 asked.unlink()
         for name in list(self._running):
@@ -98,13 +101,13 @@ class Servers:
 
 
 def run(read, folder):
-    """Until it is interrupted. `read(revision)` reads the file, which may have become another one."""
+    """Watches until it is interrupted. `read(revision)` reads the file, which may have changed."""
     flow = read(None)
     if not any(flow.watch[name] for name in ("schedule", "data", "revision")):
         raise Refusal(f"'{flow.path}' has nothing to watch (it has no schedule, data or revision); write such as watch: {{data: true}}")
     engine.check_owner(flow, files.make_folder(folder))
     alone = files.FolderLock(files.make_folder(pathlib.Path(folder, "watch")))
-    causes, servers, stop, why, said = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
+    causes, servers, stop, why, last_refusal = Causes(flow), Servers(folder), threading.Event(), ["the watch begins"], ""
     try:
         with signals(stop):
             while True:
@@ -112,23 +115,24 @@ def run(read, folder):
                 try:
                     why += causes.look(flow)
                     flow = read(causes.counted.get(REVISION))
-                    if why:   # one run for all that has come: that of the newest
+                    if why:   # one run for all changes, with the newest state
                         say(f"starts: {why[-1]}")
                         ran = True
                         status, why = engine.run(flow, folder, watched=True), []
                         if status == INTERRUPTED:
                             return INTERRUPTED
                         say(f"ended with status {status}")
-                    said = ""
-                except Refusal as refusal:   # of the file, of the folder, or somebody runs it by hand; a first run that cannot begin is no watch
+                    last_refusal = ""
+                # an error in the file or the folder, or a manual run; the watch ends if its first run cannot start
+                except Refusal as refusal:
                     if not isinstance(refusal, Busy):
                         if "the watch begins" in why:
                             raise
-                        if ran:   # else the file could not be read, and what came meanwhile is still to be done
+                        if ran:   # else the file could not be read, and the collected changes remain
                             why = []
-                    if str(refusal) != said:
-                        said = str(refusal)
-                        say(said)
+                    if str(refusal) != last_refusal:
+                        last_refusal = str(refusal)
+                        say(last_refusal)
                 if stop.wait(flow.watch["every"]):
                     return INTERRUPTED
     finally:

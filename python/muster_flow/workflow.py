@@ -1,4 +1,4 @@
-"""The file of a workflow: its steps, what each makes of what, and in which order they can run."""
+"""The file of a workflow: its steps, their inputs and outputs, and their order."""
 import datetime
 import graphlib
 import pathlib
@@ -25,7 +25,7 @@ def seconds_of(value, where):
 
 
 def read_file(path, settings=None, places=None):
-    """Read and checked: whatever is wrong is one line that names it."""
+    """Reads and checks the file; an error is one line that names the fault."""
     path = pathlib.Path(path).absolute()
     top = Section(load(path, "describes a workflow"), f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
@@ -56,45 +56,45 @@ def read_file(path, settings=None, places=None):
 
 
 def _watch(section, parameters):
-    """What the workflow is started for."""
+    """Returns the triggers of the workflow."""
     of = section.section("revision")
     revision = {key: of.get(key, "a text") for key in ("repository", "branch")} if section.free("revision") else {}
     if revision and (parameter := of.get("parameter", "a text", "")) not in ("", *parameters):
-        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the one that is to be the commit')}")
+        raise Refusal(f"{of.where}: '{parameter}' is no parameter (known: {listed(parameters)}); {closest(parameter, parameters, 'name the parameter for the commit')}")
     of.done()
-    made = {"schedule": section.get("schedule", "a text", ""), "data": section.get("data", "true or false", False),
-            "revision": {**revision, "parameter": parameter} if revision else {}, "every": seconds_of(section.get("every", "a text", "10s"), f"{section.where}: 'every'")}
+    watch = {"schedule": section.get("schedule", "a text", ""), "data": section.get("data", "true or false", False),
+             "revision": {**revision, "parameter": parameter} if revision else {}, "every": seconds_of(section.get("every", "a text", "10s"), f"{section.where}: 'every'")}
     section.done()
     try:
-        if made["schedule"]:
-            next_of(made["schedule"], 0)
+        if watch["schedule"]:
+            next_of(watch["schedule"], 0)
     except ImportError:
         raise Refusal(f"{section.where}: 'schedule' is read by croniter (which is not here); apt-get install python3-croniter") from None
     except (ValueError, KeyError) as error:
-        raise Refusal(f"{section.where}: 'schedule' cannot be '{made['schedule']}' ({error}); write as for cron, such as 0 3 * * *") from None
-    return made
+        raise Refusal(f"{section.where}: 'schedule' cannot be '{watch['schedule']}' ({error}); write as for cron, such as 0 3 * * *") from None
+    return watch
 
 
 def next_of(schedule, at):
-    """The next time, in seconds, at which cron would start it."""
-    import croniter  # here, for without a schedule it need not be installed
+    """Returns the next time, in seconds, at which cron would start it."""
+    import croniter  # imported here: workflows without a schedule do not need it
     return croniter.croniter(schedule, datetime.datetime.fromtimestamp(at).astimezone()).get_next()
 
 
 def _read_group(group, value, common, places):
-    """One step, or one for each entry of `each`."""
+    """Returns one step, or a step for each entry of `each`."""
     section = Section(value, f"step '{group}'")
     own, each = section.free("parameters"), section.free("each")
-    made = []
+    steps = []
     for suffix, of_one in (each or {"": {}}).items():
         name = f"{group}-{suffix}" if suffix else group
         if not NAME.fullmatch(name):
             raise Refusal(f"'{name}' is no name of a step (letters, digits, - and _); change it")
         if not isinstance(of_one, dict):
             raise Refusal(f"{section.where}, each: '{suffix}' is '{of_one}' (it is a mapping of parameters); write such as {{n: 1}}")
-        made.append(_read_step(section, name, group, {**common, **places, **own, **of_one}, places))
+        steps.append(_read_step(section, name, group, {**common, **places, **own, **of_one}, places))
     section.done()
-    return made
+    return steps
 
 
 def _read_step(section, name, group, parameters, places):
@@ -110,8 +110,8 @@ def _read_step(section, name, group, parameters, places):
     training = section.free("training")
     step = Step(
         name, group, words_of(section.get("command", "a text or a list")), parameters,
-        inputs={key: [_path_or_reference(one, text) for one in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
-        outputs={key: _output(text(value), key, section.where) for key, value in mapping("outputs").items()}, needs=[text(one) for one in section.get("needs", "a list", [])],
+        inputs={key: [_path_or_reference(reference, text) for reference in (value if isinstance(value, list) else [value])] for key, value in mapping("inputs").items()},
+        outputs={key: _output(text(value), key, section.where) for key, value in mapping("outputs").items()}, needs=[text(reference) for reference in section.get("needs", "a list", [])],
         places=places, ranks=_ranks(text(section.get("ranks", "a text or a whole number", 1)), section.where), memoize=_memoize(section), retry=_retry(section.section("retry")),
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
@@ -126,17 +126,17 @@ def _read_step(section, name, group, parameters, places):
         fill(word, known, section.where)
     if step.training and step.training.epochs and step.training.epochs not in parameters:
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
-                      f"{closest(step.training.epochs, parameters, 'name the one with the number of epochs')}")
+                      f"{closest(step.training.epochs, parameters, 'name the parameter with the number of epochs')}")
     return step
 
 
 def _output(path, key, where):
-    made = pathlib.PurePath(path)
-    if made.is_absolute() or ".." in made.parts or not made.parts:
-        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it lies in the folder of results); write a path below it")
-    if made.parts[0] in OWN:
-        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (muster-flow has its own '{made.parts[0]}' there); rename it")
-    return str(made)
+    pure = pathlib.PurePath(path)
+    if pure.is_absolute() or ".." in pure.parts or not pure.parts:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (it is relative to the folder of results); write a path below it")
+    if pure.parts[0] in OWN:
+        raise Refusal(f"{where}: the output '{key}' cannot be '{path}' (muster-flow has its own '{pure.parts[0]}' there); rename it")
+    return str(pure)
 
 
 def _ranks(value, where):
@@ -164,7 +164,7 @@ def _memoize(section):
     age, change = inner.get("max-age", "a text", ""), inner.get("change", "a text", "")
     inner.done()
     if bool(age) == bool(change):
-        raise Refusal(f"{inner.where} is by one of content, max-age and change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
+        raise Refusal(f"{inner.where} is content, max-age or change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
     if age:
         return {"max-age": seconds_of(age, inner.where)}
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", change)
@@ -174,22 +174,22 @@ def _memoize(section):
 
 
 def _retry(section):
-    made = {cause: section.get(cause, "a whole number", default) for cause, default in (("peer", 3), ("memory", 2), ("input", 1))}
+    attempts = {cause: section.get(cause, "a whole number", default) for cause, default in (("peer", 3), ("memory", 2), ("input", 1))}
     section.done()
-    return made
+    return attempts
 
 
 def _training(section):
-    made = Training(section.get("epochs", "a text", ""), float(section.get("chance", "a number", 0)), section.get("patience", "a whole number", 3),
-                    float(section.get("flat", "a number", 0.001)))
+    training = Training(section.get("epochs", "a text", ""), float(section.get("chance", "a number", 0)), section.get("patience", "a whole number", 3),
+                        float(section.get("flat", "a number", 0.001)))
     section.done()
-    if made.patience < 1:
-        raise Refusal(f"{section.where}: patience cannot be {made.patience} (it is 1 or more epochs); change it")
-    return made
+    if training.patience < 1:
+        raise Refusal(f"{section.where}: patience cannot be {training.patience} (it is 1 or more epochs); change it")
+    return training
 
 
 def _connect(steps, here):
-    """Inputs become paths, and the step that makes one becomes a need."""
+    """Replaces inputs by paths, and adds the step that makes an input to the needs."""
     makers = {}
     for step in steps.values():
         for path in step.outputs.values():
@@ -203,8 +203,8 @@ def _connect(steps, here):
     for step in steps.values():
         groups.setdefault(step.group, []).append(step.name)
     for step in steps.values():
-        needs = [name for one in step.needs for name in (groups.get(one) or [one])]
-        step.inputs = {name: [path for one in values for path in _paths(step, one, steps, groups, makers, here)] for name, values in step.inputs.items()}
+        needs = [name for needed in step.needs for name in (groups.get(needed) or [needed])]
+        step.inputs = {name: [path for needed in values for path in _paths(step, needed, steps, groups, makers, here)] for name, values in step.inputs.items()}
         needs += [makers[path] for paths in step.inputs.values() for path in paths if path in makers]
         for name in needs:
             if name not in steps:
@@ -217,7 +217,7 @@ def _paths(step, value, steps, groups, makers, here):
         of, output = match.groups()
         for name in groups.get(of) or [of]:
             if name not in steps or output not in steps[name].outputs:
-                known = [f"{one.name}.{key}" for one in steps.values() for key in one.outputs]
+                known = [f"{maker_step.name}.{key}" for maker_step in steps.values() for key in maker_step.outputs]
                 raise Refusal(f"step '{step.name}' has the input '{value}', which no step makes (they make: {listed(known)}); "
                               f"{closest(f'{of}.{output}', known, 'name one of these')}")
             yield steps[name].outputs[output]

@@ -1,5 +1,5 @@
-"""Runs one step of a workflow: python3 -I -S wrapper.py DIR STEP. Snakemake starts it when the steps before have ended; it looks whether
-there is a result of just these inputs, else runs the command, watches it, says how it ended (ends.py) and does what follows of that."""
+"""Runs one step of a workflow: python3 -I -S wrapper.py DIR STEP. Snakemake starts it after the needed steps have ended. It looks for
+a result with the same inputs, else runs the command, watches it, reports its end (ends.py) and acts on it."""
 import collections
 import contextlib
 import dataclasses
@@ -22,21 +22,21 @@ from muster_flow.store import Missing, Store  # noqa: E402
 from muster_bench.live import Look  # noqa: E402
 
 EVERY = 2.0        # seconds between two samples
-TAIL = 8192        # bytes of what a command printed last, by which its end is judged
-READY = 0.1        # seconds between two looks whether a step that is not waited for is ready
-WATCHED = "MUSTER_FLOW_WATCHED"   # in the environment: what is not waited for is a watch's
+TAIL = 8192        # bytes at the end of a command's output that decide its cause of failure
+READY = 0.1        # seconds between two checks whether a step without `wait` is ready
+WATCHED = "MUSTER_FLOW_WATCHED"   # in the environment: a watch runs the steps without `wait`
 SLURM = "MUSTER_FLOW_SLURM"       # in the environment: the step is a job of Slurm
-NO_LIMITS = types.SimpleNamespace(log=16 << 20, disk=None)   # of what serves: a full disk does not end it
+NO_LIMITS = types.SimpleNamespace(log=16 << 20, disk=None)   # for servers: a full disk does not end them
 
 
 class Work:
-    """One step until it has a result, or has failed."""
+    """The work on one step until it has a result, or has failed."""
 
     def __init__(self, store, step, stop):
         self.store, self.step, self.stop, self.counts = store, step, stop, collections.Counter()
 
     def run(self):
-        """The record of its result, or None where it failed."""
+        """Returns the record of the result, or None if the step failed."""
         with self.store.turn(self.step) as held:
             there = self.store.without(self.step)
             if there is None:
@@ -50,19 +50,20 @@ class Work:
                     break
                 except Missing:
                     continue
-            if found.record and self.step.wait:   # a server that ended serves no more
+            if found.record and self.step.wait:   # a server that ended must run again
                 self.store.use(self.step, found.key)
                 self._say("end", state="up to date", key=found.key)
                 return found.record
             return self._until_it_has_ended(found, held)
 
     def _make_inputs(self):
-        """Has each step run again whose output is an input and is gone. The path of what no step makes, else None."""
+        """Runs the steps again whose missing output is an input. Returns the path of a missing input that no step
+        makes, else None."""
         gone = [path for paths in self.step.inputs.values() for path in paths if not (self.store.folder / path).exists()]
-        self.counts["input"] += bool(gone)   # once, however many are
+        self.counts["input"] += bool(gone)   # once for any number of inputs
         for path in gone:
             maker = self.store.flow.maker(path)
-            if (self.store.folder / path).exists():   # by now: its maker made both
+            if (self.store.folder / path).exists():   # its maker has made both
                 continue
             if maker is None or self.counts["input"] > self.step.retry["input"] or Work(self.store, maker, self.stop).run() is None:
                 return path
@@ -73,7 +74,7 @@ class Work:
         files.make_folder(home / "output")
         attempts, rows, memory = [], {}, self.step.resources.memory
         number = max((int(entry.name) for entry in (home / "output").iterdir() if entry.name.isdigit()), default=0)
-        for before in range(1, number + 1):  # of a runner that was killed
+        for before in range(1, number + 1):  # left by a killed runner
             rows.update(_epochs_in(home / "output" / str(before) / "log.txt"))
         shortened = False
         while True:
@@ -108,7 +109,7 @@ class Work:
                   "parts": parts, "written": written, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
-        files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without it the step runs again
+        files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without the record the step runs again
         self.store.use(self.step, found.key)
         self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
@@ -118,7 +119,7 @@ class Work:
         return {name: [files.signature(home / path), self.store.digest(home / path)] for name, path in self.step.outputs.items()}
 
     def _attempt(self, home, number, memory, rows, began, shortened):
-        """(how it ended, its sampler, seconds of the command)"""
+        """Returns (the end, its sampler, seconds of the command)."""
         step, output = self.step, files.make_folder(home / "output" / str(number))
         for path in step.outputs.values():
             _remove(home / path)
@@ -145,16 +146,17 @@ class Work:
             decided.extend([end] if end else [])
             return end and end.why
         held = ""
-        if memory:  # of memory alone: processors that others leave are there to be used
+        if memory:  # limits only memory: idle processors may be used
             resources = dataclasses.make_dataclass("Resources", ("cpus_per_rank", "memory", "hold"))(launchers.cores_here(), memory, True)
             held, _ = holding.hold(resources, step.ranks, f"{os.getpid()}-{number}")
         kills = _kills_for_memory()
-        given = {name: value for name, value in os.environ.items() if name not in (WATCHED, SLURM)}   # of no program of muster
+        # not for muster's programs
+        given = {name: value for name, value in os.environ.items() if name not in (WATCHED, SLURM)}
         outcome = process.run(words, {**given, **variables}, output, output / "log.txt", step.limits, step.timeout, self.stop, look, held)
         lines()
         rows.update({row["epoch"]: row for row in lines.series})
         if self.stop.is_set() or (not step.wait and outcome.exit in (-signal.SIGTERM, 128 + signal.SIGTERM)):
-            return ends.End("interrupted", "fail", "it was told to stop"), sampler, outcome.seconds
+            return ends.End("interrupted", "fail", "it was asked to stop"), sampler, outcome.seconds
         if outcome.status == "enough":
             return decided[0], sampler, outcome.seconds
         missing = next((path for paths in step.inputs.values() for path in paths if not (self.store.folder / path).exists()), "")
@@ -175,7 +177,7 @@ class Work:
         self._say("end", state="stopped" if end.cause == "interrupted" else "failed", cause=end.cause, why=end.why, **more)
 
     def _keep_abandoned(self):
-        """What needs the output of an abandoned step is abandoned too."""
+        """Stores an abandoned result for a step that needs the output of an abandoned step."""
         key = files.digest_of(["abandoned", self.step.name, {name: (self.store.record(name) or {}).get("key") for name in self.step.needs}])[:32]
         why = "a step was abandoned whose output it needs"
         files.make_folder(self.store.home(key))
@@ -188,7 +190,8 @@ class Work:
 
 
 def on_slurm(step):
-    """Ranks are started by srun where mpirun would start them on one machine. Its result is the same, so its key is."""
+    """Returns the step with srun in place of mpirun, which would start all ranks on one machine. The result is the
+    same, so the key is."""
     if not step.wait or step.launcher.kind != "mpirun":
         return step
     return dataclasses.replace(step, launcher=types.SimpleNamespace(**{**vars(step.launcher), "kind": "srun", "options": ("--mpi=pmix",)}))
@@ -214,16 +217,16 @@ def _tail(log):
 
 
 def _kills_for_memory():
-    """How many processes the kernel has ended for want of memory since it started."""
+    """Returns the number of processes that the kernel has killed for lack of memory since it started."""
     with contextlib.suppress(OSError, ValueError), open("/proc/vmstat", encoding="ascii") as file:
         return next((int(line.split()[1]) for line in file if line.startswith("oom_kill ")), 0)
     return 0
 
 
 def serve(store, step):
-    """Starts a step that is not waited for and returns when it is ready. It runs on without this process, until the workflow ends: the
-    process that owns that (owner.py) ends it."""
-    import urllib.request  # here, for it takes longer to load than most steps take
+    """Starts a step without `wait` and returns when it is ready. The step runs without this process until the workflow
+    ends: the process that owns the workflow (owner.py) ends the step."""
+    import urllib.request  # imported here: it takes longer to load than most steps take
 
     def answers():
         try:
@@ -232,9 +235,10 @@ def serve(store, step):
         except (OSError, ValueError):
             return False
     runs, asked = None, store.folder / "watch" / f"{step.name}.asked"
-    if WATCHED in os.environ:   # the watch runs it, if it does not yet
-        files.write_whole(asked, files.digest_of({**store.parts(step), "needs": {}}), durable=False)   # it serves what they make, it is not made of it
-    elif step.ready and answers():   # it would count as this step's
+    if WATCHED in os.environ:   # the watch starts it, if it does not run yet
+        # it serves its inputs, and does not depend on them
+        files.write_whole(asked, files.digest_of({**store.parts(step), "needs": {}}), durable=False)
+    elif step.ready and answers():   # its reply would count as this step's
         store.say(event="end", step=step.name, state="failed", cause="ready",
                   why=f"'{step.ready}' is already answered by another process; end that, or choose another address")
         return FAILED_RUNS

@@ -1,1 +1,1 @@
-"""Replicated services on one machine: HAProxy, processes, and as many of them as the requests need."""
+"""Replicated services on one machine: HAProxy and processes, whose number follows the requests."""

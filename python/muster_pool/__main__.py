@@ -9,22 +9,22 @@ from muster_bench.entry import start
 
 ABOUT = """Runs the services of KServe's InferenceService on this machine: HAProxy in front, and as many replicas as they need.
 
-SIGHUP reads the files again, SIGTERM ends it when what has come is answered. Killed, it leaves replicas and HAProxy at
-work, and the same command takes them over.
+SIGHUP reads the files again, SIGTERM ends it after the received requests are answered. If it is killed, replicas and HAProxy
+continue, and the same command takes them over.
 
 exit status: 0 drained; 2 the files or the command line cannot be used; 3 another muster-pool has the folder of --state; 4 no
 room or no right to write. docs/serving.md describes the files."""
 
 
 def parser():
-    made = argparse.ArgumentParser(prog="muster-pool", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
-    made.add_argument("files", nargs="+", metavar="FILE", help="YAML with one InferenceService or several")
-    made.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS", help="where requests come [%(default)s]")
-    made.add_argument("--metrics", default="127.0.0.1:8404", metavar="ADDRESS", help="where Prometheus asks for /metrics [%(default)s]")
-    made.add_argument("--cores", type=float, default=len(os.sched_getaffinity(0)), metavar="N", help="that the replicas share [those there are]")
-    made.add_argument("--state", metavar="DIR", help="logs, sockets and what runs [FILE without its ending, and .pool]")
-    made.add_argument("--retry-up-to", default="256K", metavar="SIZE", help="the largest request that is sent to another replica [%(default)s]")
-    return made
+    root = argparse.ArgumentParser(prog="muster-pool", description=ABOUT, formatter_class=argparse.RawDescriptionHelpFormatter)
+    root.add_argument("files", nargs="+", metavar="FILE", help="YAML with one InferenceService or several")
+    root.add_argument("--listen", default="127.0.0.1:8080", metavar="ADDRESS", help="where requests come [%(default)s]")
+    root.add_argument("--metrics", default="127.0.0.1:8404", metavar="ADDRESS", help="where Prometheus asks for /metrics [%(default)s]")
+    root.add_argument("--cores", type=float, default=len(os.sched_getaffinity(0)), metavar="N", help="that the replicas share [those there are]")
+    root.add_argument("--state", metavar="DIR", help="logs, sockets and what runs [FILE without its ending, and .pool]")
+    root.add_argument("--retry-up-to", default="256K", metavar="SIZE", help="the largest request that is sent to another replica [%(default)s]")
+    return root
 
 
 def run():

@@ -1,4 +1,5 @@
-"""What HAProxy sends requests to while a service has no replica: they are held, and go back to HAProxy when there is one."""
+"""The server that HAProxy uses while a service has no replica: it holds requests, and returns them to HAProxy when a
+replica is ready."""
 import asyncio
 import contextlib
 import os
@@ -9,10 +10,11 @@ PIECE = 1 << 16
 
 
 class Activator:
-    """Of one service. `holding` requests wait for `usable`."""
+    """The activator of a service. `holding` requests wait for `usable`."""
 
     def __init__(self, pool, deployment):
-        self._inside, self.path = f"{pool.folder}/inside.sock", f"{pool.folder}/{digest_of(deployment.service.name)[:8]}.sock"   # no long address
+        # a short path, because addresses of Unix sockets are limited
+        self._inside, self.path = f"{pool.folder}/inside.sock", f"{pool.folder}/{digest_of(deployment.service.name)[:8]}.sock"
         self._pool, self._deployment = pool, deployment
         self.holding = 0
         self.usable = asyncio.Event()
@@ -21,7 +23,7 @@ class Activator:
     async def listen(self):
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self.path)
-        # A task that nothing refers to may be collected while it waits.
+        # A task without a reference may be collected while it waits.
         self._server = await asyncio.start_unix_server(lambda *streams: self._pool.spawn(self._hold(*streams)) and None, self.path, backlog=4096)
 
     async def _hold(self, reader, writer):

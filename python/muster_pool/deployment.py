@@ -1,4 +1,4 @@
-"""One service: which revisions of it run, how many replicas of each, and what becomes of each replica."""
+"""A service: its active revisions, their numbers of replicas, and the states of the replicas."""
 import asyncio
 import dataclasses
 import signal
@@ -9,11 +9,13 @@ from .replica import Replica, begin
 from .scaler import Scaler
 from .service import Revision
 
-HUNG = 10                       # seconds in which a replica answers no health check, before it is killed; one that is stopped is at once
+# seconds without a reply to a health check after which a replica is killed; a stopped replica is killed at once
+HUNG = 10
 BEGINS = 120.0                  # seconds that a replica may take to become ready
-SHORT_LIFE, FIRST_PAUSE, LONGEST_PAUSE = 5.0, 0.5, 30.0   # one that dies sooner is started again after a pause that doubles
-FAILURES = 3                    # of a new revision that has never served, after which it is taken back
-ERRORS, ANSWERS = 3, 50         # of a canary, before its errors and its latency count
+# a replica with a shorter life is restarted after a pause that doubles
+SHORT_LIFE, FIRST_PAUSE, LONGEST_PAUSE = 5.0, 0.5, 30.0
+FAILURES = 3                    # failures of a new revision that has never served, after which it is withdrawn
+ERRORS, ANSWERS = 3, 50         # minimum for a canary, before its errors and its latency count
 SLOWER, SLOWER_BY = 1.5, 5      # times and milliseconds that a canary may be slower
 
 
@@ -28,7 +30,7 @@ class Deployment:
         self.paused_until = 0.0
         self.lacks_since = None
         self.is_removed = False
-        self._requests = None   # (time, as many by then)
+        self._requests = None   # (time, total requests by then)
         self._said = None
 
     def say(self, text):
@@ -37,11 +39,11 @@ class Deployment:
     # -- revisions
 
     def apply(self, service):
-        """What the file says now."""
+        """Applies the current description of the service."""
         self.service = self.scaler.service = service
         if service.revision == self.current:
             if self.next is not None:
-                self.say(f"revision {self.next.id} is taken back (the file has the one before)")
+                self.say(f"revision {self.next.id} is taken back (the file has the previous revision)")
             self.next = None
         elif self.is_canary() and service.revision.id == self.refused:
             self.say(f"revision {self.refused} was taken back and gets no share; change it, or leave canaryTrafficPercent out")
@@ -56,11 +58,13 @@ class Deployment:
 
     @property
     def balance(self):
-        """Shares are exact in turns only: with few requests leastconn gives each server as many."""
+        """Returns the balance for HAProxy. Only roundrobin keeps shares exactly: with few requests leastconn gives each
+        server as many."""
         return "roundrobin" if self.next is not None and self.is_canary() and self.service.balance == "leastconn" else self.service.balance
 
     def plan(self, wanted):
-        """[(revision, how many)]: of a canary its share, of one that takes over as many as it may before the old one leaves."""
+        """Returns [(revision, number of replicas)]: a canary has its share; a revision that takes over has as many as
+        fit before the old revision leaves."""
         if self.next is None:
             return [(self.current, wanted)]
         if self.is_canary():
@@ -73,7 +77,8 @@ class Deployment:
         return [(self.next, wanted), (self.current, max(wanted - serving, 0))]
 
     def replaced(self, revision):
-        """Cores of the replica that leaves when one more of this revision serves: until then both run. A canary replaces none."""
+        """Returns the cores of the replica that leaves when an additional replica with this revision serves: until then
+        both run. A canary replaces none."""
         takes_over = revision == self.next and not self.is_canary() and not self.of(revision, "starting")
         return self.current.cores if takes_over and self.of(self.current, "starting", "serving") else 0.0
 
@@ -85,7 +90,7 @@ class Deployment:
         self.refused, self.next, self.failures, self.paused_until = self.next.id, None, 0, 0.0
 
     def judge(self, rows):
-        """Takes a canary back that has more errors than the old revision, or is slower."""
+        """Withdraws a canary that has more errors than the old revision, or is slower."""
         if self.next is None or not self.is_canary():
             return
         (errors, answers, time), (old_errors, old_answers, old_time) = (self._measured(rows, each) for each in (self.next, self.current))
@@ -95,7 +100,8 @@ class Deployment:
             self.take_back(f"{time:.0f} ms a request, {old_time:.0f} ms before")
 
     def _measured(self, rows, revision):
-        """(errors, answers, mean milliseconds of the last requests): what was sent to another server again is an error."""
+        """Returns (errors, answers, mean milliseconds of the last requests). A request that was sent again to another
+        server counts as an error."""
         errors = answers = time = 0
         for each in self.of(revision, "serving"):
             row = rows.get((self.service.name, f"s{each.slot}"), {})
@@ -109,7 +115,7 @@ class Deployment:
     # -- replicas
 
     async def look(self, now, rows):
-        """Notices what has become of each replica, and measures what is asked of all."""
+        """Checks every replica's state, and measures the demand on the service."""
         row = rows.get((self.service.name, "BACKEND"), {})
         busy, usable = int(row.get("qcur") or 0) + self.activator.holding, False
         for each in list(self.replicas.values()):
@@ -129,7 +135,8 @@ class Deployment:
         if rows:
             (self.activator.usable.set if usable else self.activator.usable.clear)()
             self._record(now, busy, int(row.get("req_tot") or 0))
-            await self.tell(slot for slot, each in self.replicas.items()   # of which HAProxy was told while it did not listen
+            # HAProxy missed their state while it did not listen
+            await self.tell(slot for slot, each in self.replicas.items()
                             if each.state == "serving" and rows.get((self.service.name, f"s{slot}"), {}).get("status", "").startswith("MAINT"))
 
     def _record(self, now, busy, requests):
@@ -141,7 +148,7 @@ class Deployment:
         self.scaler.record(now, busy)
 
     def _look_at_serving(self, replica, server):
-        """Whether HAProxy sends it requests."""
+        """Returns true if HAProxy sends requests to the replica."""
         is_down = server.get("status", "").startswith("DOWN")
         replica.is_away = is_down and server.get("check_status") == "L7STS"
         hangs = is_down and server.get("check_status", "").endswith("TOUT")
@@ -199,7 +206,7 @@ class Deployment:
         while replica.state == "starting" and replica.process.is_alive():
             ready = await replica.is_ready(self.service.is_grpc)
             if ready is False and replica.revision == self.current:
-                replica.since = self.pool.now()   # it answers: its repository may be empty for long
+                replica.since = self.pool.now()   # the replica replies: its repository may stay empty for long
             if ready:
                 if replica.state != "starting":
                     return
@@ -218,16 +225,16 @@ class Deployment:
             self._look_at_leaving(replica, 0, now)
 
     async def tell(self, slots=None):
-        """Has HAProxy know what there is in these slots; in all where it may have missed something."""
+        """Sends the slots' state to HAProxy; every slot's state if HAProxy may have missed a change."""
         commands = []
         for slot in range(1, self.service.slots + 1) if slots is None else slots:
             server, replica = f"set server {self.service.name}/s{slot}", self.replicas.get(slot)
-            commands += [f"{server} {what}" for what in (["state maint"] if replica is None else replica.as_server())]
+            commands += [f"{server} {setting}" for setting in (["state maint"] if replica is None else replica.as_server())]
         if commands:
             await self.pool.haproxy.ask("; ".join(commands))
 
     def weigh(self):
-        """Sets the weights of a canary's shares; returns the slots of those that have changed."""
+        """Sets the weights of a canary's shares and returns the slots with changed weights."""
         shares = {}
         if self.next is not None and self.is_canary():
             for revision, share in ((self.current, 100 - self.service.canary), (self.next, self.service.canary)):
@@ -241,8 +248,8 @@ class Deployment:
         return changed
 
     async def reconcile(self, now):
-        """Stops what is too much, and returns the revisions of which one more is wanted, each as often; also during a pause, so that
-        nothing else takes the core for as long."""
+        """Stops surplus replicas and returns the revisions that lack a replica, once for each missing replica; also
+        during a pause, so that no other service takes the core meanwhile."""
         ready = sum(each.state == "serving" for each in self.replicas.values())
         wanted = 0 if self.is_removed else self.scaler.decide(now, ready)
         if wanted == 0 and self.activator.holding and not self.is_removed:
@@ -257,7 +264,7 @@ class Deployment:
             lacking += [revision] * (count - len(there))
             for each in sorted(there, key=lambda replica: (replica.state == "serving", -replica.since))[:max(len(there) - count, 0)]:
                 await self.stop(each, now)
-        for each in list(self.replicas.values()):   # of revisions that are no longer wanted
+        for each in list(self.replicas.values()):   # replicas of revisions that are no longer needed
             if each.state != "leaving" and each.revision not in (self.current, self.next):
                 await self.stop(each, now)
         await self.tell(self.weigh())
@@ -267,7 +274,7 @@ class Deployment:
             self.lacks_since = now
         return lacking
 
-    # -- what outlives the pool
+    # -- state that outlives the pool
 
     def saved(self):
         return {"current": dataclasses.astuple(self.current), "next": self.next and dataclasses.astuple(self.next), "refused": self.refused,

@@ -1,4 +1,4 @@
-"""What the files say: services, trainings beside them, and how many cores an account may have."""
+"""The contents of the files: services, trainings beside them, and the cores that an account may have."""
 import dataclasses
 import math
 import pathlib
@@ -14,7 +14,7 @@ VERSIONS = {"InferenceService": "serving.kserve.io/v1beta1", "Training": "pool.m
 
 @dataclasses.dataclass
 class Described:
-    services: dict    # by their names, as what follows
+    services: dict    # by their names, like the fields below
     trainings: dict
     limits: dict      # cores of an account
 
@@ -23,41 +23,42 @@ class Described:
 
 
 def read(paths, cores):
-    """All documents; refuses what does not fit on the cores."""
-    made = Described({}, {}, {})
+    """Returns the documents' contents. Refuses services that do not fit on the cores."""
+    described = Described({}, {}, {})
     for path in paths:
         for number, each in enumerate(document.load_all(path, "describes services"), 1):
             if each is not None:
-                _add(made, Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
-    if not made.services:
+                _add(described, Section(each, f"{path}, document {number}"), pathlib.Path(path), cores)
+    if not described.services:
         raise Refusal(f"'{paths[0]}' describes no service (it has no InferenceService); add one")
-    _fits(made.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas or a replica's cpu, or give --cores")
-    for account, limit in made.limits.items():
-        its = [each for each in made.services.values() if each.account == account]
-        _fits(its, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas or a replica's cpu, or raise requests.cpu")
-    return made
+    _fits(described.services.values(), cores, f"{paths[0]}: the services need", "the pool has", "lower minReplicas or a replica's cpu, or give --cores")
+    for account, limit in described.limits.items():
+        own = [each for each in described.services.values() if each.account == account]
+        _fits(own, limit, f"{paths[0]}: the services of the account {account} need", "its ResourceQuota has", "lower minReplicas or a replica's cpu, or raise requests.cpu")
+    return described
 
 
 def _fits(services, cores, needs, there, suggestion):
-    """What always runs, and one replica of each: a service of no minReplicas has one when requests come."""
+    """Refuses services whose permanent replicas, or whose largest replica, exceed the cores: a service without
+    minReplicas has one replica when requests arrive."""
     always = sum(each.minimum * each.revision.cores for each in services)
     least = max([always, *(each.revision.cores for each in services)])
     if least > cores:
         raise Refusal(f"{needs} {least:g} cores at least (minReplicas, and resources of a replica) and {there} {cores:g}; {suggestion}")
 
 
-def _add(made, top, path, cores):
+def _add(described, top, path, cores):
     kind = top.get("kind", "a text")
     if kind not in VERSIONS:
         raise Refusal(f"{top.where}: 'kind' cannot be '{kind}' (known: {', '.join(VERSIONS)}); change it")
     if (found := top.get("apiVersion", "a text")) != VERSIONS[kind]:
         raise Refusal(f"{top.where}: 'apiVersion' cannot be '{found}' ({kind} is known of {VERSIONS[kind]}); change it")
     if kind == "ResourceQuota":
-        return _add_limit(made.limits, top, path)
-    there, one = (made.services, service.read_one(top, path, cores)) if kind == "InferenceService" else (made.trainings, training.read_one(top, path))
-    if one.name in there:
-        raise Refusal(f"{top.where}: the {kind} '{one.name}' is there twice (names are used to find it); rename one")
-    there[one.name] = one
+        return _add_limit(described.limits, top, path)
+    there, entry = (described.services, service.read_one(top, path, cores)) if kind == "InferenceService" else (described.trainings, training.read_one(top, path))
+    if entry.name in there:
+        raise Refusal(f"{top.where}: the {kind} '{entry.name}' is there twice (names are used to find it); rename one")
+    there[entry.name] = entry
     return None
 
 

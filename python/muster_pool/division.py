@@ -1,13 +1,14 @@
-"""How many ranks each training gets of the cores that services leave."""
+"""Divides the cores that services leave among the trainings, as ranks."""
 import math
 
 ROUNDING = 1e-9
 
 
 def divide(cores, limits, replicas, lacking, members):
-    """{name: ranks} of the members that run. `replicas` are (account, cores) of what has cores now, `lacking` are (priority, account, cores)
-    of what services lack. None has less than its least; beyond that cores go by priority, to services before trainings,
-    and to the training that has the fewest; no account gets more than its limit."""
+    """Returns {name: ranks} of the running members. `replicas` are the (account, cores) of current replicas, `lacking`
+    are the (priority, account, cores) that services lack. No member has less than its minimum. Further cores are
+    assigned by priority, to services before trainings, and to the training with the fewest cores. No account exceeds
+    its limit."""
     free, left = cores, dict(limits)
 
     def take(account, amount):

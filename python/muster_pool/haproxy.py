@@ -1,4 +1,4 @@
-"""HAProxy: its configuration, its processes, and what it is told and asked while it runs."""
+"""HAProxy: its configuration, its processes, and the commands and queries to it at run time."""
 import asyncio
 import contextlib
 import csv
@@ -12,10 +12,10 @@ from muster_bench.files import write_whole, writing
 
 from .processes import FIRST_PASSED, Process, accept_no_more, listening
 
-DEADLINE = 5.0          # of an answer of HAProxy
-STARTS = 30.0           # and of its start
-ACCEPTED = 0.2          # longer than the third packet of a connection takes, and HAProxy to accept it
-WHOLE = "  option http-buffer-request"   # where it is not gRPC, of which a stream may wait for an answer before it goes on
+DEADLINE = 5.0          # seconds for a reply of HAProxy
+STARTS = 30.0           # seconds for its start
+ACCEPTED = 0.2          # longer than the third packet of a connection takes, and HAProxy's accept
+WHOLE = "  option http-buffer-request"   # not for gRPC: a stream may wait for a reply before it continues
 
 HEAD = """# Written by muster-pool at each start of HAProxy.
 global
@@ -47,8 +47,9 @@ frontend metrics
 
 
 def configuration(folder, buffer, deployments):
-    """Requests go from `outside` to the limits of their caller, if the service has them, and by `inside` to the replicas: of the first service that a
-    request matches. muster-pool's own socket (activator.py) is the server when there is no other."""
+    """Returns the configuration. Requests pass from `outside` through the limits of their caller, if the service has
+    limits, and through `inside` to the replicas of the first service that matches. muster-pool's own socket
+    (activator.py) is the server if there is no replica."""
     services, folder = [each.service for each in deployments], _word(folder)
     lines = [HEAD.format(folder=folder, buffer=buffer, metrics=FIRST_PASSED + 1, longest=max(each.timeout for each in services) + 5)]
     routes = []
@@ -91,18 +92,18 @@ def _full(name, most, is_grpc=False):
 
 
 def _callers(folder, service):
-    """The class of a caller by its key; a key that is not known is none."""
+    """Returns the rules that map a caller's key to a class. A request with an unknown key is refused with status 401."""
     name, limited = service.name, f"{service.name}.anonymous" if service.anonymous else service.name
     has_key, known = "{ req.hdr(authorization) -m found }", "{ var(txn.caller) -m found }"
     lines = [f"http-request set-var(txn.caller) str({limited}) if of-{name} !{has_key}"]
     if service.keys:
         lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if of-{name} {has_key}",
-                  f"http-request return status 401 {_error('authorization: is no key of this service')} if of-{name} !{known}"]
+                  f"http-request return status 401 {_error('authorization: this service has no such key')} if of-{name} !{known}"]
     return lines + [f"use_backend %[var(txn.caller)] if of-{name} {known}"]
 
 
 def _classes(folder, service):
-    """Each class waits for its own few connections to `inside`."""
+    """Returns the classes, each with a few connections to `inside` for its requests."""
     limits = {f"{service.name}.anonymous": service.anonymous} if service.anonymous else {}
     limits.update((f"{service.name}.key.{name}", service.key_holder) for name, _ in service.keys)
     lines = []
@@ -120,7 +121,7 @@ def _replicas(folder, deployment):
     if service.is_grpc:
         lines += [f"  http-error status {status} hdr content-type application/grpc hdr grpc-status 14 hdr grpc-message '{why}'"
                   for status, why in ((503, "no replica takes it"), (504, "no replica answered in time"))]
-        # Any answer of gRPC is one: that a method is unknown, too.
+        # Any reply of gRPC counts as healthy, also for an unknown method.
         lines.append("  http-check send meth POST uri /grpc.health.v1.Health/Check ver HTTP/2.0 hdr content-type application/grpc hdr te trailers")
     else:
         lines.append(WHOLE)
@@ -133,7 +134,8 @@ def _replicas(folder, deployment):
 
 
 class Haproxy:
-    """Its process now, the sockets that it is given, and processes before it that answer what they have."""
+    """The active process of HAProxy, the sockets passed to it, and earlier processes that still serve their
+    requests."""
 
     def __init__(self, folder, earlier, listen, metrics, wake):
         self.folder, self.wake, self.process = folder, wake, None
@@ -141,31 +143,31 @@ class Haproxy:
         self.sockets = [listening("--listen", listen, bool(earlier)), listening("--metrics", metrics, bool(earlier)), self._inside()]
 
     def _inside(self):
-        made, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"
+        listener, path = socket.socket(socket.AF_UNIX), f"{self.folder}/inside.sock"
         with writing(path):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path + ".new")
-            made.bind(path + ".new")
-            made.listen(4096)
-            os.rename(path + ".new", path)   # that of an earlier process stays open to it
-        return made
+            listener.bind(path + ".new")
+            listener.listen(4096)
+            os.rename(path + ".new", path)   # the socket of an earlier process stays open for it
+        return listener
 
     async def start(self, text, save):
-        """Another process takes the place of the one there is. `save` is called when there is one to be known later."""
+        """Replaces the current process by a new one. `save` is called when the new process must be recorded."""
         write_whole(f"{self.folder}/haproxy.cfg", text)
         log, loop = f"{self.folder}/haproxy.log", asyncio.get_running_loop()
         try:
-            made = Process.start(["haproxy", "-db", "-f", f"{self.folder}/haproxy.cfg"], os.environ, log, [each.fileno() for each in self.sockets])
+            started = Process.start(["haproxy", "-db", "-f", f"{self.folder}/haproxy.cfg"], os.environ, log, [each.fileno() for each in self.sockets])
         except OSError as error:
             raise Refusal(f"HAProxy cannot be started ({error.strerror}); apt-get install haproxy") from error
         self.before += filter(None, [self.process])
-        self.process = made
-        made.on_end(loop, self.wake)
+        self.process = started
+        started.on_end(loop, self.wake)
         save()
         end = loop.time() + STARTS
-        while f"Pid: {made.pid}\n" not in await self.ask("show info"):
-            if not (lives := made.is_alive()) or loop.time() > end:
-                made.send(signal.SIGKILL)
+        while f"Pid: {started.pid}\n" not in await self.ask("show info"):
+            if not (lives := started.is_alive()) or loop.time() > end:
+                started.send(signal.SIGKILL)
                 with open(log, encoding="utf-8", errors="replace") as file:
                     alert = next((line.strip() for line in reversed(list(file)) if "ALERT" in line), f"it did not answer in {STARTS:g} s" if lives else "it ended")
                 raise Refusal(f"HAProxy does not start ({alert}); see {log}")
@@ -180,7 +182,7 @@ class Haproxy:
         return self.before + [each for each in [self.process] if each is not None and each.is_alive()]
 
     async def drain(self):
-        """Takes no more connections; those there are are answered."""
+        """Accepts no more connections; requests on the open ones are served."""
         for each in self.sockets[:2]:
             accept_no_more(each)
         await asyncio.sleep(ACCEPTED)
@@ -188,11 +190,12 @@ class Haproxy:
             each.close()
         for each in self.before:
             each.send(signal.SIGUSR1)
-        # At that it would close `inside` too, which what is held and what waits has still to go through, and its own socket.
+        # On SIGUSR1 this process would also close its own socket and `inside`, which held and waiting requests still
+        # have to pass.
         await self.ask("shutdown frontend outside; shutdown frontend metrics")
 
     async def ask(self, commands):
-        """What HAProxy answers; nothing where it does not."""
+        """Returns the reply of HAProxy; an empty text without a reply."""
         try:
             return await asyncio.wait_for(self._ask(commands), DEADLINE)
         except (OSError, asyncio.TimeoutError):
@@ -207,6 +210,6 @@ class Haproxy:
             writer.close()
 
     async def statistics(self):
-        """{(backend, server): its row}, as `show stat` names its columns; empty where HAProxy does not answer."""
+        """Returns {(backend, server): its row} with the columns of `show stat`; empty if HAProxy does not reply."""
         rows = csv.DictReader((await self.ask("show stat")).removeprefix("# ").splitlines())
         return {(row["pxname"], row["svname"]): row for row in rows}

@@ -1,4 +1,4 @@
-"""The pool: its services share cores; it looks at them five times a second, and at once when a process ends."""
+"""The pool: its services share cores; it checks them five times a second, and at once when a process ends."""
 import asyncio
 import datetime
 import math
@@ -14,10 +14,10 @@ from .division import ROUNDING, divide
 from .processes import Process
 from .training import Member
 
-LOOK = 0.2              # seconds between two looks
-QUIET = 1.0             # without a request, before a pool that drains closes connections
-LONGEST_PATH = 60       # of the folder: addresses of Unix sockets are short
-AGAIN = 1.0             # seconds after HAProxy could not be started
+LOOK = 0.2              # seconds between two checks
+QUIET = 1.0             # seconds without a request, before a pool that drains closes connections
+LONGEST_PATH = 60       # length of the folder's path: addresses of Unix sockets are short
+AGAIN = 1.0             # seconds until HAProxy is started again after a failed start
 
 
 class Pool:
@@ -28,12 +28,12 @@ class Pool:
         self.members = {each.name: Member(self, each) for each in self.described.trainings.values()}
         self.folder = make_folder(chosen.state).absolute()
         if len(str(self.folder)) > LONGEST_PATH:
-            raise Refusal(f"--state cannot be '{self.folder}' (sockets in it have addresses, of which a system has short ones); give a path of "
+            raise Refusal(f"--state cannot be '{self.folder}' (addresses of Unix sockets are short); give a path of "
                           f"at most {LONGEST_PATH} letters")
         self.lock = FolderLock(self.folder)
         self.deployments = {}
         self._woken, self._starts, self._tasks, self._drains, self._saved = asyncio.Event(), asyncio.Lock(), set(), False, None
-        self._promised = None   # the service for which a replica of another one ends
+        self._promised = None   # the service for which a replica of another service ends
 
     def say(self, text):
         print(f"{datetime.datetime.now().isoformat(timespec='milliseconds')} {text}", flush=True)
@@ -80,9 +80,9 @@ class Pool:
         return FINISHED
 
     async def _add(self, service):
-        made = self.deployments[service.name] = Deployment(self, service)
-        await made.activator.listen()
-        return made
+        deployment = self.deployments[service.name] = Deployment(self, service)
+        await deployment.activator.listen()
+        return deployment
 
     def _configuration(self):
         there = [each for each in self.deployments.values() if not each.is_removed]
@@ -112,15 +112,15 @@ class Pool:
         return rows
 
     async def _share(self, lacking, now):
-        """Gives free cores to the service that another one made room for, to those of the highest priority, of these to those that have none
-        first, and then in the order in which they began to lack. Trainings have what is left."""
+        """Assigns free cores: first to the service for which a replica was stopped, then by priority, then to services
+        without a replica, then to the service that has lacked cores longest. Trainings receive the rest."""
         if self._promised and (self._promised.replicas or not self._promised.activator.holding):
             self._promised = None
         for each in self.members.values():
             await each.look(now)
         replicas = [(other.service.account, each.revision.cores) for other in self.deployments.values() for each in other.replicas.values()]
         await self._resize(replicas, lacking, now)
-        # A rank that was told to leave is as good as gone: a replica takes longer to become ready.
+        # A rank that was asked to leave counts as gone: a replica takes longer to become ready.
         held = replicas + [(each.account, each.size * each.cores) for each in self.members.values()]
         full = False
         for deployment, revision in sorted(lacking, key=lambda pair: (-self._priority(pair[0]), len(pair[0].replicas) > 0, pair[0].lacks_since)):
@@ -130,9 +130,9 @@ class Pool:
             if not full and _cores_of(held) + cores <= self.cores:
                 deployment.start(revision, now)
                 held.append((account, revision.cores))
-                self._save()   # at once: one that is not known to the next pool would run for ever
+                self._save()   # at once: a replica that the next pool does not know would run for ever
                 continue
-            full = True   # what comes behind it takes nothing that it waits for
+            full = True   # later services take no core that this service waits for
             if not deployment.replicas and deployment.activator.holding:
                 return await self._make_room(deployment, now)
 
@@ -140,7 +140,7 @@ class Pool:
         return math.inf if deployment is self._promised else deployment.service.priority
 
     async def _resize(self, replicas, lacking, now):
-        """A training that grows waits until those that shrink have."""
+        """Changes the sizes of trainings. A training grows only after others have shrunk."""
         lacks = [(self._priority(each), each.service.account, revision.cores) for each, revision in lacking]
         names = ", ".join(sorted({each.service.name for each, _ in lacking}))
         sizes = divide(self.cores, self.described.limits, replicas, lacks, self.members.values())
@@ -150,7 +150,8 @@ class Pool:
                     await each.resize(sizes[each.name], now, f"{names or 'nothing'} lacks cores")
 
     async def _make_room(self, needy, now):
-        """Stops a replica of another service: of one that is idle, or has the most. Each keeps one while it has requests."""
+        """Stops a replica of another service: an idle one, or the service with the most replicas. Each service keeps
+        one replica while it has requests."""
         others = [each for each in self.deployments.values() if each is not needy]
         if any(replica.state == "leaving" for each in others for replica in each.replicas.values()):
             return
@@ -167,7 +168,7 @@ class Pool:
         async with self._starts:
             try:
                 await self.haproxy.start(self._configuration(), self._save)
-                for each in self.deployments.values():   # what has changed since the configuration was written
+                for each in self.deployments.values():   # sends changes since the configuration was written
                     await each.tell()
             except Refusal as error:
                 self.say(str(error))
@@ -178,7 +179,7 @@ class Pool:
             described = read(self.files, self.cores)
             for name, each in self.deployments.items():
                 if name in described.services and described.services[name].is_grpc != each.service.is_grpc:
-                    raise Refusal(f"{name} cannot change between http1 and h2c while its replicas run (HAProxy speaks one of them to all); rename it")
+                    raise Refusal(f"{name} cannot change between http1 and h2c while its replicas run (HAProxy uses one protocol for all); rename it")
             self.described = described
         except Refusal as error:
             self.say(f"the files are left as they were: {error}")
@@ -204,14 +205,14 @@ class Pool:
                 write_json(self.folder / "state.json", state, mode=PRIVATE)
                 self._saved = state
             except Refusal as error:
-                self.say(str(error))   # and again at the next look
+                self.say(str(error))   # and again at the next check
 
     def _drain(self):
         self._drains = True
         self.wake()
 
     async def _end(self):
-        """Answers what has come, ends HAProxy, and then the replicas."""
+        """Serves the received requests, ends HAProxy, and then the replicas."""
         self.say("drains")
         await self.haproxy.drain()
         last = self.now() + max(each.service.timeout for each in self.deployments.values()) + 5
@@ -219,7 +220,8 @@ class Pool:
         while self.now() < min(last, quiet_since + QUIET) and self.haproxy.process.is_alive():
             rows = await self._look()
             held = sum(each.activator.holding for each in self.deployments.values())
-            # One that does not answer may have requests, and one before it may have some that are to go through this one.
+            # A process that does not reply may have requests, and an earlier process may have requests that must pass
+            # this process.
             if held or not rows or len(self.haproxy.processes()) > 1 or any(int(row["scur"]) for (_, server), row in rows.items() if server == "BACKEND"):
                 quiet_since = self.now()
         self.haproxy.process.send(signal.SIGTERM)
@@ -229,7 +231,7 @@ class Pool:
             await self._look()
         for process in [*self.haproxy.processes(), *(each.process for other in self.deployments.values() for each in other.replicas.values())]:
             process.send(signal.SIGKILL)
-        await self._resize([], [], self.now())   # trainings have all
+        await self._resize([], [], self.now())   # trainings get all cores
 
 
 def _cores_of(held, account=None):

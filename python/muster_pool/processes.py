@@ -13,16 +13,16 @@ from muster_bench.errors import Refusal
 FIRST_PASSED = 100              # the first descriptor that is passed to HAProxy
 ATTACH_REUSEPORT_CBPF = 51      # <asm/socket.h>
 RETURN, LOAD_BYTE, JUMP_IF_SET = 0x06, 0x30, 0x45
-FLAGS_OF_TCP, SYN = 13, 0x02    # where they are in its header; that of the first packet
+FLAGS_OF_TCP, SYN = 13, 0x02    # offset of the flags in the TCP header; the flag of the first packet
 LISTENS = "0A"                  # a state in /proc/net/tcp
 
 
 class Process:
-    """One that this pool or the one before it started: known by its number and the time at which it began."""
+    """A process that this or an earlier pool started, identified by its number and its start time."""
 
     def __init__(self, pid, began=None):
         self.pid = pid
-        self._fd = os.pidfd_open(pid)   # ProcessLookupError: there is none
+        self._fd = os.pidfd_open(pid)   # ProcessLookupError: there is no such process
         self.began = int(_status(pid)[19])
         if began is not None and began != self.began:
             os.close(self._fd)
@@ -30,7 +30,8 @@ class Process:
 
     @classmethod
     def start(cls, words, environment, log, passed=()):
-        """Raises OSError where there is no such program. `passed` are descriptors, from FIRST_PASSED on."""
+        """Starts a process. Raises OSError if the program does not exist. `passed` are descriptors, from FIRST_PASSED
+        on."""
         actions = [(os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                    (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), (os.POSIX_SPAWN_DUP2, 1, 2)]
         actions += [(os.POSIX_SPAWN_DUP2, fd, FIRST_PASSED + number) for number, fd in enumerate(passed)]
@@ -40,7 +41,7 @@ class Process:
     def is_alive(self):
         if not select.select([self._fd], [], [], 0)[0]:
             return True
-        with contextlib.suppress(ChildProcessError):   # not a child of this pool
+        with contextlib.suppress(ChildProcessError):   # another pool's child
             os.waitpid(self.pid, os.WNOHANG)
         return False
 
@@ -68,7 +69,7 @@ class Process:
 
 
 def _status(pid):
-    """Fields of /proc/PID/stat from the third on."""
+    """Returns the fields of /proc/PID/stat from the third on."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
             return file.read().rpartition(")")[2].split()
@@ -77,41 +78,43 @@ def _status(pid):
 
 
 def listening(option, address, is_again):
-    """A socket for HAProxy. Where those of earlier pools still listen there, it is made beside them and takes all new connections, so
-    that they can be closed when their processes have accepted their own."""
+    """Returns a socket for HAProxy. If sockets of earlier pools still listen on the address, the new socket is bound
+    beside them and receives all new connections, so that the old sockets can be closed when their processes have
+    accepted their connections."""
     try:
         host, _, port = address.rpartition(":")
-        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:   # the system takes the rest of 65536
+        if not re.fullmatch(r"[0-9]{1,5}", port) or int(port) > 65535:   # the system would use the number modulo 65536
             raise ValueError(f"'{port}' is no port")
         family, kind, protocol, _, at = socket.getaddrinfo(host.strip("[]") or None, int(port), type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
         beside = _listeners(family, *at[:2]) if is_again else 0
-        made = socket.socket(family, kind, protocol)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener = socket.socket(family, kind, protocol)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if beside:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-        made.bind(at)
-        made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)   # not before: another program's socket there is an error
-        made.listen(4096)
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.bind(at)
+        # not before: a socket of another program there is an error
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        listener.listen(4096)
         if beside:
-            _attach(made, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
-        return made
+            _attach(listener, ATTACH_REUSEPORT_CBPF, (RETURN, 0, 0, beside))
+        return listener
     except (OSError, ValueError) as error:
-        raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give HOST:PORT of this machine that is free") from error
+        raise Refusal(f"{option} cannot be '{address}' ({getattr(error, 'strerror', None) or error}); give a free HOST:PORT of this machine") from error
 
 
 def _listeners(family, host, port):
-    """How many sockets listen at an address; several processes may have one."""
+    """Returns the number of sockets that listen on an address; several processes may share a socket."""
     packed = socket.inet_pton(family, host.partition("%")[0])
     address = "".join(f"{word:08X}" for word in struct.unpack(f"={len(packed) // 4}I", packed)) + f":{port:04X}"
     with open("/proc/net/tcp6" if family == socket.AF_INET6 else "/proc/net/tcp", encoding="ascii") as file:
         return sum(line.split()[1::2][:2] == [address, LISTENS] for line in file)
 
 
-def accept_no_more(made):
-    """Connections that begin from now on wait for the next socket there, or for an error; those that are half made go on."""
-    _attach(made, 26, (LOAD_BYTE, 0, 0, FLAGS_OF_TCP), (JUMP_IF_SET, 0, 1, SYN), (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xffffffff))
+def accept_no_more(listener):
+    """Stops new connections: they wait for the next socket on the address, or fail. Half-open connections continue."""
+    _attach(listener, 26, (LOAD_BYTE, 0, 0, FLAGS_OF_TCP), (JUMP_IF_SET, 0, 1, SYN), (RETURN, 0, 0, 0), (RETURN, 0, 0, 0xffffffff))
 
 
-def _attach(made, option, *program):
+def _attach(listener, option, *program):
     code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
-    made.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(code)))
+    listener.setsockopt(socket.SOL_SOCKET, option, struct.pack("@HP", len(program), ctypes.addressof(code)))

@@ -1,4 +1,4 @@
-"""One process that serves, and the server of HAProxy that it is."""
+"""A serving process and its server in HAProxy."""
 import asyncio
 import dataclasses
 import os
@@ -8,8 +8,8 @@ import socket
 from .processes import Process
 from .service import Revision
 
-PORTS = range(20000, 32000)     # below those that Linux gives to connections
-PATIENCE = 1.0                  # seconds with a replica that is asked whether it is ready
+PORTS = range(20000, 32000)     # below the range of Linux for outgoing connections
+PATIENCE = 1.0                  # seconds to wait for the readiness reply of a replica
 _tried = os.getpid() * 101      # two pools begin at different ports
 
 
@@ -20,19 +20,19 @@ class Replica:
     revision: Revision
     process: Process
     state: str            # starting, serving, leaving, ended
-    since: float          # the state
+    since: float          # start time of the state
     weight: int = 256
-    is_told: bool = False  # one that leaves: SIGTERM was sent
-    is_away: bool = False  # it says itself that it is not ready: it was told to end
+    is_told: bool = False  # in state leaving: SIGTERM was sent
+    is_away: bool = False  # the replica reports that it is not ready: it was asked to end
 
     def as_server(self):
-        """What HAProxy is told to set."""
+        """Returns the settings for its server in HAProxy."""
         if self.state == "serving":
             return [f"addr 127.0.0.1 port {self.port}", f"weight {self.weight}", "state ready"]
         return ["state drain" if self.state == "leaving" else "state maint"]
 
     async def is_ready(self, is_grpc):
-        """None: it does not answer."""
+        """Returns true if the replica is ready; None without a reply."""
         try:
             return await asyncio.wait_for(self._ask(is_grpc), PATIENCE)
         except (OSError, asyncio.TimeoutError):
@@ -41,7 +41,7 @@ class Replica:
     async def _ask(self, is_grpc):
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         try:
-            if is_grpc:   # it listens: HAProxy's checks see the rest
+            if is_grpc:   # it listens: HAProxy's checks do the rest
                 return True
             writer.write(b"GET /v2/health/ready HTTP/1.1\r\nHost: pool\r\nConnection: close\r\n\r\n")
             answer = await reader.readline()
@@ -51,7 +51,7 @@ class Replica:
 
 
 def begin(revision, slot, log, now):
-    """Starts one. Raises OSError where there is no such program."""
+    """Starts a replica. Raises OSError if the program does not exist."""
     port = _free_port()
     environment = {**os.environ, **revision.environment, "PORT": str(port)}
     words = [re.sub(r"\$\((\w+)\)", lambda name: environment.get(name.group(1), name.group(0)), word) for word in revision.command]
@@ -59,15 +59,16 @@ def begin(revision, slot, log, now):
 
 
 def _free_port():
-    """One that nothing listens at now; a replica that finds it taken ends and is started with another one."""
+    """Returns a port without a listener. If another program takes the port meanwhile, the replica ends and is restarted
+    with another port."""
     global _tried
     while True:
         _tried += 1
         port = PORTS[_tried % len(PORTS)]
-        with socket.socket() as made:
-            made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                made.bind(("127.0.0.1", port))
+                probe.bind(("127.0.0.1", port))
                 return port
             except OSError:
                 continue

@@ -1,15 +1,16 @@
-"""How many replicas a service needs: the rule of Knative's autoscaler (pkg/autoscaler/scaling/autoscaler.go)."""
+"""The number of replicas that a service needs: the rule of Knative's autoscaler
+(pkg/autoscaler/scaling/autoscaler.go)."""
 import collections
 import math
 
 LOOK = 2.0                 # seconds between two decisions
-SHORTEST = 0.1             # between two measurements
-MOST_UP, MOST_DOWN = 1000, 2   # times as many, and a part of as many, at one decision
+SHORTEST = 0.1             # seconds between two measurements
+MOST_UP, MOST_DOWN = 1000, 2   # largest factor up and down at a decision
 
 
 class Scaler:
-    """Averages what is measured over the stable and the panic window. While the panic window asks for more than the
-    threshold, and for a stable window after, replicas are only added."""
+    """Averages the measurements over the stable and the panic window. While the panic window exceeds its threshold, and
+    for a stable window after, replicas are only added."""
 
     def __init__(self, service):
         self.service = service
@@ -22,13 +23,13 @@ class Scaler:
 
     def record(self, now, value):
         if self._measured and now - self._measured[-1][0] < SHORTEST:
-            return   # what makes the pool look must not weigh more
+            return   # extra checks must not add weight
         self._measured.append((now, value))
         while self._measured[0][0] < now - self.service.window:
             self._measured.popleft()
 
     def activate(self, now):
-        """A request found no replica: it counts as one that was measured, however short it was."""
+        """Counts a request that found no replica as one measurement, for any duration."""
         if self.wanted == 0:
             self.wanted = 1
             self._measured.append((now, 1))
@@ -38,7 +39,7 @@ class Scaler:
         return sum(values) / len(values) if values else 0.0
 
     def decide(self, now, ready):
-        """The number of replicas, of which so many are ready."""
+        """Returns the number of replicas; `ready` replicas are ready now."""
         if now - self._decided < LOOK:
             return self.wanted
         self._decided = now

@@ -1,4 +1,4 @@
-"""What a file says of services: KServe's InferenceService, as much of it as one machine has a meaning for."""
+"""Services from a file: the fields of KServe's InferenceService that have a meaning on one machine."""
 import dataclasses
 import math
 import re
@@ -8,15 +8,16 @@ from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
 
 KNATIVE, OWN = "autoscaling.knative.dev/", "pool.muster/"
-BALANCE = {"leastconn": "leastconn", "roundrobin": "roundrobin", "hash": "source"}  # as HAProxy calls them
-PROTOCOLS = "http1", "h2c"                                                           # Knative's names of ports; gRPC is h2c
+BALANCE = {"leastconn": "leastconn", "roundrobin": "roundrobin", "hash": "source"}  # with HAProxy's names
+# Knative's names of ports; gRPC is h2c
+PROTOCOLS = "http1", "h2c"
 ANONYMOUS, KEY_HOLDER, QUEUE = 2, 3, 100
 CONCURRENCY_TARGET, RATE_TARGET = 100, 200                                          # Knative's defaults
 
 
 @dataclasses.dataclass(frozen=True)
 class Revision:
-    """What a replica runs; two that differ in nothing are the same."""
+    """The command of a replica and its resources. Two equal revisions are the same."""
     command: tuple
     environment: dict
     cores: float
@@ -30,34 +31,34 @@ class Revision:
 class Service:
     name: str
     account: str          # its limit counts
-    priority: int         # of its replicas, for cores
+    priority: int         # its replicas' priority for cores
     revision: Revision
     minimum: int
     maximum: int
     metric: str           # concurrency or rps
-    target: float         # of a replica, what it is used to: 70 % of scaleTarget unless the file says otherwise
+    target: float         # target of a replica: 70 % of scaleTarget by default
     at_once: int          # containerConcurrency; 0: any number
     timeout: int
-    is_grpc: bool         # its replicas speak gRPC, without TLS
-    path: str             # a prefix of the paths that are its own
-    canary: int           # per cent of the requests that a new revision gets at first; None: it takes the place of the old one
+    is_grpc: bool         # its replicas serve gRPC, without TLS
+    path: str             # a prefix of the service's paths
+    canary: int           # per cent of the requests for a new revision at first; None: it replaces the old one
     window: float
     panic_window: float
     panic_threshold: float
     balance: str
-    queue: int            # requests that wait, of each class of callers, and for replicas
-    anonymous: int        # requests at once of all callers without a key; 0: any number
-    key_holder: int       # and of each key
+    queue: int            # maximum requests that wait, for each class of callers, and for replicas
+    anonymous: int        # concurrent requests from callers without a key; 0: any number
+    key_holder: int       # concurrent requests for each key
     keys: tuple           # (name, key)
 
     @property
     def slots(self):
-        """Servers that HAProxy keeps for it: two revisions, and what leaves."""
+        """Returns its number of servers in HAProxy: for two revisions and for leaving replicas."""
         return 2 * self.maximum + 2
 
 
 def metadata_of(top, path):
-    """(name, account, annotations): the namespace of a cluster is the account here."""
+    """Returns (name, account, annotations): the namespace of a cluster is the account here."""
     metadata = top.section("metadata")
     name = metadata.get("name", "a text")
     if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", name):
@@ -71,7 +72,7 @@ def metadata_of(top, path):
 
 
 def read_one(top, path, cores):
-    """The service of a document."""
+    """Returns the service of a document."""
     name, account, notes = metadata_of(top, path)
     spec = top.section("spec")
     predictor = spec.section("predictor")
@@ -88,7 +89,7 @@ def read_one(top, path, cores):
         total = min(total, at_once)
     window = duration(notes, KNATIVE + "window", 6, 3600, 60)
     keys = _keys(notes, path)
-    made = Service(
+    service = Service(
         name=name, account=account, priority=number(notes, OWN + "priority", 0, 1000, 0), revision=revision, minimum=minimum, maximum=maximum, metric=metric, at_once=at_once,
         target=max(total * percentage(notes, "target-utilization-percentage", 1, 100, 70), 0.01),
         timeout=number(predictor, "timeout", 1, 3600, 60), is_grpc=is_grpc, path=_path(notes),
@@ -100,12 +101,12 @@ def read_one(top, path, cores):
         key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys)
     for section in (notes, predictor, spec, top):
         section.done()
-    return made
+    return service
 
 
 def _revision(predictor, path):
-    """(what a replica runs, whether it speaks gRPC): a model is served by `serve`; of containers there is one, which listens on $PORT of
-    127.0.0.1."""
+    """Returns (command of a replica, True for gRPC). `serve` serves a model. A single container is allowed, which
+    listens on $PORT of 127.0.0.1."""
     containers = predictor.get("containers", "a list", [])
     ports = []
     has_model = predictor.get("model", "a mapping", None) is not None
@@ -122,13 +123,13 @@ def _revision(predictor, path):
         if not uri.startswith("file://"):
             raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (the models are on this machine); write such as file:///srv/models")
         models = path.parent.absolute() / uri[len("file://"):]
-        if not models.is_dir():   # replicas would end again and again
+        if not models.is_dir():   # replicas would fail repeatedly
             raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (there is no folder '{models}'); make it, or name the one with the models")
         command = ["serve", "--models", str(models), "--listen", "127.0.0.1:$(PORT)"]
     else:
         of = Section(containers[0], f"{predictor.where}, containers[0]")
         of.get("name", "a text", "")
-        of.get("image", "a text", "")   # of a cluster
+        of.get("image", "a text", "")   # only for a cluster
         command = texts(of, "command", None)
         ports = [Section(entry, f"{of.where}, ports[{k}]") for k, entry in enumerate(of.get("ports", "a list", []))]
     command += texts(of, "args", [])
@@ -139,14 +140,14 @@ def _revision(predictor, path):
         variable.done()
     resources = of.section("resources")
     cores = 1.0
-    for kind in ("limits", "requests"):   # what is requested counts, as for a scheduler of Kubernetes
+    for kind in ("limits", "requests"):   # requests count, as for a scheduler of Kubernetes
         amounts = resources.section(kind)
         amounts.get("memory", "a text", "")
         cores = cores_of(amounts, "cpu", cores)
         amounts.done()
     names = [choice(port, "name", PROTOCOLS, "http1") for port in ports]
     for port in ports:
-        port.get("containerPort", "a whole number", 0)   # of a cluster: here it is $PORT
+        port.get("containerPort", "a whole number", 0)   # only for a cluster: the port here is $PORT
     for section in (resources, of, *ports):
         section.done()
     return Revision(tuple(command), environment, cores), "h2c" in names
@@ -160,7 +161,7 @@ def _path(notes):
 
 
 def cores_of(amounts, key, otherwise):
-    """None: it has to be there."""
+    """Returns a number of cores. `otherwise` None: the key is required."""
     found = str(amounts.get(key, "a number or a text", otherwise) if otherwise is not None else amounts.get(key, "a number or a text"))
     if not re.fullmatch(r"\d+(\.\d+)?|\d+m", found) or not float(found.rstrip("m")):
         raise Refusal(f"{amounts.where}: '{key}' cannot be '{found}' (it is a number of cores); write such as 1 or 500m")
@@ -184,7 +185,7 @@ def _keys(notes, path):
 
 
 def number(section, key, low, high, otherwise):
-    """A whole number; annotations of Kubernetes are texts."""
+    """Returns a whole number; annotations of Kubernetes are texts."""
     found = section.get(key, "a whole number or a text", otherwise)
     if found is None:
         return None

@@ -1,4 +1,4 @@
-"""Elastic trainings beside the services: at its control socket muster-launch takes and gives up ranks."""
+"""Elastic trainings beside the services: muster-launch adds and releases ranks through its control socket."""
 import asyncio
 import dataclasses
 import json
@@ -6,18 +6,18 @@ import pathlib
 
 from .service import OWN, cores_of, metadata_of, number
 
-DEADLINE = 0.5      # of an answer
-PAUSE = 5.0         # seconds before one that did not answer is asked again
+DEADLINE = 0.5      # seconds for a reply
+PAUSE = 5.0         # seconds before a launcher that did not reply is asked again
 
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What a file says of one."""
+    """A training from a file."""
     name: str
     account: str
     priority: int
     control: pathlib.Path
-    cores: float          # of a rank
+    cores: float          # cores of a rank
 
 
 def read_one(top, path):
@@ -26,19 +26,19 @@ def read_one(top, path):
     spec.where = f"{path}, {name}, spec"
     resources = spec.section("resources")
     requests = resources.section("requests")
-    made = Training(name, account, number(notes, OWN + "priority", 0, 1000, 0), path.parent.absolute() / spec.get("control", "a text"),
-                    cores_of(requests, "cpu", 1.0))
+    training = Training(name, account, number(notes, OWN + "priority", 0, 1000, 0), path.parent.absolute() / spec.get("control", "a text"),
+                        cores_of(requests, "cpu", 1.0))
     for section in (requests, resources, notes, spec, top):
         section.done()
-    return made
+    return training
 
 
 class Member:
-    """One as it runs, or does not: then it has no ranks."""
+    """A training and its ranks: a training that does not run has none."""
 
     def __init__(self, pool, training):
         self._pool, self.training = pool, training
-        self.ranks = self.size = self.least = self.most = 0   # those that run; how many it is to have, at least, at most
+        self.ranks = self.size = self.least = self.most = 0   # ranks that run; wanted, minimum and maximum number
         self._asks_at = 0.0
 
     def __getattr__(self, name):
@@ -63,11 +63,11 @@ class Member:
     async def _ask(self, request, now):
         try:
             answer = json.loads(await asyncio.wait_for(self._exchange(request), DEADLINE))
-            if "error" not in answer:   # else it ends, and says so itself soon
+            if "error" not in answer:   # else the job is ending, and will report it soon
                 self.ranks, self.size, self.least, self.most = (int(answer[key]) for key in ("ranks", "size", "min", "max"))
         except (FileNotFoundError, ConnectionError):
             self.ranks = self.size = self.least = self.most = 0
-        except (OSError, asyncio.TimeoutError, ValueError, KeyError, TypeError) as error:   # its ranks have their cores all the same
+        except (OSError, asyncio.TimeoutError, ValueError, KeyError, TypeError) as error:   # its ranks keep their cores
             self._asks_at = now + PAUSE
             self._pool.say(f"{self.name}: {self.training.control} does not answer as muster-launch does ({error or 'in time'}); "
                            f"it is asked again in {PAUSE:g} s")

@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""Ranks on hosts that are network namespaces.
+"""Tests ranks on hosts that are network namespaces.
 
 usage: across_hosts.py WHAT --program PATH --transport NAME --hosts 2,2 [--seed S] [-- WORDS...]
   oracle   PATH (test_over_processes) gets every collective right
-  traffic  PATH (test_traffic): an allreduce sends 2(H-1)/H of its bytes from each host, within 5 %
-  rate     PATH (test_traffic): how much of a link of 1 Gb/s an allreduce uses; printed, not judged
-  loss     PATH (test_survivors): one packet in a hundred is lost, and nothing happens
+  traffic  PATH (test_traffic): an allreduce sends 2(H-1)/H times its bytes from each host, within 5 %
+  rate     PATH (test_traffic): the share of a 1 Gb/s link that an allreduce uses; printed, without a limit
+  loss     PATH (test_survivors): one packet in a hundred is lost, and no rank fails
   cut, cut-one-way, reset
            PATH (test_survivors): the link of a host, at a random moment; every rank ends soon with an error that names
-           one that it cannot reach, and no result was wrong
-Ends with 77 and says why where there can be no such hosts.
+           an unreachable rank, and no result was wrong
+Ends with 77 and the reason if there can be no such hosts.
 """
 import argparse
 import os
@@ -43,7 +43,7 @@ class Rank(Process):
         if options.transport == "hierarchical":
             flags += ["--between", "tcp"]
         if options.what in ("oracle", "traffic", "rate"):
-            flags += ["--heartbeat", "2"]  # nobody dies here, but a machine with fewer cores than ranks may be busy
+            flags += ["--heartbeat", "2"]  # all ranks live, but a machine with fewer cores than ranks may be busy
         if options.what.startswith("cut"):
             flags += ["--missed-heartbeats", "10"]
         super().__init__(rank, host.inside(options.program, *words, *flags), environment)
@@ -73,7 +73,7 @@ def oracle(network, crew):
 def time_of_turn(crew):
     for rank in crew:
         rank.expect("ready")
-    time.sleep(0.3)  # whatever is still under way
+    time.sleep(0.3)  # waits for packets in flight
     for rank in crew:
         rank.say()
     return max(float(rank.expect("done").split(" ")[1]) for rank in crew)

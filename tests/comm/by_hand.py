@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and looks at how each of them ends.
+"""Starts ranks by hand, as a shell does with RANK and WORLD_SIZE, and checks how each rank ends.
 
 by_hand.py PROGRAM [--tcp]   --tcp: the program has muster::tcp
 """
@@ -16,8 +16,8 @@ program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
 failures = []
 
 
-def run(what, status, says, *, words=(), variables=None, wrap=()):
-    """Two ranks of a host. Each ends with `status`; `says` is in what each of them prints, on one line."""
+def run(case, status, says, *, words=(), variables=None, wrap=()):
+    """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`."""
     started = []
     for rank in range(2):
         environment = {name: value for name, value in os.environ.items()
@@ -25,13 +25,13 @@ def run(what, status, says, *, words=(), variables=None, wrap=()):
         environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", **(variables or {})}
         started.append(subprocess.Popen([*wrap, program, "nothing", "--timeout", "10", *words], env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    for rank, one in enumerate(started):
-        said = one.communicate(timeout=60)[0]
-        if one.returncode != status or says not in said or said.count("\n") > 1:
-            failures.append(f"{what}: rank {rank} ended with {one.returncode} and said {said}")
+    for rank, rank_process in enumerate(started):
+        output = rank_process.communicate(timeout=60)[0]
+        if rank_process.returncode != status or says not in output or output.count("\n") > 1:
+            failures.append(f"{case}: rank {rank} ended with {rank_process.returncode} and said {output}")
 
 
-# As it is, a second job that is started from the same shell would have the same name.
+# Otherwise a second job from the same shell would have the same name.
 for transport in ("auto", "shm") + (("hierarchical", "tcp") if with_tcp else ()):
     run(f"of no name over {transport}", 2, "set MUSTER_JOB=NAME", words=["--transport", transport])
 run("with half of a place", 2, "set MUSTER_JOB=NAME", variables={"MASTER_ADDR": "127.0.0.1"})

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world does as rank 0's variables say, whatever its own say.
+"""chosen.py --mpirun 'WORDS' --transport NAME PROGRAM: every rank of a world follows rank 0's variables, regardless of its own.
 
-Each case starts one rank with each of the given environments (as app contexts of one mpirun) and looks at what the
-ranks chose, at what the log says, and at how they end.
+Each case starts a rank with each given environment (as app contexts of a single mpirun) and checks the
+choices of the ranks, the log, and how the ranks end.
 """
 import argparse
 import os
@@ -27,7 +27,7 @@ def file(name, text):
 
 
 def run(*environments):
-    # By one script that knows the ranks, not by several programs (mpirun A : B): Debian's Open MPI 5.0.7 crashes on these.
+    # Uses a single script that knows the ranks, because several programs (mpirun A : B) crash Debian's Open MPI 5.0.7.
     cases = [f"{rank}) export {shlex.join(f'{name}={value}' for name, value in variables.items())};;"
              for rank, variables in enumerate(environments) if variables]
     script = file("rank.sh", f"case ${{OMPI_COMM_WORLD_RANK:-$PMI_RANK}} in {' '.join(cases)} esac\n"
@@ -44,7 +44,7 @@ def statuses(done):
 
 
 def agree(expected, *environments):
-    """All ranks chose `expected`, and the collectives count from 0."""
+    """Checks that all ranks chose `expected`, and that the collectives count from 0."""
     done = run(*({"MUSTER_TRANSPORT": options.transport, **variables} for variables in environments))
     lines = sorted(re.findall(r"^rank \d+: .*$", done.stdout, re.M))
     assert lines == [f"rank {r}: first collective 0, {expected}" for r in range(len(environments))], lines
@@ -53,14 +53,15 @@ def agree(expected, *environments):
 
 
 def end(says, *environments):
-    """All ranks end as with a wrong setting, and one line says which; nobody waits for a deadline."""
+    """Checks that all ranks end as with a wrong setting, with one line that names the setting, and without waiting for
+    a deadline."""
     done = run(*({"MUSTER_TIMEOUT": "1000", **variables} for variables in environments))
     errors = [line for line in done.stderr.splitlines() if "error:" in line]
     assert statuses(done) == [2] * len(environments), done
     assert len(errors) == 1 and says in errors[0], errors
 
 
-other = {"mpi": "tree", "shm": "native"}[options.transport]  # what a broadcast runs by that has no ring
+other = {"mpi": "tree", "shm": "native"}[options.transport]  # the default of a broadcast, which has no ring
 rules = "allreduce:0-1k:tree,allreduce:1k-inf:ring,broadcast:chain"
 agree(f"allreduce ring and ring, broadcast {other}", {"MUSTER_ALGORITHM": "ring"}, {"MUSTER_ALGORITHM": "tree"})
 agree("allreduce tree and tree, broadcast tree", {"MUSTER_ALGORITHM": "tree"}, {"MUSTER_ALGORITHM": "ring"}, {})
@@ -68,12 +69,12 @@ log = agree("allreduce tree and ring, broadcast chain", {"MUSTER_ALGORITHM": rul
             {"MUSTER_ALGORITHM": "tree", "MUSTER_LOG_LEVEL": "info", "MUSTER_LOG_RANKS": "all"})
 assert log.count("is ignored") == 1 and f"MUSTER_ALGORITHM 'tree' is ignored (rank 0 has '{rules}'" in log, log
 
-# Rules longer than what any transport sends at once.
+# Rules longer than any transport sends at once.
 steps = ",".join(f"allreduce:{n}-{n + 4}:tree" for n in range(0, 2000, 4))
 agree("allreduce tree and halving_doubling, broadcast chain",
       {"MUSTER_ALGORITHM": f"allreduce:halving_doubling,broadcast:chain,{steps}"}, {"MUSTER_ALGORITHM": "tree"})
 
-# What cannot be used ends all ranks alike, wherever it stands.
+# An invalid setting at any rank ends all ranks in the same way.
 end("algorithm 'rimg' is not one of", {"MUSTER_ALGORITHM": "rimg"}, {}, {})
 end("algorithm 'rimg' is not one of", {}, {"MUSTER_ALGORITHM": "rimg"}, {})
 end("algorithm 'rimg' is not one of", *[{"MUSTER_ALGORITHM": "rimg"}] * 2)

@@ -1,11 +1,11 @@
-"""One process of a job, its lines as they come: for tests that do things to ranks and look at how they fare."""
+"""A process of a job and its output, for tests that disturb ranks and check the others."""
 import os
 import select
 import subprocess
 import time
 
 SLOWDOWN = float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # above 1: built with a sanitizer
-DEADLINE = 60.0 * SLOWDOWN  # of what takes milliseconds: the machine may be busy
+DEADLINE = 60.0 * SLOWDOWN  # for operations that take milliseconds: the machine may be busy
 
 
 class Failure(Exception):
@@ -15,7 +15,8 @@ class Failure(Exception):
 class Process:
     def __init__(self, rank, command, environment):
         self.rank = rank
-        # A healthy rank of a busy machine may be silent for half a second: tests of silence set this themselves.
+        # A healthy rank on a busy machine may be silent for half a second: tests of silence set this variable
+        # themselves.
         environment = {"MUSTER_MISSED_HEARTBEATS": "20", **os.environ, **environment}
         self.process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
@@ -25,7 +26,7 @@ class Process:
         self.open = True
 
     def read(self, until):
-        """Takes what there is, waiting for it until then."""
+        """Reads the available output; waits for output at most until then."""
         ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, until - time.monotonic()))
         if not ready:
             raise Failure(f"rank {self.rank} neither ends nor says anything more (so far: {self.lines})")
@@ -36,7 +37,7 @@ class Process:
         self.lines += [line.decode() for line in whole]
 
     def expect(self, word):
-        """The first line that begins with this word."""
+        """Returns the first line that begins with this word."""
         until = time.monotonic() + DEADLINE
         while True:
             for line in self.lines:
@@ -47,7 +48,7 @@ class Process:
             self.read(until)
 
     def end(self):
-        """Its exit status, when all it said has been read."""
+        """Reads the remaining output and returns the exit status."""
         until = time.monotonic() + DEADLINE
         while self.open:
             self.read(until)

@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""Two ranks on one host as strangers on the network see them.
+"""Two ranks on one host, from the view of strangers on the network.
 
 usage: strangers.py ports|idle PROGRAM
-  ports  (test_survivors) the ranks of a job over tcp listen on the loopback alone
-  idle   (test_elastic_worker) connections that say nothing are closed, at whatever port of the job, and the job goes on
+  ports  (test_survivors) the ranks of a job over tcp listen only on the loopback
+  idle   (test_elastic_worker) silent connections are closed, at any port of the job, and the job continues
 """
 import os
 import re
@@ -28,7 +28,7 @@ ranks = [subprocess.Popen([program, *words], env=environment | dict(RANK=str(ran
 
 
 def listening():
-    """Host and port of each socket of the ranks that others can connect to."""
+    """Returns host and port of the ranks' sockets that others can connect to."""
     inodes = set()
     for rank in ranks:
         files = f"/proc/{rank.pid}/fd"
@@ -45,7 +45,7 @@ def listening():
 
 
 def is_open(connection):
-    """Whether the other side has not closed it."""
+    """Returns true if the other side has not closed the connection."""
     try:
         return connection.recv(1) != b""
     except BlockingIOError:
@@ -72,9 +72,9 @@ try:
                 try:
                     connections.append(socket.create_connection((where, port), timeout=10))
                     connections[-1].setblocking(False)
-                except OSError:  # as good as closed
+                except OSError:  # equivalent to closed
                     pass
-        begun, until = len(connections), time.monotonic() + 40  # five seconds would do on a machine that is idle
+        begun, until = len(connections), time.monotonic() + 40  # five seconds suffice on an idle machine
         while connections and time.monotonic() < until:
             time.sleep(0.2)
             connections = [one for one in connections if is_open(one)]

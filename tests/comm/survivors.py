@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Starts tests/comm/survivors on some ranks over shm, tcp or both (as if on two hosts), does something to some of them,
-and looks at how the others fare.
+"""Starts tests/comm/survivors on some ranks over shm, tcp or both (as if on two hosts), disturbs some of the ranks,
+and checks the others.
 
 usage: survivors.py WHAT --program PATH --rounds N [--transport shm|tcp|hierarchical] [--seed S] [--first I]
-  kill    SIGKILL of one or more ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
-          that names a killed one, and no wrong result was seen; nothing is left of any of them
-  pause   SIGSTOP of a rank for 300 ms: nothing happens
-  freeze  SIGSTOP of all ranks for longer than a silence, as when a virtual machine is suspended: nothing happens
-  stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp with a peer_failure:
-          its heart does not beat); let go, it ends too, and has not written into the memory of the others after their
-          error
+  kill    SIGKILL of some ranks at a random moment: every other rank ends by itself, soon, with a peer_failure
+          that names a killed rank, and no result was wrong; the ranks leave nothing behind
+  pause   SIGSTOP of a rank for 300 ms: no rank fails
+  freeze  SIGSTOP of every rank for longer than a silence, as when a virtual machine is suspended: no rank fails
+  stop    SIGSTOP of a rank past the deadline: the others end with a timeout that names it (over tcp with a peer_failure,
+          because its heartbeats are missing); after SIGCONT it ends too, and has not written into the memory of the others
+          after their error
   leave   a rank returns from main while others need it: they end with a peer_failure that names it
-  abort   a rank gives up, and may end at once: all end with its reason and its status
-  finish  ranks have made their last call and end while one is late for it and rank 0 waits: no rank is blamed
-A failure names its round: --first I --rounds 1 with the same seed repeats that one.
+  abort   a rank aborts, and may end at once: all end with its reason and its status
+  finish  ranks have made their last call and end while a rank is late for the call and rank 0 waits: no rank is blamed
+A failure names its round: --first I --rounds 1 with the same seed repeats that round.
 """
 import argparse
 import atexit
@@ -50,14 +50,14 @@ class Rank(Process):
         super().__init__(rank, [options.program] + words, environment)
 
     def error(self):
-        """(nanoseconds, status, ranks named, text) of its line of error."""
+        """Returns (nanoseconds, status, ranks named, text) from its error line."""
         line = self.expect("error")
         _, when, status, named, text = line.split(" ", 4)
         return int(when), int(status), [int(r) for r in named.split(",") if r != "-"], text
 
 
 def left_behind(job, pids):
-    """What a job could leave where it has a name."""
+    """Returns the files and sockets that the job left in places where they have a name."""
     found = [line.split()[-1] for line in open("/proc/net/unix", encoding="ascii", errors="replace") if job in line]
     for place in ("/dev/shm", "/tmp"):
         if os.path.isdir(place):
@@ -68,7 +68,7 @@ def left_behind(job, pids):
 
 before = {place: set(os.listdir(place)) if os.path.isdir(place) else set() for place in ("/dev/shm", "/tmp")}
 delays = []      # seconds from the kill to the error
-second_hand = 0  # errors that name a survivor which tells of the killed one
+second_hand = 0  # errors that name a survivor which reports the killed rank
 
 
 def check_results_of(rank):
@@ -83,7 +83,7 @@ def kill(draw, ranks, start):
         rank.expect("ready")
     count = ranks if draw.random() < 0.1 else draw.randint(1, ranks - 1) if draw.random() < 0.3 else 1
     victims = draw.sample(crew, count)
-    # Any scale of time is as likely as any other: 10 microseconds to 20 milliseconds.
+    # Every scale of time has the same probability: 10 microseconds to 20 milliseconds.
     time.sleep(1e-5 * 2000 ** draw.random())
     apart = draw.choice([0, 0, 0.0003, 0.003])
     when = time.monotonic_ns()
@@ -104,7 +104,7 @@ def kill(draw, ranks, start):
         delays.append((moment - when) * 1e-9)
         if not set(named) & {victim.rank for victim in victims}:
             second_hand += 1
-            # In a group made from the world ranks have other numbers; the process is the same.
+            # In a group made from the world ranks have other numbers; the processes are the same.
             if not any(f"process {victim.pid} " in text for victim in victims):
                 raise Failure(f"rank {rank.rank} names no killed rank: {text}")
 
@@ -144,15 +144,15 @@ def stop(draw, ranks, start):
     victim = draw.choice(crew)
     time.sleep(1e-5 * 20000 ** draw.random())
     os.kill(victim.pid, signal.SIGSTOP)
-    # Its own host sees that a stopped process lives; over tcp it is known by its heart alone.
-    ends_with, how = (5, "did not finish in 2 s") if options.transport == "shm" else (4, "no heartbeat")
+    # Its own host detects that a stopped process lives; over tcp only its heartbeats show that.
+    ends_with, symptom = (5, "did not finish in 2 s") if options.transport == "shm" else (4, "no heartbeat")
     others = [rank for rank in crew if rank is not victim]
     named_it = 0
     for rank in others:
         _, status, named, text = rank.error()
         if status != ends_with:
             raise Failure(f"rank {rank.rank} fails with {status}, not {ends_with}: {text}")
-        named_it += (victim.rank in named or f"process {victim.pid} " in text) and how in text
+        named_it += (victim.rank in named or f"process {victim.pid} " in text) and symptom in text
     if named_it < (1 if options.transport == "shm" else len(others)):
         raise Failure(f"not all name rank {victim.rank}: {[rank.lines for rank in others]}")
     for rank in others:
@@ -192,12 +192,12 @@ def leave(draw, ranks, start):
 
 def give_up(draw, ranks, start):
     quitter = draw.randrange(ranks)
-    how = draw.choice(["abort", "quit"])
-    crew = start(["60", how, str(quitter)], [])
+    command = draw.choice(["abort", "quit"])
+    crew = start(["60", command, str(quitter)], [])
     for rank in crew:
         status = rank.end()
         check_results_of(rank)
-        if how == "quit" and rank.rank == quitter:
+        if command == "quit" and rank.rank == quitter:
             continue
         _, said, named, text = rank.error()
         if status != 9 or said != 9 or named != [quitter] or "had enough" not in text:

@@ -22,8 +22,8 @@ options = parser.parse_args()
 program = options.program[1:] if options.program[:1] == ["--"] else options.program
 
 if options.mpirun:
-    # Each rank's own status, which mpirun itself does not tell: the shell prints it and ends well.
-    # Where the launcher has ranks to end it must see a status.
+    # Each rank's own status, which mpirun does not report: the shell prints the status and succeeds. If the launcher
+    # has to end ranks it must see a status.
     end = "exit $s" if options.asleep else "exit 0"
     wrapped = ["sh", "-c", f'"$@"; s=$?; echo "status=$s"; {end}', "rank"] + program
     command = shlex.split(options.mpirun) + ["-n", str(options.ranks)] + wrapped
@@ -36,8 +36,8 @@ if options.mpirun:
     statuses = [int(line.split("=")[1]) for line in run.stdout.splitlines() if line.startswith("status=")]
 else:
     statuses = [run.returncode] * options.ranks
-# After a failed group ranks leave MPI without MPI_Finalize, and mpirun ends those that are not done yet: a status of
-# these says nothing.
+# After a failed group ranks leave MPI without MPI_Finalize, and mpirun ends the remaining ranks: their statuses are
+# ignored.
 if options.mpirun and options.status == 5 and "exiting improperly" in run.stdout + run.stderr:
     own = [status for status in statuses if status not in (128 + 15, 128 + 9)]
     statuses = own + [options.status] * (options.ranks - len(own)) if own else statuses
@@ -46,7 +46,7 @@ errors = [line for line in run.stderr.splitlines() if "error:" in line]
 
 failures = []
 if options.asleep:
-    statuses = statuses[:awake]  # how the launcher ends the others is its own
+    statuses = statuses[:awake]  # the launcher may end the others in any way
 if options.each:
     awake = max(len(statuses), 1)
 if statuses != [options.status] * awake:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills ranks of a job over Open MPI with ULFM, and looks at how the others find out: each ends by itself, soon, with a
-peer_failure, no wrong result was seen, and somebody names a killed rank.
+"""Kills ranks of a job over Open MPI with ULFM, and checks the other ranks: each ends by itself, soon, with a
+peer_failure, no result was wrong, and at least one rank names a killed rank.
 
 usage: ulfm.py --program PATH [--ranks 3] [--rounds 5] [--seed S] [--first I]      (test_survivors)
 """

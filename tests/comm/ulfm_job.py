@@ -1,4 +1,4 @@
-"""Jobs under Open MPI's mpirun --with-ft ulfm whose ranks are killed: for tests, line by line."""
+"""Jobs under Open MPI's mpirun --with-ft ulfm whose ranks are killed, read line by line by tests."""
 import argparse
 import os
 import queue
@@ -22,7 +22,7 @@ def there_is_ulfm():
 
 
 def arguments_of(text, rounds):
-    """A parser of what such tests have in common."""
+    """Returns a parser with the common options of such tests."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", required=True)
     parser.add_argument("--ranks", type=int, default=3)
@@ -43,7 +43,8 @@ def mpirun_words(ranks):
 
 
 class Job:
-    """`words` are run by every rank; `variables` are set for it. Lines come from all of them, those of `add` too."""
+    """A job whose ranks all run `words` with `variables` set. Its lines include the lines of processes started by
+    `add`."""
 
     def __init__(self, ranks, words, variables, limit):
         self.words = words
@@ -63,7 +64,7 @@ class Job:
 
         def listen():
             for line in process.stdout:
-                found = re.match(r"\W*(\w+): (\S+) ?(.*)", line)  # PRRTE puts zeros before some
+                found = re.match(r"\W*(\w+): (\S+) ?(.*)", line)  # PRRTE puts zeros before some lines
                 if found:
                     self.said.put(found.groups())
             process.wait()
@@ -73,22 +74,22 @@ class Job:
         threading.Thread(target=listen, daemon=True).start()
 
     def add(self, name):
-        """One more process of the same job by an mpirun of its own, known by that name."""
+        """Starts one more process of the same job with another mpirun, under that name."""
         self.start(1, self.variables | {"MUSTER_TEST_NAME": name})
 
     def events(self):
-        """(source, word, rest) for every line, until all have ended; a RuntimeError when that takes too long."""
+        """Yields (source, word, rest) for every line, until all have ended. Throws RuntimeError on a timeout."""
         ended = 0
         while ended < len(self.crew):
             try:
-                said = self.said.get(timeout=max(0.01, self.until - time.monotonic()))
+                entry = self.said.get(timeout=max(0.01, self.until - time.monotonic()))
             except queue.Empty:
                 raise RuntimeError(f"it does not end:\n{self.tail()}") from None
-            if said is None:
+            if entry is None:
                 ended += 1
                 continue
-            self.lines.append(said)
-            yield said
+            self.lines.append(entry)
+            yield entry
 
     def tail(self):
         return "\n".join([f"{source}: {word} {rest}" for source, word, rest in self.lines if word not in ("step", "NBC_Progress:")][-60:])
@@ -103,7 +104,8 @@ class Job:
 
 
 def run_rounds(options, one_round):
-    """The results of `one_round(number)`; a failure names its round, --first I --rounds 1 with the seed repeats that one."""
+    """Returns the results of `one_round(number)`. A failure names its round: --first I --rounds 1 with the seed repeats
+    that round."""
     results = []
     for number in range(options.first, options.first + options.rounds):
         try:

@@ -1,11 +1,11 @@
-"""Images as those of MNIST, drawn here."""
+"""Generated images in the format of MNIST."""
 import os
 import random
 import struct
 
 
 def draw(folder, images):
-    """Ten patterns with noise, in the files of MNIST."""
+    """Writes ten patterns with noise to the files of MNIST."""
     chance = random.Random(5)
     patterns = [bytes(chance.choice((30, 200)) for _ in range(784)) for _ in range(10)]
     labels = [chance.randrange(10) for _ in range(images)]

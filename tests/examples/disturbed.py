@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Trains one of the example programs twice: undisturbed, and as an elastic job whose ranks are killed while others join; over
-MPI none joins. Both must end equally good.
+"""Trains an example program twice: undisturbed, and as an elastic job whose ranks are killed while others join. In a job
+over MPI no rank joins. Both trainings must have equally good results.
 
 usage: disturbed.py --by mpirun|ulfm|muster-launch --program PATH [--launcher PATH] [--ranks 4] [--every SECONDS] [--kills N] [--calm-ranks 1]
                    [--stops] [--exact] [--loss SHARE] [--accuracy POINTS] [--seed S] [--needs FILE] -- ARGUMENTS...
 
-Each --every seconds a rank drawn by the seed dies by SIGKILL, and another process takes its place: muster-launch starts
-one itself, beside mpirun --enable-recovery this script does, and in a job over MPI (ulfm: Open MPI 5) none does.
-A training that outlasts --kills of them is then left alone. With --stops every other one is a SIGSTOP instead: the others
-expel a rank that says nothing, and on the same host kill it.
---loss is how much the last validation loss may differ, as a share of it, --accuracy how much worse the last accuracy may
-be; with --exact the models that they save have the same bits. It is 77 that there is no mpirun of Open MPI, or not that file.
+Each --every seconds a rank drawn from the seed dies by SIGKILL, and another process replaces it: muster-launch starts
+the process itself, beside mpirun --enable-recovery this script starts it, and a job over MPI (ulfm: Open MPI 5) has no replacement.
+After --kills kills the training continues undisturbed. With --stops every second kill is a SIGSTOP instead: the others
+expel a silent rank, and on the same host kill it.
+--loss is the allowed difference of the last validation loss, as a share, --accuracy the allowed decrease of the last accuracy.
+With --exact the saved models must have the same bits. Ends with 77 without Open MPI's mpirun, or without the file of --needs.
 """
 import argparse
 import json
@@ -64,7 +64,7 @@ def model_of(name):
 
 
 def living():
-    """The processes of this job: those of the program that were given its folder."""
+    """Returns the job's processes: processes of the program whose arguments contain the job's folder."""
     found = []
     for name in os.listdir("/proc"):
         try:
@@ -92,16 +92,16 @@ def start(words, **variables):
 
 
 def disturbed():
-    """What the job says, how many of its ranks were killed, and the seconds that it took."""
+    """Returns the output of the job, the number of killed ranks, and the seconds that it took."""
     words = [PROGRAM, *options.arguments, *outputs("storm"), "--job", os.path.basename(FOLDER), "--rendezvous",
              f"file:{FOLDER}"]
     if options.by == "ulfm":
         words += ["--transport", "mpi"]
-    said, guests = [], []
+    lines, guests = [], []
 
     def listen(to):
         for line in to.stdout:
-            said.append(line)
+            lines.append(line)
 
     if options.by == "mpirun":
         job = start(["mpirun", *RECOVERY, "-n", str(options.ranks), *words])
@@ -115,15 +115,17 @@ def disturbed():
     kills = 0
 
     def has_begun():
-        """An epoch is done: one that dies before the first group is missed by nobody, and over MPI has all wait in MPI_Init."""
-        return re.search(r"^\W*1 +\d", "".join(said), re.M)
+        """Returns true after the first epoch: no rank misses a rank that dies before the first group, and over MPI its
+        death blocks all in MPI_Init."""
+        return re.search(r"^\W*1 +\d", "".join(lines), re.M)
 
     def trains():
         return any(process.poll() is None for process in [job, *guests])
 
     def may_kill():
-        """Where all that have the state die before another has copied it, nothing is left to go on with."""
-        changes = len(set(re.findall(rf"generation (\d+): .*{'died' if options.by == 'ulfm' else 'joined'}", "".join(said))))
+        """Returns true if the next kill is safe: if all ranks with the state died before another copied it, no rank
+        could continue."""
+        changes = len(set(re.findall(rf"generation (\d+): .*{'died' if options.by == 'ulfm' else 'joined'}", "".join(lines))))
         return time.monotonic() > until and (changes >= kills or time.monotonic() > until + 20)
 
     try:
@@ -153,8 +155,8 @@ def disturbed():
             listener.join()
     if job.returncode != 0 or not os.path.exists(f"{FOLDER}/storm"):
         sys.exit(f"the disturbed run ends with {job.returncode} after {kills} kills (seed {options.seed}):\n"
-                 f"{''.join(said[-40:])}")
-    return "".join(said), kills, took
+                 f"{''.join(lines[-40:])}")
+    return "".join(lines), kills, took
 
 
 try:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The numbered examples say on top how they are started and what they print then; here they are, in the order of the file, in
-one folder: "..." there stands for anything within a line. What goes to stderr is not compared.
+"""Runs the numbered examples. The comment at the top of an example has its commands and their output; the commands run in this
+order, in one folder. "..." in the output matches any text within a line. Output to stderr is not compared.
 
 usage: numbered.py EXAMPLE.cpp --programs FOLDER [--mpirun "WORDS"] [--launcher PATH]
 """
@@ -21,27 +21,27 @@ parser.add_argument("--programs", type=pathlib.Path, required=True)
 parser.add_argument("--mpirun", default="")
 parser.add_argument("--launcher", default="")
 options = parser.parse_args()
-LIMIT = 100 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; each takes one or two
+LIMIT = 100 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; each example takes a second or two
 
 
 def launches(text):
-    """[(command, [line])] of the comment on top."""
+    """Returns [(command, [line])] from the comment at the top."""
     found = []
     for line in text.splitlines():
         if not line.startswith("//"):
             return found
-        said = line.removeprefix("//").removeprefix("   ")
-        if said.startswith("$ "):
-            found.append((said.removeprefix("$ "), []))
+        text_line = line.removeprefix("//").removeprefix("   ")
+        if text_line.startswith("$ "):
+            found.append((text_line.removeprefix("$ "), []))
         elif found and line.startswith("//   "):
-            found[-1][1].append(said)
+            found[-1][1].append(text_line)
         elif line != "//" and found:
             return found
     return found
 
 
 def words_of(command):
-    """The command with the paths of this build; None where its launcher is not there."""
+    """Returns the command with the build's paths; None if its launcher is missing."""
     words = shlex.split(command)
     for name, with_path in (("mpirun", options.mpirun), ("muster-launch", options.launcher)):
         if words[0] == name:
@@ -63,7 +63,7 @@ if not wanted:
     sys.exit(f"{options.source} does not say how it is started ('//   $ COMMAND' on top)")
 if len(code.splitlines()) > 120:
     sys.exit(f"{options.source} has {len(code.splitlines())} lines, more than 120")
-# The README's table has a launch of each; in a copy of the examples without it there is nothing to compare.
+# The README's table has a command for each example. A copy of the examples without the README has nothing to compare.
 readme = options.source.resolve().parents[1] / "README.md"
 for row in readme.read_text().splitlines() if readme.exists() else ():
     if f"(examples/{options.source.name}) |" in row and not any(f"`{command}`" in row for command, _ in wanted):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The examples with a parameter server, as their users run them: ranks as threads and under mpirun.
+"""The examples with a parameter server, run like a user would: ranks as threads and under mpirun.
 
 CTest runs one class at a time: served.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher and
 its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), and the folder
@@ -20,7 +20,7 @@ MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 LAUNCHER = os.environ.get("MUSTER_TEST_LAUNCHER", "")
 DATA = pathlib.Path(os.environ["MUSTER_TEST_DATA"])
 HANG = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds
-WORSE = 0.003  # of accuracy: what asynchronous training may cost
+WORSE = 0.003  # allowed loss of accuracy by asynchronous training
 EPSILON = ["--synthetic", "epsilon:500", "--epochs", "2", "--l2", "1e-4", "--schedule", "inverse-sqrt:100"]
 CNN = ["--data", "cifar-like:120", "--batch", "24", "--epochs", "2"]
 
@@ -42,7 +42,7 @@ class Case(unittest.TestCase):
 
 
 class InStep(Case):
-    """Bulk-synchronous workers train as ranks that reduce their gradients do."""
+    """Bulk-synchronous workers train like ranks that reduce their gradients."""
 
     def check(self, program, arguments, *kinds):
         together = self.report(program, arguments, 2)
@@ -73,25 +73,27 @@ class InStep(Case):
 
 
 class Compressed(Case):
-    """Pushes in fewer bytes: what is left out comes with a later one, and the losses are nearly those of all bytes."""
+    """Pushes with fewer bytes: later pushes contain the omitted values, and the losses are nearly the losses of
+    uncompressed pushes."""
 
     def test_dense_pushes(self):
         served = [*EPSILON, "--mode", "ps", "--servers", "2", "--consistency", "bulk"]
         exact = self.report("logistic_regression", served, 4)
         loss = exact["epochs"][-1]["val_loss"]
         sent = int(exact["annotations"]["bytes sent"])
-        self.assertEqual([exact["annotations"][name] for name in ("servers", "workers")], ["2", "2"])   # which closed tasks compare
+        # closed tasks compare these annotations
+        self.assertEqual([exact["annotations"][name] for name in ("servers", "workers")], ["2", "2"])
         for codec, share, off in (("float16", 0.51, 1e-3), ("qsgd8", 0.26, 1e-2), ("topk:0.1", 0.21, 0.1),
                                   ("sign", 0.05, 0.3)):
             with self.subTest(codec=codec):
-                told = self.report("logistic_regression", [*served, "--compress", codec], 4)
-                self.assertLess(int(told["annotations"]["bytes sent"]), share * sent)
-                self.assertLess(told["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
-                self.assertLess(told["epochs"][-1]["val_loss"], (1 + off) * loss)
+                report = self.report("logistic_regression", [*served, "--compress", codec], 4)
+                self.assertLess(int(report["annotations"]["bytes sent"]), share * sent)
+                self.assertLess(report["epochs"][-1]["communication_bytes"], exact["epochs"][-1]["communication_bytes"])
+                self.assertLess(report["epochs"][-1]["val_loss"], (1 + off) * loss)
 
 
 class ManyFeatures(Case):
-    """Ten million features: the servers have those that were met, and the workers learn."""
+    """Ten million features: the servers have the features that occurred, and the workers learn."""
 
     def test_clicks(self):
         arguments = ["--synthetic", "clicks:12000", "--epochs", "4", "--batch", "100", "--schedule", "constant:0.5"]
@@ -118,7 +120,8 @@ class RealData(Case):
 
 
 class Restarted(Case):
-    """muster-launch starts a job again that has lost its only server, and it goes on from the tables of an epoch's end."""
+    """muster-launch restarts a job that has lost its only server, and the job continues from the tables at the end of
+    an epoch."""
 
     def test_a_killed_server(self):
         if not LAUNCHER:
@@ -136,9 +139,9 @@ class Restarted(Case):
             for child in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split():
                 if "RANK=2" in pathlib.Path(f"/proc/{child}/environ").read_text().split("\0"):
                     os.kill(int(child), signal.SIGKILL)
-            said = job.communicate(timeout=HANG)[1]
-            self.assertEqual(job.returncode, 0, said)
-            self.assertIn("the job has lost tables; it is restarted", said)
+            error = job.communicate(timeout=HANG)[1]
+            self.assertEqual(job.returncode, 0, error)
+            self.assertIn("the job has lost tables; it is restarted", error)
             epochs = json.loads(path.read_text())["epochs"]
         self.assertLess(len(epochs), 20, "it went on from what was saved")
         self.assertAlmostEqual(epochs[-1]["train_loss"], calm["epochs"][-1]["train_loss"],

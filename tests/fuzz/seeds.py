@@ -1,4 +1,4 @@
-"""Writes small valid inputs for each fuzzer, from which it goes on. usage: seeds.py FOLDER"""
+"""Writes small valid inputs for each fuzzer, as its first corpus. usage: seeds.py FOLDER"""
 import base64
 import pathlib
 import struct
@@ -25,12 +25,12 @@ def tfrecord(payload):
 
 
 def field(number, value):
-    """Of protocol buffers: a message or bytes, shorter than 128."""
+    """Returns a field of protocol buffers: a message or bytes, shorter than 128."""
     return bytes([number << 3 | 2, len(value)]) + value
 
 
 def example(**features):
-    """A tf.train.Example of lists, each with its number in a Feature."""
+    """Returns a tf.train.Example of lists, each with its number in a Feature."""
     return field(1, b"".join(field(1, field(1, name.encode()) + field(2, field(kind, values)))
                              for name, (kind, values) in features.items()))
 
@@ -45,7 +45,8 @@ def line(text):
 
 
 def tables(form, records):
-    """What follows the first page of a file of records, as fuzz/records.cpp wants it: which form, payload, tables."""
+    """Returns the bytes after the first page of a file of records, in the order of fuzz/records.cpp: form, payload,
+    tables."""
     payload, ends = b"", []
     for record in records:
         payload += bytes(-len(payload) % 8) + record
@@ -61,18 +62,19 @@ def tables(form, records):
 
 
 def checkpoint(parts):
-    """Parts as fuzz/checkpoint.hpp seals them."""
+    """Returns parts in the form that fuzz/checkpoint.hpp seals."""
     return b"".join(struct.pack("<Q", len(name)) + name + struct.pack("<Q", len(payload)) + payload for name, payload in parts)
 
 
 def frame(kind, payload=b"", number=0, announced=0):
-    """A frame of the tcp transport: the fuzzer gives it its checksum."""
+    """Returns a frame of the tcp transport: the fuzzer adds its checksum."""
     head = struct.pack("<HBBIIIQQBB6xQQiBBBB", 0x6D7E, 4, kind, 3, 0, 0, 1, announced or len(payload), 0, 0, 1, number, 0, 0, 0, 0, 0)
     return head + payload
 
 
 def ps_frame(*messages):
-    """A frame of the parameter server: who, its map and clock, then messages of kind, range, number, payload."""
+    """Returns a frame of the parameter server: sender, its map and clock, then messages with kind, range, number,
+    payload."""
     frame = struct.pack("<IIIIQQ", 3, 1, 0, 0x7073726E, 7, 5)
     for kind, place, number, payload in messages:
         frame += struct.pack("<BBHIIIQQQfI", kind, 0, 0, place, 0, 1, number, 0, 0, 1.0, len(payload))
@@ -100,7 +102,7 @@ JPEGS = [base64.b64decode(text) for text in (
 heading = line("muster-records 1")
 INFER = b'{"id":"a","inputs":[{"name":"x","datatype":"%s","shape":[%s],%s}],"outputs":[{"name":"y"}]}'
 SEEDS = {
-    # Which codec, how many values (two bytes), voters, and what is to be decoded.
+    # Codec, number of values (two bytes), voters, and the bytes to decode.
     "codec": [bytes([1, 3, 0, 0]) + bytes(8), bytes([3, 5, 0, 0]) + struct.pack("<f8b", 2.5, 1, -127, 127, 0, 3, 0, 0, 0),
               bytes([4, 33, 0, 0]) + struct.pack("<fII", 0.5, 0x80000001, 1),
               bytes([4, 4, 0, 1]) + struct.pack("<fIfI", 0.5, 3, 1.5, 9),

@@ -111,8 +111,8 @@ def write_workflow(folder):
 
 def values_of_workflow(folder):
     """Returns the states of the steps. A copy has other modification times, so its steps are due; that part is cut off."""
-    said = module("muster_flow", "status", "workflow.yaml", "--out", "flow", cwd=folder)
-    return re.sub(", to run: .*", "", said) + (folder / "flow/sum.txt").read_text()
+    output = module("muster_flow", "status", "workflow.yaml", "--out", "flow", cwd=folder)
+    return re.sub(", to run: .*", "", output) + (folder / "flow/sum.txt").read_text()
 
 
 def copy_of(folder):
@@ -151,7 +151,7 @@ def numbered(path, at, version):
 
 
 def later_cursor(folder):
-    """The cursor begins at byte 56 of the head with its own version."""
+    """Changes the version of the cursor, which begins at byte 56 of the head."""
     path = next(folder.glob("momentum/*.state"))
     data = bytearray(path.read_bytes())
     data[56:60] = struct.pack("<I", 3)

@@ -1,4 +1,4 @@
-"""What the tests of the platform share: a folder, files in it, and the runner as a program."""
+"""Common parts of the tests of the platform: a folder, files in it, and the runner as a program."""
 import csv
 import json
 import os
@@ -30,7 +30,7 @@ class Case(unittest.TestCase):
         return path
 
     def experiment(self, command, sweep="{n: [1, 2]}", template="", experiment="", top=""):
-        """The file of one template and one experiment."""
+        """Writes a file with one template and one experiment."""
         return self.write("experiment.yaml", f"""
 muster-bench: 1
 name: of the test
@@ -58,7 +58,7 @@ experiments:
         return self.bench("run", path, "--out", self.folder / "out", *words, **more)
 
     def refused(self, *words, says, status=2, **more):
-        """One line, the status, and what the line has to say."""
+        """Checks that a command fails with this status and one line that contains these texts."""
         done = self.bench(*words, status=status, **more)
         lines = [line for line in done.stderr.splitlines() if line.startswith(f"{self.name}: ") and "share" not in line]
         self.assertEqual(len(lines), 1, done.stderr)
@@ -68,7 +68,7 @@ experiments:
         return done
 
     def postgres(self):
-        """(URL, stop, start) of a server of this test's own."""
+        """Starts a server for this test and returns (URL, stop, start)."""
         programs = next((path.parent for path in sorted(pathlib.Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True)), None)
         if programs is None or shutil.which("psql") is None:
             self.skipTest("SKIPPED: no PostgreSQL is installed")

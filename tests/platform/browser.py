@@ -1,4 +1,4 @@
-"""Chromium without a window: what a page says on its console, how wide it gets, how it looks, and what it does when it is used."""
+"""Chromium without a window: the console of a page, its width, its appearance, and its reactions to input."""
 import asyncio
 import base64
 import html
@@ -18,7 +18,8 @@ def find():
 
 
 def open_page(page, width, height, dark=False, picture=None):
-    """The lines of the console, the widths of the page's content and of the window, and how many tables do not fit into their boxes. A script is put into a copy, the page has none."""
+    """Returns the lines of the console, the widths of the page's content and of the window, and the number of tables
+    that exceed their boxes. The script is inserted into a copy, because the page has none."""
     with tempfile.TemporaryDirectory() as folder:
         copy = pathlib.Path(folder, "page.html")
         measure = ("<script>addEventListener('load', () => console.log('width ' + document.documentElement.scrollWidth + ' of ' + innerWidth + "
@@ -46,10 +47,10 @@ class Page:
 
     def __init__(self, url, width=1400, height=1000, dark=False):
         self._url, self._size, self._dark, self._number = url, (width, height), dark, 0
-        self.console = []    # what the page said that it should not have
+        self.console = []    # unexpected messages of the page
 
     async def __aenter__(self):
-        import aiohttp  # here, for most tests need none
+        import aiohttp  # imported here: most tests need none
         self._folder = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         self._process = subprocess.Popen([find(), "--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--disable-dev-shm-usage", "--no-first-run",
                                           f"--user-data-dir={self._folder.name}", "--remote-debugging-port=0", "--remote-allow-origins=*",
@@ -61,7 +62,7 @@ class Page:
                 break
             await asyncio.sleep(0.1)
         async with self._session.get(f"http://127.0.0.1:{lines[0]}/json/list") as answer:
-            to = next(one["webSocketDebuggerUrl"] for one in await answer.json() if one["type"] == "page")
+            to = next(target["webSocketDebuggerUrl"] for target in await answer.json() if target["type"] == "page")
         self._socket = await self._session.ws_connect(to, max_msg_size=0)
         for domain in ("Page", "Runtime", "Log", "Network"):
             await self.call(f"{domain}.enable")
@@ -94,7 +95,7 @@ class Page:
         await self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}])
 
     async def value(self, script):
-        """Of an expression."""
+        """Returns the value of an expression."""
         found = await self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in found:
             raise RuntimeError(found["exceptionDetails"]["exception"]["description"])
@@ -110,7 +111,7 @@ class Page:
         return found
 
     async def press(self, key):
-        """A key, as a person does."""
+        """Presses a key like a user."""
         for kind in ("rawKeyDown", "char", "keyUp") if key == "Enter" else ("rawKeyDown", "keyUp"):
             await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode={"Enter": 13, "Tab": 9, "Escape": 27}[key], **({"text": "\r"} if kind == "char" else {}))
 

@@ -1,4 +1,4 @@
-"""The Kubernetes of three nodes (tools/kube-local.sh) on which the tests of it run, started once."""
+"""The Kubernetes cluster of three nodes (tools/kube-local.sh) for the tests, started once."""
 import atexit
 import functools
 import json
@@ -20,7 +20,7 @@ CACHE = pathlib.Path(os.environ.get("MUSTER_KUBE_CACHE", pathlib.Path.home() / "
 IMAGE = "muster.local/muster:1"
 PROGRAMS = [BUILD / "src/programs/muster-store", BUILD / "src/programs/muster-info", BUILD / "examples/logistic_regression", BUILD / "examples/resnet",
             BUILD / "tests/elastic/test_elastic_worker"]
-RUNS = os.environ.get("MUSTER_TEST_KUBE", "")   # the folder of one that runs; or "start"
+RUNS = os.environ.get("MUSTER_TEST_KUBE", "")   # the folder of an active cluster; or "start"
 FOLDER = pathlib.Path(RUNS if "/" in RUNS else f"{tempfile.gettempdir()}/muster-kube-{os.getpid()}")
 
 
@@ -35,7 +35,7 @@ def missing():
 
 @functools.lru_cache(maxsize=None)
 def start():
-    """For setUpModule of a file of tests."""
+    """Starts the cluster; used as setUpModule in files of tests."""
     if why := missing():
         print(why, flush=True)
         raise unittest.SkipTest(why)
@@ -67,24 +67,24 @@ def items(kind, *words):
 
 
 def inside(node):
-    """A process in the namespaces of a node ("node1") that is there as long as the node is."""
+    """Returns a process in the namespaces of a node ("node1") that lives as long as the node."""
     first = (FOLDER / f"{node}.pid").read_text().strip()
     return next(iter(pathlib.Path(f"/proc/{first}/task").glob("*/children"))).read_text().split()[0]
 
 
 def is_ready(pod):
-    """In the group, and answering."""
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in pod["status"].get("conditions", ()))
+    """Returns true if the pod is in the group and replies."""
+    return any(condition["type"] == "Ready" and condition["status"] == "True" for condition in pod["status"].get("conditions", ()))
 
 
 def left():
-    """What muster-bench has made, of all kinds."""
+    """Returns every object that muster-bench has made."""
     return kubectl("get", "pods,services,statefulsets,jobs,pvc,pdb", "-l", "muster-bench/run", "-o", "name").split()
 
 
-def await_until(what, why):
+def await_until(condition, why):
     until = time.monotonic() + PATIENCE
-    while not (found := what()):
+    while not (found := condition()):
         if time.monotonic() > until:
             raise AssertionError(f"{why() if callable(why) else why}\n{kubectl('get', 'pods,jobs', '-o', 'wide')}{kubectl('get', 'events')[-2000:]}")
         time.sleep(0.3)
@@ -92,7 +92,8 @@ def await_until(what, why):
 
 
 def processes(*parts):
-    """Those of this machine whose command line has these words, and whose variables have: NAME=VALUE."""
+    """Returns the processes on this machine that have these words in their command line and these variables:
+    NAME=VALUE."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:

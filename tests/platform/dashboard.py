@@ -1,4 +1,4 @@
-"""What the tests of the dashboard share: the real server as a process, asking it, and folders of runs."""
+"""Common parts of the tests of the dashboard: the real server as a process, its requests, and folders of runs."""
 import contextlib
 import json
 import os
@@ -18,7 +18,8 @@ from muster_bench.dashboard.runs import holder
 HAS = subprocess.run([sys.executable, "-c", "import aiohttp, prometheus_client"], capture_output=True).returncode == 0
 EXAMPLES = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "none/none/none/none")).parents[2] / "examples"
 
-# Trains nothing, but says so as a training does: EPOCHS of so many SECONDS. The last one waits for a file, if it is named.
+# Trains nothing, but prints the lines of a training: EPOCHS, each taking SECONDS. The last epoch waits for a file, if
+# it is named.
 TRAINING = r'''
 import os, sys, time
 from muster_bench.tracker import Tracker
@@ -45,17 +46,17 @@ class Served(Case):
         self.addCleanup(self._end_runners)
 
     def _end_runners(self):
-        """What still writes there."""
+        """Ends the runners that still write into the folder."""
         for folder in self.runs.glob("*"):
-            for how in (0, signal.SIGTERM):
+            for signal_number in (0, signal.SIGTERM):
                 with contextlib.suppress(AssertionError):
                     if runner := holder(folder):
-                        os.kill(runner["process"], how)
-                        self.until(lambda: not holder(folder), seconds=10 if how == 0 else 60)
+                        os.kill(runner["process"], signal_number)
+                        self.until(lambda: not holder(folder), seconds=10 if signal_number == 0 else 60)
 
-    def serve(self, *words, **how):
-        """The process; its address is in self.url, the token that it has drawn in self.token."""
-        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder, **how)
+    def serve(self, *words, **options):
+        """Starts the server and returns its process; its address is in self.url, its token in self.token."""
+        process = subprocess.Popen([*PROGRAM, "serve", str(self.runs), "--listen", "127.0.0.1:0", *words], stderr=subprocess.PIPE, text=True, cwd=self.folder, **options)
         self.addCleanup(process.stderr.close)
         self.addCleanup(process.wait)
         self.addCleanup(process.kill)
@@ -65,7 +66,7 @@ class Served(Case):
         return process
 
     def open(self, path, body=None, method=None, **headers):
-        """(status, bytes, headers)"""
+        """Returns (status, bytes, headers)."""
         data = body if isinstance(body, bytes) or body is None else json.dumps(body).encode()
         headers = {name.replace("_", "-"): value for name, value in headers.items()}
         headers = {**({"Content-Type": "application/json"} if data is not None else {}), **({"Authorization": f"Bearer {self.token}"} if self.token else {}), **headers}
@@ -82,7 +83,7 @@ class Served(Case):
         return json.loads(text) if text else None
 
     def refuses(self, path, body=None, status=400, says="", method=None, **headers):
-        """One line of JSON, and nothing else."""
+        """Checks that the reply is one line of JSON."""
         got, text, kept = self.open(path, body, method, **headers)
         self.assertEqual(got, status, text)
         self.assertEqual(kept["Content-Type"], "application/json; charset=utf-8")
@@ -91,11 +92,11 @@ class Served(Case):
         self.assertNotIn("Traceback", json.loads(text)["error"])
 
     def start(self, epochs=3, seconds=0.05, until="", **more):
-        """The folder of a training that has been started."""
+        """Starts a training and returns its folder."""
         return self.ask("/api/runs", {"command": f"{sys.executable} {self.training} {epochs} {seconds} tracker.json {until}", **more}, 201)["folder"]
 
     def until(self, found, what="it never came", seconds=100):
-        """The first answer that is something; a run that is ended by another test's load only takes longer."""
+        """Waits for a result and returns it. The timeout is long because other tests may slow a run."""
         until = time.monotonic() + seconds
         while time.monotonic() < until:
             with contextlib.suppress(IndexError, StopIteration):
@@ -105,12 +106,12 @@ class Served(Case):
         self.fail(what)
 
     def row(self, folder, *statuses):
-        """The line of the first run in a folder, when its status is one of these."""
+        """Waits until the first run in a folder has a status in `statuses`, and returns its line."""
         return self.until(lambda: next(row for row in self.ask("/api/runs")["runs"] if row["folder"] == folder and row["status"] in (statuses or (row["status"],))),
                           f"{folder} never was {statuses}: {self.ask('/api/runs')}")
 
     def made(self, folder, name, metrics=None, status="ok", why="", epochs=(), began=1e9, **parameters):
-        """A run that has ended, without running it."""
+        """Writes a finished run without running it."""
         home = self.runs / folder
         for part in ("config", "output/1", "result"):
             (home / "experiments" / name / part).mkdir(parents=True, exist_ok=True)

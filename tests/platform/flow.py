@@ -1,4 +1,4 @@
-"""What the tests of workflows share: a file, its runner, one step by itself, and the programs of this build."""
+"""Common parts of the tests of workflows: a file, its runner, a single step, and the build's programs."""
 import json
 import os
 import pathlib
@@ -17,7 +17,7 @@ class Case(bench.Case):
         return self.write("workflow.yaml", f"muster-flow: 1\nname: of the test\n{top}\nsteps:\n{steps}\n")
 
     def built(self, *names):
-        """The paths of programs of the build that these tests belong to."""
+        """Returns the paths of programs of the build that these tests belong to."""
         launcher = os.environ.get("MUSTER_TEST_BENCH")
         if not launcher:
             self.skipTest("SKIPPED: no build is known (MUSTER_TEST_BENCH names its muster-bench)")
@@ -28,7 +28,7 @@ class Case(bench.Case):
         return [str(build / name) for name in names]
 
     def small_disk(self, name, size):
-        """A folder with so much room."""
+        """Returns a folder on a disk with so much space."""
         if os.geteuid() != 0:
             self.skipTest("SKIPPED: only root can make a small file system")
         (self.folder / name).mkdir()
@@ -38,7 +38,7 @@ class Case(bench.Case):
         return self.folder / name
 
     def begin(self, steps, name, top=""):
-        """Starts the process of one step as Snakemake does; (it, where results are)."""
+        """Starts the process of a step as Snakemake does; returns (process, store of the results)."""
         flow = workflow.read_file(self.workflow(steps, top))
         store = Store(self.folder / "out", flow)
         (store.folder / "run").mkdir(parents=True, exist_ok=True)
@@ -46,7 +46,7 @@ class Case(bench.Case):
         return subprocess.Popen([sys.executable, "-I", "-S", wrapper.__file__, str(store.folder), name], cwd=self.folder), store
 
     def end(self, process, store, name, status=0):
-        """(what it says of its end, its attempts, its record)"""
+        """Waits for the end; returns (its end event, its attempts, its record)."""
         self.assertEqual(process.wait(300), status)
         events = [event for event in store.events() if event["step"] == name]
         attempts = [event for event in events if event["event"] == "attempt"]

@@ -1,13 +1,14 @@
 #!/usr/bin/python3
-"""Whose share of a Slurm's cores is how large, where all have work waiting: users that are equal, in groups that are equal.
+"""Measures the users' shares of the cores of a Slurm if all users have waiting jobs: equal users, in equal groups.
 
     tools/slurm-local.sh up /tmp/slurm && source /tmp/slurm/environment
     tests/platform/slurm_shares.py --groups 4+1 --minutes 17,20 --settle 5,5     # four users; a fifth joins
     tests/platform/slurm_shares.py --groups 3,2,4 --minutes 40 --settle 4        # nine in three groups
 
-Each user is an account. Slurm computes priorities once a minute at most (PriorityCalcPeriod), and until the next time the first user
-gets all cores that become free: users take turns of a minute. So --minutes less --settle is a multiple of the number of equal users,
-and with groups of the turns in which each user has its own: 36 for groups of 3, 2 and 4. Jobs are short beside a minute.
+Each user is an account. Slurm computes priorities at most once a minute (PriorityCalcPeriod), and until the next calculation the
+first user gets all cores that become free: users take turns of a minute. So --minutes minus --settle must be a multiple of the number
+of equal users, and with groups a multiple of the cycle in which each user has a turn: 36 for groups of 3, 2 and 4. Jobs take
+much less than a minute.
 """
 import argparse
 import subprocess

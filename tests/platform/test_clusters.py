@@ -1,4 +1,4 @@
-"""What is written for clusters: against the published schemas, and by a shell and an mpirun of this machine."""
+"""Checks the files for clusters: against the published schemas, and by a shell and an mpirun on this machine."""
 import json
 import pathlib
 import re
@@ -26,14 +26,14 @@ def documents(path):
 
 
 def check(document):
-    """Raises where a document is none of its kind."""
+    """Throws if a document does not fit its kind."""
     job = json.loads((SCHEMAS / "mpijob-v2beta1.json").read_text())
     if document["kind"] == "MPIJob":
         jsonschema.validate(document, job)
         assert document["apiVersion"] == "kubeflow.org/v2beta1"
         return
     others = {kind: schema for file in ("kubernetes", "crds") for kind, schema in json.loads((SCHEMAS / f"{file}.json").read_text())["definitions"].items()
-              if not (file == "crds" and kind == "Service")}   # Knative's
+              if not (file == "crds" and kind == "Service")}   # Knative's schema
     jsonschema.validate(document, others[document["kind"]])
     if document["kind"] in ("StatefulSet", "Job"):
         spec = document["spec"]
@@ -89,20 +89,20 @@ class Manifests(Case):
                 check(broken)
 
     def test_elastic_jobs(self):
-        """How they fare on a Kubernetes, test_kube.py tells."""
+        """Checks the objects; test_kube.py runs them on Kubernetes."""
         for path, ranks in zip(self.made("--kind", "kubernetes", "--image", "registry/muster:1", "--elastic"), (2, 4)):
-            made = {document["kind"]: document for document in documents(path)}
-            self.assertEqual(list(made), ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "PodDisruptionBudget"])
-            pod = made["Job"]["spec"]["template"]
+            by_kind = {document["kind"]: document for document in documents(path)}
+            self.assertEqual(list(by_kind), ["Service", "StatefulSet", "PersistentVolumeClaim", "Job", "PodDisruptionBudget"])
+            pod = by_kind["Job"]["spec"]["template"]
             environment = {entry["name"]: entry["value"] for entry in pod["spec"]["containers"][0]["env"]}
-            store = made["Service"]["metadata"]["name"].upper().replace("-", "_")
-            self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"tcp://$({store}_SERVICE_HOST):{made['Service']['spec']['ports'][0]['port']}")
-            self.assertEqual((made["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
-            self.assertLessEqual(made["Service"]["spec"]["selector"].items(), made["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
-            self.assertLessEqual(made["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
+            store = by_kind["Service"]["metadata"]["name"].upper().replace("-", "_")
+            self.assertEqual(environment["MUSTER_RENDEZVOUS"], f"tcp://$({store}_SERVICE_HOST):{by_kind['Service']['spec']['ports'][0]['port']}")
+            self.assertEqual((by_kind["Job"]["spec"]["parallelism"], environment["WORLD_SIZE"], environment["NOTE"]), (ranks, str(ranks), "a b"))
+            self.assertLessEqual(by_kind["Service"]["spec"]["selector"].items(), by_kind["StatefulSet"]["spec"]["template"]["metadata"]["labels"].items())
+            self.assertLessEqual(by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"].items(), pod["metadata"]["labels"].items())
 
     def test_servers_are_pods_of_their_own(self):
-        """How many of the ranks they are, the launcher says."""
+        """Checks the number of servers, which the launcher has."""
         file = self.experiment(["train", "--mode", "ps"], sweep="{ranks: [5], serve: [2]}", template="launcher: {kind: mpirun, servers: '{serve}'}")
         made, = self.bench("manifests", file, "--out", "made", "--kind", "kubernetes", "--image", "i", "--elastic").stdout.split()
         jobs = [document for document in documents(self.folder / made) if document["kind"] == "Job"]
@@ -112,7 +112,7 @@ class Manifests(Case):
         self.refused("manifests", file, "--out", "made", "--set", "serve=[5]", "--kind", "kubernetes", "--image", "i", "--elastic", says=["'5' of 5 ranks", "servers"])
 
     def test_the_pods_of_the_launcher_kubernetes(self):
-        """How they fare, test_kube_launcher.py tells."""
+        """Checks the objects; test_kube_launcher.py runs them on Kubernetes."""
         file = self.experiment(["train"], sweep="{ranks: [3]}", experiment="parameters: {device: cuda}\n    follows: {flavor: {device: {cpu: plain, cuda: gpu}}}", template="""
     launcher: {kind: kubernetes, image: "registry/muster:{flavor}", servers: 1, data: rows, data-mount: /data, pull-secret: mine}
     resources: {cpus-per-rank: 0.5, memory: 1G, gpus-per-rank: 2}""")
@@ -185,7 +185,7 @@ class Manifests(Case):
         slurm, ssh = (self.folder / line for line in self.bench("manifests", file, "--out", "made", "--results", self.folder / "shared").stdout.split())
         for line in ("--ntasks=1", "--cpus-per-task=8", "--mem-per-cpu=512M"):
             self.assertIn(f"#SBATCH {line}\n", slurm.read_text())
-        for name in ("srun", "mpirun"):  # each would start as many as it is told to
+        for name in ("srun", "mpirun"):  # each would start as many as requested
             self.write(f"bin/{name}", '#!/bin/sh\nfor n in 1 2 3 4; do sh -c "echo started" >> ' + f"{self.folder}/count; done\n").chmod(0o755)
         for number, script in enumerate((slurm, ssh), 1):
             subprocess.run(["sh", script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"}, cwd=self.folder)
@@ -201,7 +201,7 @@ class Manifests(Case):
                 self.assertNotRegex((self.folder / line).read_text(), "(?m)^(srun|mpirun) ", line)
 
     def test_run_by_their_script_and_collected(self):
-        """What the script for Slurm does, with a srun that starts one process; then the results are taken in."""
+        """Runs the script for Slurm, with a srun that starts one process; then collects the results."""
         srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
         srun.chmod(0o755)
         file = self.experiment(["sh", "-c", "echo rate={n}5"], sweep="{n: [1, 2, 3]}",
@@ -210,7 +210,7 @@ class Manifests(Case):
         for script in scripts[:2]:
             subprocess.run(["sh", self.folder / script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
         done = self.bench("collect", file, "--out", "shared", status=1)
-        self.assertRegex(done.stderr, r"only-n=3-\w+: nothing was left of it")
+        self.assertRegex(done.stderr, r"only-n=3-\w+: it has no results")
         self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25"])
         subprocess.run(["sh", self.folder / scripts[2]], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
         self.bench("collect", file, "--out", "shared")
@@ -240,7 +240,8 @@ class Manifests(Case):
             self.assertIn(needed, text)
 
     def test_the_image_has_all_parts(self):
-        """`serve`, which an export has started, and where files are read from: a part whose package is not there would be left out."""
+        """Checks `serve`, which an export has started, and the sources of files: a part whose package is missing would
+        be left out."""
         root = HERE.parent.parent
         self.assertIn('"/opt/muster/examples/serve"', (root / "python" / "muster_flow" / "export.py").read_text())
         text = (root / "packaging" / "Dockerfile").read_text()

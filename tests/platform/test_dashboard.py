@@ -1,4 +1,4 @@
-"""The dashboard: real runs by a real server, what survives its end, and what it refuses."""
+"""Tests the dashboard: real runs by a real server, the runs after its end, and its refusals."""
 import contextlib
 import http.client
 import json
@@ -75,14 +75,14 @@ class Started(Served):
         self.row(folder, "stopped")
 
     def test_the_end_of_the_dashboard_disturbs_no_run(self):
-        for how in (signal.SIGKILL, signal.SIGTERM):
+        for signal_number in (signal.SIGKILL, signal.SIGTERM):
             server = self.serve()
-            go = self.folder / how.name
+            go = self.folder / signal_number.name
             folder = self.start(20, 0.05, go)
             row = self.row(folder, "running")
             self.until(lambda: self.ask(f"/api/runs/{row['id']}")["series"])
-            server.send_signal(how)
-            self.assertEqual(server.wait(30), -how if how == signal.SIGKILL else 0)
+            server.send_signal(signal_number)
+            self.assertEqual(server.wait(30), -signal_number if signal_number == signal.SIGKILL else 0)
             server = self.serve()
             self.assertEqual(self.row(folder)["status"], "running", "the next one finds it")
             go.touch()
@@ -139,8 +139,8 @@ class Refused(Served):
         (self.folder / "secret").write_text("secret")
         (run / "output" / "1" / "way-out").symlink_to(self.folder / "secret")
         to = "/api/runs/done/run-12345678"
-        for body, says in ((b"{", "no JSON"), (b"\xff", "no JSON"), (b"[" * 100000, "no JSON"), ([], "a list"), ({}, "does not say what is started"), ({"command": 5}, "'command' cannot be '5'"),
-                           ({"command": "true", "preset": "mlbench-2a"}, "does not say what"), ({"command": "true", "ranks": -1}, "ranks cannot be -1"), ({"command": "true", "shell": 1}, "unknown key 'shell'"),
+        for body, says in ((b"{", "no JSON"), (b"\xff", "no JSON"), (b"[" * 100000, "no JSON"), ([], "a list"), ({}, "starts no run"), ({"command": 5}, "'command' cannot be '5'"),
+                           ({"command": "true", "preset": "mlbench-2a"}, "starts no run"), ({"command": "true", "ranks": -1}, "ranks cannot be -1"), ({"command": "true", "shell": 1}, "unknown key 'shell'"),
                            ({"command": "true", "launcher": "kubernets"}, "unknown launcher"), ({"command": "true {nothing}"}, "unknown placeholder '{nothing}'"),
                            ({"command": "no-such-program"}, "there is no such program"), ({"command": "'"}, "quot"), ({"command": "true", "goal": {"metric": "luck"}}, "unknown metric 'luck'")):
             with self.subTest(body=body):
@@ -265,11 +265,11 @@ class Refused(Served):
         run = {"experiment": "e", "parameters": {"ranks": 1}, "words": ["true"]}
         result = {"status": "ok", "why": "", "began": time.time(), "wall_seconds": 1.0, "metrics": {"a-b": 1.0, "a_b": 2.0, "text": "x", "epoch": 3}, "series": [], "rows": []}
         deep = "[" * 100000 + "]" * 100000
-        bad = {  # what stands in run.json, and in result.json
+        bad = {  # contents of run.json and of result.json
             "no-object": ([], result), "no-json": ("{", result), "no-parameters": ({"experiment": "e"}, result), "list-of-parameters": ({**run, "parameters": [1]}, result),
             "ranks": ({**run, "parameters": {"ranks": {}}}, result), "deep": (run, deep), "null": (run, None), "text": (run, "x"), "series": (run, {**result, "series": 5}),
             "epoch": (run, {**result, "series": ["x"]}), "began": (run, {**result, "began": "now"}), "seconds": (run, {**result, "wall_seconds": []}), "metrics": (run, {**result, "metrics": [1]})}
-        odd = {  # what is read, whatever else stands there
+        odd = {  # readable in spite of odd contents
             "nan": (run, {**result, "metrics": {"loss": float("nan")}, "series": [{"epoch": 1, "train_loss": float("inf")}]}), "surrogate": (run, {**result, "why": "\ud800", "status": "\udfff"}),
             "values": (run, {**result, "metrics": {"throughput": "fast", "loss": [1]}}), "settings": (run, {**result, "settings": {"a": {"b": [float("nan")]}}}),
             "rows": (run, {**result, "rows": [5], "series": []}), "words": ({**run, "words": 5}, result), "large": (run, {**result, "metrics": {"x": 1e308, "y": -1e308}})}
@@ -295,7 +295,7 @@ class Refused(Served):
         rows = {row["run"].removesuffix("-12345678"): row for row in self.ask("/api/runs")["runs"]}
         self.assertEqual({name for name, row in rows.items() if row["status"] == "unreadable"}, {*bad, "pipes"})
         self.assertEqual(set(rows), {"good", "strange", "pipes", *bad, *odd})
-        self.assertIn("have another form", rows["ranks"]["why"])
+        self.assertIn("do not have the form of a run", rows["ranks"]["why"])
         metrics = self.open("/metrics")
         self.assertEqual(metrics[0], 200)
         self.assertIn(b'muster_run_throughput{folder="done",run="good-12345678"} 5.0', metrics[1])
@@ -319,7 +319,7 @@ class Refused(Served):
                     one.sendall(b"GET / HTTP/1.1\r\n")
             for _ in range(3):
                 self.assertEqual(self.ask("/api/runs"), {"runs": []})
-            with contextlib.suppress(ConnectionResetError):   # what it has sent was not read
+            with contextlib.suppress(ConnectionResetError):   # its data was not read
                 self.assertEqual(idle[0].recv(1), b"", "the oldest one goes")
             idle[-1].settimeout(0)
             self.assertRaises(BlockingIOError, idle[-1].recv, 1)
@@ -358,8 +358,8 @@ class Shown(Served):
             file.seek(size - len(end))
             file.write(end)
 
-        def memory(what):
-            return int(next(line for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(what)).split()[1]) << 10
+        def memory(field):
+            return int(next(line for line in pathlib.Path(f"/proc/{server.pid}/status").read_text().splitlines() if line.startswith(field)).split()[1]) << 10
         self.ask("/api/runs")
         before, got, last = memory("VmRSS"), 0, b""
         request = urllib.request.Request(f"{self.url}/api/runs/done/run-12345678/files/output/1/large", headers={"Authorization": f"Bearer {self.token}"})
@@ -397,7 +397,7 @@ class Shown(Served):
         self.assertEqual((trace["timestamp"], trace["duration"], trace["services"]), (900, 800, ["driver", "trainer"]))
         self.assertEqual([(one["name"], one.get("parentId"), one["tags"]) for one in trace["spans"]], [("Invoke all trainers", None, {"trainers": "4"}), ("Training a model", f"{1:016x}", {})])
         long = [span("c" * 16, number, tags={str(n): "x" * 200 for n in range(20)}) for number in range(1, 801)]
-        for _ in range(3):   # 3.6 MB each: the third is too much
+        for _ in range(3):   # 3.6 MB each: the third exceeds the limit
             self.ask("/api/v2/spans", long, 202)
         self.assertEqual(self.ask(f"/api/traces/{'c' * 16}")["count"], 1600)
         self.assertIn(b"muster_spans_dropped_total 800.0", self.open("/metrics")[1])
@@ -437,7 +437,7 @@ class Shown(Served):
         def query(text):
             try:
                 with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/query?query={urllib.request.quote(text)}", timeout=30) as answer:
-                    return [(one["metric"], float(one["value"][1])) for one in json.load(answer)["data"]["result"]]
+                    return [(sample["metric"], float(sample["value"][1])) for sample in json.load(answer)["data"]["result"]]
             except OSError:
                 return []
         found = self.until(lambda: query(f'muster_run_samples_per_second{{run="{row["run"]}"}}'), "Prometheus never had it")
@@ -448,7 +448,7 @@ class Shown(Served):
 
 
 class Watched(Served):
-    """What `run --watch`, `--launcher` and `--cpus-per-rank` do, without a dashboard."""
+    """`run --watch`, `--launcher` and `--cpus-per-rank`, without a dashboard."""
 
     def test_what_a_rank_prints_is_kept_up_to_the_limit_and_passed_on(self):
         path = self.experiment(["sh", "-c", "echo one; echo two >&2; head -c 100000 /dev/zero | tr '\\0' x; exec sleep 3"], sweep="{n: [1]}", template="limits: {log: 1000}")
@@ -480,8 +480,8 @@ class Watched(Served):
 
     def test_another_launcher_and_processors(self):
         path = self.experiment("true", sweep="{ranks: [2]}", template="launcher: {kind: mpirun, options: '--map-by core'}")
-        said = self.bench("run", path, "--dry-run", "--launcher", "srun", "--cpus-per-rank", "2").stdout
-        self.assertIn("srun --ntasks=2 --cpus-per-task=2 true", said)
+        output = self.bench("run", path, "--dry-run", "--launcher", "srun", "--cpus-per-rank", "2").stdout
+        self.assertIn("srun --ntasks=2 --cpus-per-task=2 true", output)
         alone = self.experiment("true", sweep="{ranks: [2]}")
         self.assertIn("\n  true\n", self.bench("run", alone, "--dry-run", "--launcher", "srun").stdout, "what starts its ranks itself still does")
         self.refused("run", path, "--dry-run", "--cpus-per-rank", "0", says="--cpus-per-rank cannot be 0")

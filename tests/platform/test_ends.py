@@ -1,4 +1,5 @@
-"""How steps end and what follows: a test for each row of the table in docs/workflow.md, of a process that ends so."""
+"""The ends of steps and their consequences: a test for each row of the table in docs/workflow.md, with a process that
+ends so."""
 import http.server
 import json
 import os
@@ -16,7 +17,8 @@ from muster_flow import ends
 from muster_bench.process import Outcome
 
 CNN = "{command} --data cifar-like:{images} --epochs {{epochs}} --checkpoint {{checkpoint}} {{resume}} --save {{model}} --batch 20"
-# Prints the lines of a training with these accuracies, one after another; the last line of a script that calls it ends as it says.
+# Prints the lines of a training with these accuracies, one after another; the last line of a calling script decides its
+# end.
 LINES = "import os, sys, time\nfor n, accuracy in enumerate(map(float, sys.argv[1].split()), 1):\n    print(n, 1.0, 1.0, accuracy, 0.1, 10, flush=True)\n    time.sleep(0.1)\n"
 
 
@@ -46,14 +48,14 @@ class Rows(Case):
         self.assertIn("did not make its output 'made'", end["why"])
 
     def test_peer_a_rank_is_killed(self):
-        """The second attempt resumes from the checkpoint of the first: each epoch is there once."""
+        """Checks that the second attempt resumes from the checkpoint of the first: each epoch occurs once."""
         if shutil.which("mpirun") is None:
             self.skipTest("SKIPPED: there is no mpirun")
         process, store = self.begin(self.training(1000, 4, "", patience=9), "one")
         ranks = self.wait_for_ranks(store)
         os.kill(ranks[-1], signal.SIGKILL)
         end, attempts, record = self.end(process, store, "one")
-        self.assertEqual([one["cause"] for one in attempts], ["peer", "done"])
+        self.assertEqual([attempt["cause"] for attempt in attempts], ["peer", "done"])
         self.assertEqual([row["epoch"] for row in record["series"]], [1, 2, 3, 4])
         home = store.home(record["key"])
         again = (home / "output" / "2" / "log.txt").read_text()
@@ -62,7 +64,7 @@ class Rows(Case):
         self.assertEqual(end["state"], "done")
 
     def wait_for_ranks(self, store):
-        """The processes of the ranks, once the first epoch and its checkpoint are there."""
+        """Returns the processes of the ranks, once the first epoch and its checkpoint exist."""
         until = time.monotonic() + 120
         while time.monotonic() < until:
             logs = list((store.folder / "store").glob("*/output/1/log.txt"))
@@ -84,14 +86,14 @@ class Rows(Case):
 
     def test_peer_by_its_status(self):
         end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; exit 5; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}")))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["peer", "done"], "done"))
 
     def test_every_status(self):
-        """Those that docs/exit-codes.md gives to peers and deadlines are tried again, and its others are not."""
+        """Checks that the statuses of peers and deadlines in docs/exit-codes.md are retried, and others are not."""
         found = {}
         for status, kind in re.findall(r"^\| ([\d to,]+) \| (?:`(\w+)`)?", (HERE.parents[1] / "docs" / "exit-codes.md").read_text(), re.MULTILINE):
-            for one in status.split(", "):
-                first, _, last = one.partition(" to ")
+            for part in status.split(", "):
+                first, _, last = part.partition(" to ")
                 found.update(dict.fromkeys(range(int(first), int(last or first) + 1), kind))
         self.assertLessEqual({0, 1, 2, 3, 4, 5, 6, 7, 10, 15, 16, 143}, found.keys())
         for status, kind in found.items():
@@ -104,16 +106,16 @@ class Rows(Case):
 
     def test_peer_it_hangs(self):
         end, attempts, _ = self.step(self.shell("[ -e {here}/again ] || { touch {here}/again; sleep 100; }; echo > $1".replace("{ ", "{{ ").replace("; }", "; }}"), "timeout: 4"))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["peer", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["peer", "done"], "done"))
 
     def test_memory(self):
         script = self.write("takes.py", "import sys\nheld = b'x' * (100 << 20)\nopen(sys.argv[1], 'w').write('x')\n")
         end, attempts, _ = self.step(f"  one:\n    command: [python3, {script}, '{{made}}']\n    outputs: {{made: made}}\n    resources: {{memory: 40M}}\n")
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["memory", "memory", "done"], "done"))
-        self.assertEqual([one["memory"] >> 20 for one in attempts], [40, 80, 160])
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["memory", "memory", "done"], "done"))
+        self.assertEqual([attempt["memory"] >> 20 for attempt in attempts], [40, 80, 160])
 
     def test_input(self):
-        """The data goes away while it is read: the step that makes it runs again, and then this one."""
+        """Removes the data during a read: the step that makes the data runs again, and then this step."""
         data, = self.built("src/programs/muster-data")
         self.write("rows.csv", "a,b\n" + "1,2\n" * 100)
         steps = f"""  ingest:
@@ -128,11 +130,11 @@ class Rows(Case):
         process, store = self.begin(steps, "ingest")
         self.end(process, store, "ingest")
         end, attempts, _ = self.step(steps)
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["input", "done"], "done"))
         self.assertEqual(len([event for event in store.events() if event["step"] == "ingest" and event["event"] == "begin"]), 2)
 
     def test_two_inputs_that_are_gone_at_once(self):
-        """Each is made by another step; it is one loss."""
+        """Checks inputs from two steps, which count as one loss."""
         steps = """  a: {command: [sh, -c, 'echo a > $1', x, '{made}'], outputs: {made: a}}
   b: {command: [sh, -c, 'echo b > $1', x, '{made}'], outputs: {made: b}}
   one: {command: [sh, -c, '[ -e $3/again ] || {{ touch $3/again; rm $3/out/store/*/a $3/out/store/*/b; }}; cat $1 $2', x, '{*made}', '{here}'], inputs: {made: [a, b]}}
@@ -140,7 +142,7 @@ class Rows(Case):
         for name in ("a", "b"):
             self.step(steps, name)
         end, attempts, _ = self.step(steps)
-        self.assertEqual(([one["cause"] for one in attempts], end["state"]), (["input", "done"], "done"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["input", "done"], "done"))
 
     def test_input_that_no_step_makes(self):
         rows = self.write("rows.csv", "a,b\n1,2\n")
@@ -197,23 +199,24 @@ class Rows(Case):
         self.abandoned(self.lines("0.2 0.5 0.8 0.6 0.5 0.4", "time.sleep(100)\n"), "falls", "falls")
 
     def test_flat(self):
-        """It fails with a status that would be tried again; its accuracy says that this is of no use."""
+        """Checks a failure with a status that would be retried: its accuracy shows that a retry is useless."""
         self.abandoned(self.lines("0.2 0.5 0.8 0.8 0.8 0.8", "os.kill(os.getpid(), 9)\n", "{chance: 0.1, patience: 3}"), "flat", "flat at 0.8")
-        # one that was still learning is tried again
+        # a training that still improved is retried
         _, attempts, _ = self.step(self.lines("0.2 0.5 0.6 0.7 0.8", "os.kill(os.getpid(), 9)\n", "{chance: 0.1, patience: 3}").replace("one:", "two:"), "two", 1)
         self.assertEqual(len(attempts), 4)
 
     def test_converged(self):
-        """It ends early, and is kept as one that has ended by itself."""
+        """Checks that a converged training ends early, and is kept like a training that ended by itself."""
         end, attempts, record = self.step(self.training(1000, 1000, "", schedule="step:0.001,epochs=3,factor=1e-12"))
-        self.assertEqual(([one["cause"] for one in attempts], end["state"], end["cause"]), (["converged", "done"], "done", "converged"))
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"], end["cause"]), (["converged", "done"], "done", "converged"))
         epochs = [row["epoch"] for row in record["series"]]
         self.assertEqual(epochs, list(range(1, len(epochs) + 1)))
         self.assertLess(len(epochs), 100)
         self.assertTrue((self.folder / "out" / "model").is_file())
 
     def test_needs(self):
-        """What needs the output of an abandoned step is abandoned; what needs one of several takes the others."""
+        """Checks that a step that needs the output of an abandoned step is abandoned; a step with several inputs uses
+        the others."""
         steps = self.lines("0.2 0.5 0.8 0.6 0.5 0.4", "time.sleep(100)\n").replace("  one:", "  bad:\n    outputs: {made: bad}") + """
   good: {command: [sh, -c, 'echo good > $1', x, '{made}'], outputs: {made: good}}
   one: {command: [cat, '{made}'], inputs: {made: bad}}
@@ -263,7 +266,7 @@ class Rows(Case):
         self.assertEqual((end["state"], end["cause"], record), ("stopped", "interrupted", None))
 
     def test_the_table_has_every_row(self):
-        """The causes that the code knows and those of the manual's table are the same."""
+        """Checks that the causes in the code and in the manual's table are the same."""
         table = re.search(r"\| cause \|.*?\n\n", (HERE.parent.parent / "docs" / "workflow.md").read_text(), re.DOTALL).group(0)
         flow = HERE.parent.parent / "python" / "muster_flow"
         known = set(re.findall(r'End\("(\w+)"', "".join((flow / name).read_text() for name in ("ends.py", "wrapper.py"))))
@@ -274,7 +277,8 @@ class Rows(Case):
 
 class Samples(Case):
     def test_what_is_sampled(self):
-        """Memory, processor and the connection of two processes, every other second, with what the step was made of at its end."""
+        """Checks memory, processor and the connection between two processes, every other second, and the dependencies
+        at the end."""
         script = self.write("talks.py", "import socket, sys, threading, time\nheld = b'x' * (30 << 20)\nlistener = socket.create_server(('127.0.0.1', 0))\n"
                             "def answer():\n    to, _ = listener.accept()\n    while to.recv(1 << 16):\n        pass\n"
                             "threading.Thread(target=answer, daemon=True).start()\nout = socket.create_connection(listener.getsockname())\n"
@@ -287,10 +291,10 @@ class Samples(Case):
         end, _, record = self.end(process, store, "one")
         samples = [event for event in store.events() if event["event"] == "sample"]
         self.assertGreaterEqual(len(samples), 1)
-        self.assertGreater(max(one["memory_bytes"] for one in samples), 30 << 20)
-        self.assertGreater(max(one["processors"] for one in samples), 0)
+        self.assertGreater(max(sample["memory_bytes"] for sample in samples), 30 << 20)
+        self.assertGreater(max(sample["processors"] for sample in samples), 0)
         if shutil.which("ss"):
-            peers = [peer for one in samples for peer in one["peers"].values()]
+            peers = [peer for sample in samples for peer in sample["peers"].values()]
             self.assertGreater(max(peer.get("bytes_sent", 0) for peer in peers), 100_000)
             self.assertTrue(all(peer["round_trip_ms"] > 0 for peer in peers if "round_trip_ms" in peer))
         parts = end["parts"]

@@ -1,4 +1,5 @@
-"""What a workflow is for clusters: against schemas, and by running the shell lines of its pods one after another."""
+"""Tests the exports of a workflow for clusters: against schemas, and by running its pods' shell lines one after
+another."""
 import importlib.util
 import json
 import re
@@ -24,7 +25,7 @@ STEPS = """
 
 
 def checked(document):
-    """Raises where a document is none of its kind."""
+    """Throws if a document does not fit its kind."""
     if document["kind"] in ("MPIJob", "Job", "Configuration"):
         return check(document)
     return jsonschema.validate(document, json.loads((SCHEMAS / "crds.json").read_text())["definitions"][document["kind"]])
@@ -45,11 +46,11 @@ class Exports(Case):
         return found
 
     def test_the_project(self):
-        """Each kind of export of it fits its schema, and says what the file says."""
+        """Checks that each kind of export fits its schema and matches the file."""
         places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
         (workflow,), = self.made("argo", FASHION, *places).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
-        tasks = {one["name"]: one for one in templates["main"]["dag"]["tasks"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
+        tasks = {each["name"]: each for each in templates["main"]["dag"]["tasks"]}
         self.assertEqual(set(tasks["train-plain"]["dependencies"]), {"ingest-train", "ingest-test"})
         self.assertTrue(templates["serve"]["daemon"])
         self.assertIn("mpirun -n 2", templates["train-plain"]["container"]["args"][0])
@@ -65,7 +66,7 @@ class Exports(Case):
 
     def test_dag_memoize_retry(self):
         (workflow,), = self.made("argo", self.workflow(STEPS)).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         self.assertEqual(workflow["spec"]["podGC"], {"strategy": "OnPodSuccess"})
         self.assertEqual(templates["make"]["memoize"]["maxAge"], "7200s")
         self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
@@ -93,7 +94,7 @@ class Exports(Case):
                          [{"directory": "/data", "path": "rows.csv"}, {"directory": "/data/set", "path": "MANIFEST"}])
         self.assertEqual({need["eventSourceName"] for need in sensor["spec"]["dependencies"]}, {files["metadata"]["name"], webhook["metadata"]["name"]})
         self.assertEqual(sensor["spec"]["triggers"][0]["template"]["conditions"], "file-data-0 || file-data-1 || webhook-push")
-        # what reads the data runs each time, what is behind it when that made something else
+        # steps that read the data run each time, later steps run if an earlier output changed
         templates = {one["name"]: one for one in template["spec"]["templates"]}
         self.assertNotIn("memoize", templates["ingest"])
         self.assertIn("{{inputs.parameters.ingest-digest}}", templates["train"]["memoize"]["key"])
@@ -112,7 +113,7 @@ class Exports(Case):
     def test_the_lines_of_the_pods_run(self):
         results = self.folder / "results"
         (workflow,), = self.made("argo", self.workflow(STEPS), "--results", results).values()
-        templates = {one["name"]: one for one in workflow["spec"]["templates"]}
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         digests = []
         for name in ("make", "join", "make"):
             line = templates[name]["container"]["args"][0].replace("/tmp/digest", str(self.folder / "digest"))

@@ -1,4 +1,5 @@
-"""The project examples/fashion on a small part of its data: from files to a report, what runs again, and a rank that is killed."""
+"""Tests the project examples/fashion on a small part of the data: from files to a report, repeated steps, and a killed
+rank."""
 import gzip
 import json
 import pathlib
@@ -24,9 +25,9 @@ class Fashion(Case):
         programs = self.built("examples/cnn", "examples/serve", "src/programs/muster-data")
         self.build = pathlib.Path(programs[0]).parent.parent
         for kind, count in (("train", TRAIN), ("t10k", TEST)):
-            for what, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
-                content = gzip.decompress((DATA / f"{kind}-{what}-ubyte.gz").read_bytes())
-                self.write(f"data/{kind}-{what}-ubyte.gz", "").write_bytes(
+            for suffix, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
+                content = gzip.decompress((DATA / f"{kind}-{suffix}-ubyte.gz").read_bytes())
+                self.write(f"data/{kind}-{suffix}-ubyte.gz", "").write_bytes(
                     gzip.compress(content[:4] + count.to_bytes(4, "big") + content[8:head + count * size]))
 
     def flow(self, *words, file=FILE, **more):
@@ -37,7 +38,7 @@ class Fashion(Case):
                           "--set", "epochs=2", *words, timeout=500, OMPI_MCA_rmaps_base_oversubscribe="1", **more)
 
     def pool(self):
-        """muster-pool, or where there is none one server alone, by the same command line."""
+        """Returns muster-pool, or without it a single server with the same command line."""
         pool = self.build / "python" / "muster-pool"
         if pool.is_file() and shutil.which("haproxy"):
             return pool
@@ -54,11 +55,11 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         alone.chmod(0o755)
         return alone
 
-    def began(self, said):
-        return sorted(re.findall(r" s  (\S+): begins", said))
+    def began(self, output):
+        return sorted(re.findall(r" s  (\S+): begins", output))
 
     def test_from_data_to_report(self):
-        said = self.flow().stdout
+        output = self.flow().stdout
         out = self.folder / OUT
         selected = json.loads((out / "selected.json").read_text())
         self.assertEqual(len(selected["accuracies"]), 3)
@@ -67,24 +68,25 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertEqual((len(answers["classes"]), answers["failed"], list(answers["versions"])), (TEST, [], [str(selected["version"])]))
         labels = gzip.decompress((self.folder / "data" / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
         right = sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
-        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)   # what is served is what was selected
+        # the server has the selected model
+        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)
         page = (out / "report.html").read_text()
         self.assertGreaterEqual(page.count("data:image/png"), 2)
         self.assertIn("taken for", page)
         self.assertEqual(page.count("<svg"), 3)
         self.assertNotIn("http://", re.sub(r"xmlns(:\w+)?=\"[^\"]*\"", "", page))
-        # one changed parameter: that training, and what is behind it
+        # a changed parameter: that training and the later steps run
         text = FILE.read_text().replace("plain: {variant: plain, schedule: \"step:0.001,", "plain: {variant: plain, schedule: \"step:0.002,")
         self.assertNotEqual(text, FILE.read_text())
         began = self.began(self.flow(file=self.write("changed.yaml", text)).stdout)
         self.assertIn("train-plain", began)
         self.assertEqual([name for name in began if name.startswith(("ingest", "train"))], ["train-plain"])
         self.assertIn("select", began)
-        self.assertEqual(len(self.began(said)), 16)
+        self.assertEqual(len(self.began(output)), 16)
 
     def test_none_is_good_enough(self):
-        said = self.flow("--set", "at-least=0.99", status=1)
-        self.assertRegex(said.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
+        output = self.flow("--set", "at-least=0.99", status=1)
+        self.assertRegex(output.stderr, r"select: other: .*no model has an accuracy of 0.99 \(train-\S+ 0\.\d+, train-\S+ 0\.\d+, train-\S+ 0\.\d+\)")
         self.assertFalse((self.folder / OUT / "report.html").exists())
 
 

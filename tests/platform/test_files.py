@@ -1,4 +1,4 @@
-"""What files say, and what is said of files that cannot be used."""
+"""Contents of files, and errors for files that cannot be used."""
 import subprocess
 import sys
 import unittest
@@ -27,14 +27,14 @@ class Sweeps(unittest.TestCase):
             self.assertEqual(values_of("x", value, "here"), expected)
 
     def test_product_in_order_without_exclusions(self):
-        made = expand({"c": 0}, {"a": [1, 2], "b": ["x", "y"]}, [{"a": 2, "b": "y"}, {"b": ["x"], "a": 1}], 2, "here")
-        self.assertEqual([(values["a"], values["b"], repeat) for values, repeat in made],
+        combinations = expand({"c": 0}, {"a": [1, 2], "b": ["x", "y"]}, [{"a": 2, "b": "y"}, {"b": ["x"], "a": 1}], 2, "here")
+        self.assertEqual([(values["a"], values["b"], repeat) for values, repeat in combinations],
                          [(1, "y", 1), (1, "y", 2), (2, "x", 1), (2, "x", 2)])
 
     def test_cases_go_together(self):
-        made = expand({}, {"b": [1, 2]}, [{"batch": 64, "b": 1}], 1, "here", cases=[{"batch": 32, "rate": 1}, {"batch": 64, "rate": 2}])
-        self.assertEqual([tuple(values.values()) for values, _ in made], [(32, 1, 1), (32, 1, 2), (64, 2, 2)])
-        for cases, words in [([{"a": 1}, {"b": 1}], "other names"), ([{"b": 3}], "would win"), ([3], "no mapping"), ([{"a": [1]}], "no mapping")]:
+        combinations = expand({}, {"b": [1, 2]}, [{"batch": 64, "b": 1}], 1, "here", cases=[{"batch": 32, "rate": 1}, {"batch": 64, "rate": 2}])
+        self.assertEqual([tuple(values.values()) for values, _ in combinations], [(32, 1, 1), (32, 1, 2), (64, 2, 2)])
+        for cases, words in [([{"a": 1}, {"b": 1}], "other names"), ([{"b": 3}], "would be ignored"), ([3], "no mapping"), ([{"a": [1]}], "no mapping")]:
             with self.assertRaisesRegex(Refusal, words):
                 expand({}, {"b": [1, 2]}, [], 1, "here", cases=cases)
 

@@ -1,4 +1,4 @@
-"""Workflows: what is refused, what runs again and what does not, runners that are killed, and what is removed."""
+"""Tests workflows: refusals, steps that run again and steps that do not, killed runners, and removals."""
 import contextlib
 import json
 import os
@@ -26,39 +26,39 @@ COUNTED = """
 
 class Refused(Case):
     def test_one_line_that_names_it(self):
-        one = "command: 'true'"
+        step = "command: 'true'"
         for steps, says in (
-                (f"  a: {{{one}, needs: [b]}}\n  b: {{{one}, needs: [c]}}\n  c: {{{one}, needs: [a]}}", ["circle", "a", "b", "c"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
-                (f"  a: {{{one}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{one}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
-                (f"  a: {{{one}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
-                (f"  a: {{{one}, launcher: {{kind: kubernetes, image: x}}}}", ["launcher kubernetes", "export argo"]),
-                (f"  a: {{{one}, needs: [bb]}}\n  b: {{{one}}}", ["unknown step 'bb'", "'b'"]),
+                (f"  a: {{{step}, needs: [b]}}\n  b: {{{step}, needs: [c]}}\n  c: {{{step}, needs: [a]}}", ["circle", "a", "b", "c"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{step}, inputs: {{x: '{{b.made}}'}}}}\n  b: {{{step}, outputs: {{mode: made}}}}", ["{b.made}", "b.mode"]),
+                (f"  a: {{{step}, input: {{}}}}", ["unknown key 'input'", "'inputs'"]),
+                (f"  a: {{{step}, launcher: {{kind: kubernetes, image: x}}}}", ["launcher kubernetes", "export argo"]),
+                (f"  a: {{{step}, needs: [bb]}}\n  b: {{{step}}}", ["unknown step 'bb'", "'b'"]),
                 ("  a: {command: 'x {nn}', parameters: {n: 1}}", ["{nn}", "'n'"]),
-                (f"  a: {{{one}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
-                (f"  a: {{{one}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
-                (f"  a: {{{one}, memoize: never}}", ["memoize", "'never'"]),
-                (f"  a: {{{one}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
-                (f"  a: {{{one}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
-                (f"  a: {{{one}, outputs: {{x: made}}}}\n  b: {{{one}, outputs: {{y: made/too}}}}", ["'made/too'", "'b'", "'made'", "'a'"]),
-                (f"  a: {{{one}, outputs: {{x: store/made}}}}", ["'store/made'", "its own 'store'"]),
-                (f"  a: {{{one}, outputs: {{x: .}}}}", ["'.'", "below"]),
-                (f"  a: {{{one}, ranks: 0}}", ["'ranks'", "'0'"]),
-                (f"  a: {{{one}, ranks: two}}", ["'ranks'", "'two'"]),
-                (f"  a: {{{one}, timeout: -1}}", ["'timeout'", "-1"]),
-                (f"  a: {{{one}, resources: {{memory: '{'9' * 400}'}}}}", ["memory", "no size"]),
-                (f'  a: {{{one}, memoize: "two\\nlines"}}', ["unknown key 'two\\nlines'"]),
-                (f"  a: {{{one}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
-                (f"  a: {{{one}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
+                (f"  a: {{{step}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
+                (f"  a: {{{step}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
+                (f"  a: {{{step}, memoize: never}}", ["memoize", "'never'"]),
+                (f"  a: {{{step}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
+                (f"  a: {{{step}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
+                (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: made/too}}}}", ["'made/too'", "'b'", "'made'", "'a'"]),
+                (f"  a: {{{step}, outputs: {{x: store/made}}}}", ["'store/made'", "its own 'store'"]),
+                (f"  a: {{{step}, outputs: {{x: .}}}}", ["'.'", "below"]),
+                (f"  a: {{{step}, ranks: 0}}", ["'ranks'", "'0'"]),
+                (f"  a: {{{step}, ranks: two}}", ["'ranks'", "'two'"]),
+                (f"  a: {{{step}, timeout: -1}}", ["'timeout'", "-1"]),
+                (f"  a: {{{step}, resources: {{memory: '{'9' * 400}'}}}}", ["memory", "no size"]),
+                (f'  a: {{{step}, memoize: "two\\nlines"}}', ["unknown key 'two\\nlines'"]),
+                (f"  a: {{{step}, retry: {{peers: 3}}}}", ["'peers'", "'peer'"]),
+                (f"  a: {{{step}, training: {{epochs: epoch}}, parameters: {{epochs: 3}}}}", ["'epoch'", "'epochs'"]),
                 ("  a: {outputs: {}}", ["'command'"])):
             self.refused("run", self.workflow(steps), "--out", "out", says=says)
-        self.refused("run", self.workflow(f"  a: {{{one}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
-        self.refused("run", self.workflow(f"  a: {{{one}}}", "places: {b: 1}"), "--out", "out", says=["places", "'b'", "'1'"])
+        self.refused("run", self.workflow(f"  a: {{{step}}}"), "--out", "out", "--set", "n=1", says=["--set n"])
+        self.refused("run", self.workflow(f"  a: {{{step}}}", "places: {b: 1}"), "--out", "out", says=["places", "'b'", "'1'"])
         self.assertFalse((self.folder / "out").exists())
 
     def test_what_is_no_file(self):
-        """A pipe is not waited for, and a device not read to its end."""
+        """Checks that a pipe does not block, and that a device is not read to its end."""
         os.mkfifo(self.folder / "pipe")
         for path, says in (("pipe", "no regular file"), ("/dev/zero", "no regular file"), (self.folder, "Is a directory"), ("none", "No such file")):
             self.refused("run", path, "--out", "out", says=says, timeout=20)
@@ -67,7 +67,8 @@ class Refused(Case):
             self.refused("run", file, "--out", out, says=f"cannot write '{out}'", status=4)
 
     def test_a_full_disk(self):
-        """Neither a folder that was just made, nor one with results, of which gc makes room."""
+        """Checks a full disk with a folder that was just made, and with a folder of resultsfrom which gc removes
+        some."""
         out = self.small_disk("out", "128k")
         file = self.workflow("  a: {command: 'true'}")
         (out / "fill").write_text("x" * 4096)
@@ -108,24 +109,24 @@ class Runs(Case):
         self.assertIn("3 steps have ended well", self.flow().stdout)
         self.assertEqual((self.folder / "out" / "joined").read_text(), "3 1\n3 2\n")
         self.assertEqual(self.logged(), ["join", "make-1", "make-2"])
-        # nothing: not even Snakemake is started
+        # nothing runs: even Snakemake is not started
         (self.folder / "bin").mkdir()
         (self.folder / "bin" / "sh").symlink_to(shutil.which("sh"))
         self.assertIn("nothing to run", self.flow(PATH=f"{self.folder}/bin").stdout)
-        # one parameter of one step
+        # a single step's parameter
         self.workflow(COUNTED.replace("k: 2", "k: 5"), "parameters: {n: 3}")
-        said = self.bench("explain", self.file, "make-b", "--out", "out").stdout
-        self.assertIn("parameter 'k' changed from 2 to 5", said)
+        output = self.bench("explain", self.file, "make-b", "--out", "out").stdout
+        self.assertIn("parameter 'k' changed from 2 to 5", output)
         self.assertIn("'make-b' runs again", self.bench("explain", self.file, "join", "--out", "out").stdout)
         self.assertIn("make-a is up to date", self.bench("explain", self.file, "make-a", "--out", "out").stdout)
         self.flow()
         self.assertEqual(self.logged(), ["join", "make-5"])
-        # back again: the results are there still
+        # the former parameters: the results still exist
         self.workflow(COUNTED, "parameters: {n: 3}")
         self.flow()
         self.assertEqual(self.logged(), [])
         self.assertEqual((self.folder / "out" / "joined").read_text(), "3 1\n3 2\n")
-        # an output that is gone, and one that somebody wrote to
+        # a missing output, and an output that another program wrote to
         (self.folder / "out" / "joined").resolve().unlink()
         self.assertIn("output 'joined' is missing", self.bench("explain", self.file, "join", "--out", "out").stdout)
         (self.folder / "out" / "data" / "1").resolve().write_text("other")
@@ -173,9 +174,9 @@ class Runs(Case):
   behind: {command: 'true', needs: [bad]}
   other: {command: [sh, -c, 'echo other >> {here}/log']}
 """)
-        said = self.flow(status=1)
-        self.assertIn("muster-flow: bad: other: it ended with status 1: why", said.stderr)
-        self.assertIn("muster-flow: behind: not run", said.stderr)
+        output = self.flow(status=1)
+        self.assertIn("muster-flow: bad: other: it ended with status 1: why", output.stderr)
+        self.assertIn("muster-flow: behind: not run", output.stderr)
         self.assertEqual(self.logged(), ["other"])
         self.assertIn("its last run failed (other: it ended with status 1: why)", self.bench("explain", self.file, "bad", "--out", "out").stdout)
         self.workflow("\n  bad: {command: 'true'}\n  behind: {command: 'true', needs: [bad]}\n  other: {command: [sh, -c, 'echo other >> {here}/log']}\n")
@@ -202,8 +203,8 @@ class Runs(Case):
             time.sleep(0.02)
 
     def test_killed_and_two_runners(self):
-        """The second runner is refused while the first one works. Killed, it leaves no process, and the same command goes on: what had
-        ended does not run again."""
+        """Checks that the second runner is refused while the first one works. A killed runner leaves no process, and
+        the same command continues: finished steps do not run again."""
         self.file = self.workflow("""
   first: {command: [sh, -c, 'echo first >> {here}/log']}
   second: {command: [sh, -c, '[ -e {here}/pid ] || {{ echo $$ > {here}/pid; exec sleep 1000; }}; echo second >> {here}/log'], needs: [first]}
@@ -230,7 +231,7 @@ class Runs(Case):
         self.wait_for_end(pid)
 
     def test_interrupted_with_a_maximal_age(self):
-        """It goes on from its checkpoint, as any other step does."""
+        """Checks that the step continues from its checkpoint, like any other step."""
         self.file = self.workflow("  one: {command: [sh, -c, 'echo begins $2 >> {here}/log; echo x > $1/state; [ -e {here}/pid ] || {{ echo $$ > {here}/pid; exec sleep 1000; }}', "
                                   "x, '{checkpoint}', '{resume}'], memoize: {max-age: 1h}}")
         process = self.begin()
@@ -242,7 +243,8 @@ class Runs(Case):
         self.assertEqual(len(list((self.folder / "out" / "store").iterdir())), 1)
 
     def test_a_step_that_is_not_waited_for(self):
-        """It serves while another step goes on, others begin when it is ready, and it ends with the workflow."""
+        """Checks that the step serves while another step runs, others begin when it is ready, and it ends with the
+        workflow."""
         server = self.write("server.py", "import http.server, os, sys, time\ntime.sleep(0.5)\nopen('" + str(self.folder) + "/server', 'w').write(str(os.getpid()))\n"
                             "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), http.server.SimpleHTTPRequestHandler).serve_forever()\n")
         ask = self.write("ask.py", "import sys, urllib.request\nurllib.request.urlopen(sys.argv[1])\nopen(sys.argv[2], 'a').write('asked ')\n")
@@ -253,14 +255,15 @@ class Runs(Case):
   ask: {{command: [python3, {ask}, 'http://127.0.0.1:{port}/', '{{here}}/log'], needs: [serve], resources: {{cpus-per-rank: 0.1}}}}
   last: {{command: 'true', needs: [slow, ask]}}
 """)
-        said = self.flow().stdout
-        self.assertIn("serve: is ready", said)
+        output = self.flow().stdout
+        self.assertIn("serve: is ready", output)
         self.assertEqual(self.logged(), ["asked", "slow"])
         self.wait_for_end(int((self.folder / "server").read_text()))
         self.assertIn("nothing to run", self.flow().stdout)
 
     def test_select(self):
-        """The best becomes a version; a worse one does not take its place; with none that is good enough the old version stays."""
+        """Checks that the best model becomes a version, and a worse model does not replace it; without a good model the
+        old version stays."""
         train = self.write("train.py", "import sys\nprint('1 1.0 1.0', sys.argv[1], '0.1 10')\nopen(sys.argv[2], 'w').write('model ' + sys.argv[1])\n")
 
         def steps(accuracies, least):
@@ -281,7 +284,7 @@ class Runs(Case):
         self.file = steps([0.5, 0.8, 0.7], 0.6)
         self.flow()
         self.assertEqual([entry.name for entry in versions.iterdir()], ["1"])
-        for left in ("2.new", "mine.new"):   # of a run that was killed, and of the user
+        for left in ("2.new", "mine.new"):   # left by a killed run, and a folder of the user
             (versions / left).mkdir()
         self.file = steps([0.5, 0.95, 0.7], 0.6)
         self.flow()
@@ -289,8 +292,8 @@ class Runs(Case):
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2", "mine.new"])
         (versions / "mine.new").rmdir()
         self.file = steps([0.5, 0.95, 0.7], 0.99)
-        said = self.flow(status=1).stderr
-        self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", said)
+        error = self.flow(status=1).stderr
+        self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", error)
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
         self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 2")
         self.flow()
@@ -341,7 +344,7 @@ class Collects(Case):
         used = (self.folder / "out" / "made").resolve()
         os.utime(used.parent, (0, 0))
         old = {entry for entry in entries if entry.stat().st_mtime == 0} - {used.parent}
-        (store / ".removed-x" / "output").mkdir(parents=True)   # of an earlier one that was killed
+        (store / ".removed-x" / "output").mkdir(parents=True)   # left by an earlier, killed command
         self.assertIn(f"{len(old)} results removed", self.bench("gc", file, "--out", "out").stdout)
         self.assertEqual({entry for entry in store.iterdir() if entry.name[0] != "."}, set(entries) - old)
         end = time.monotonic() + 300

@@ -1,4 +1,5 @@
-"""Resources that are held: a part of a processor, and memory; by cgroups where they can be made, else by affinity and limits."""
+"""Tests limits of resources: a part of a processor, and memory; by cgroups if they can be made, else by affinity and
+limits."""
 import json
 import os
 import pathlib
@@ -37,7 +38,8 @@ class Holding(Case):
         else:
             self.assertIn("1 whole processors (affinity and limits", held)
         key, = (json.loads(file.read_text())["key"] for file in (self.folder / "out").glob("experiments/*/result/result.json"))
-        self.assertEqual(list(holding.GROUPS.rglob(f"muster-bench-*-{key[-20:]}")), [])   # those of other runners may be there
+        # other runners may have groups there
+        self.assertEqual(list(holding.GROUPS.rglob(f"muster-bench-*-{key[-20:]}")), [])
 
     def test_memory(self):
         self.run_file(self.file("held = bytearray(400 << 20)\nfor at in range(0, len(held), 4096): held[at] = 1\n", "{memory: 64M, hold: true}"), status=1)
@@ -57,11 +59,11 @@ class Holding(Case):
     def test_where_there_are_no_cgroups(self):
         there, holding.GROUPS = holding.GROUPS, pathlib.Path(self.folder)
         try:
-            held, said = holding.hold(Resources(0.5, 0, True, 64 << 20), 2, "name")
+            held, description = holding.hold(Resources(0.5, 0, True, 64 << 20), 2, "name")
         finally:
             holding.GROUPS = there
         self.assertEqual(held, "cpus=1:data=67108864")
-        self.assertIn("1 whole processors, 64 MiB of data a process (affinity and limits", said)
+        self.assertIn("1 whole processors, 64 MiB of data a process (affinity and limits", description)
         self.assertEqual(os.listdir(self.folder), [])
 
 

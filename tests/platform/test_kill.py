@@ -1,4 +1,5 @@
-"""The runner killed at random moments: what it had finished stays, the table at the end is the same, and nothing runs on."""
+"""Kills the runner at random moments: its finished runs stay, the table at the end is the same, and no process
+survives."""
 import os
 import pathlib
 import random
@@ -28,25 +29,25 @@ class Killed(Case):
         (self.folder / "log").unlink()
 
         kills, folders = 0, 0
-        while kills < KILLS:  # where a folder is done before it was killed often enough, another one
+        while kills < KILLS:  # uses another folder if a folder is complete before enough kills
             folders += 1
             kills += self.killed_until_done(path, f"out{folders}", KILLS - kills, draw)
             for name, content in whole.items():
                 self.assertEqual((self.folder / f"out{folders}" / name).read_bytes(), content)
-        # A run that had ended was not run again; one that was under way at a kill was.
+        # A finished run was not repeated; a run that was active at a kill was.
         attempts = folders * (RUNS + 2)          # two runs fail, twice each
         lines = (self.folder / "log").read_text().count("\n")
         self.assertLessEqual(lines, attempts + kills * 2)
         print(f"{kills} kills of {folders} folders, {lines} commands where {attempts} were needed")
 
     def killed_until_done(self, path, folder, most, draw):
-        """Starts the runner and kills it at random moments until it ends by itself; returns how often."""
+        """Starts the runner and kills it at random moments until it ends by itself; returns the number of kills."""
         finished = set()
         for kills in range(most + 1):
             words = [*PROGRAM, "run", path, "--out", folder]
-            with open(self.folder / "said", "w") as said:
-                runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=said)
-            if draw.random() < 0.75:  # most are killed while runs go on, the others may be while it starts
+            with open(self.folder / "said", "w") as log_file:
+                runner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=log_file)
+            if draw.random() < 0.75:  # most are killed during runs, the others may be killed during the start
                 while runner.poll() is None and not (self.folder / "said").read_text():
                     time.sleep(0.005)
             try:
@@ -74,7 +75,8 @@ class Killed(Case):
         self.assertEqual(runner.wait(60), 1)
 
     def started(self):
-        """A runner, and processes of its run: children, and theirs in sessions and groups of their own, whose parents are gone, as ranks of mpirun are."""
+        """Starts a runner and the processes of a run: children, and their children in separate sessions and groups
+        without parents, like ranks of mpirun."""
         starts = ("import os, sys, time\nfor depth in range(3):\n    if os.fork() == 0:\n        os.setsid()\n        if os.fork(): os._exit(0)\n"
                   "        open(f'{sys.argv[1]}/pid{depth}', 'w').write(str(os.getpid()))\n        break\n"
                   "while True: time.sleep(0.01)\n")
@@ -95,7 +97,8 @@ class Killed(Case):
                 os.kill(pid, signal.SIGKILL)
 
     def test_what_it_started_is_killed_with_the_first_thread(self):
-        """Of a runner that is killed one thread is gone before the others: what it started must not begin to tidy up."""
+        """Checks a killed runner whose first thread ends before the others: its processes must not start to clean
+        up."""
         command = ["sh", "-c", "trap 'touch told; exit' TERM; touch runs; while :; do sleep 0.02; done"]
         started = []
 

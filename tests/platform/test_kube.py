@@ -1,4 +1,5 @@
-"""Elastic jobs on a real Kubernetes of three nodes, through deaths, drains and lost nodes; the commands of docs/kubernetes.md."""
+"""Tests elastic jobs on a real Kubernetes of three nodes, through deaths, drains and lost nodes; and the commands of
+docs/kubernetes.md."""
 import json
 import os
 import pathlib
@@ -11,19 +12,20 @@ import unittest
 from bench import Case
 from cluster import BUILD, FOLDER, IMAGE, LOCAL, PATIENCE, ROOT, await_until, inside, is_ready, items, kubectl, left, processes, start as setUpModule  # noqa: F401
 
-MANUAL = "/tmp/kube"           # how docs/kubernetes.md calls the folder
+MANUAL = "/tmp/kube"           # the folder's name in docs/kubernetes.md
 
 
 class Elastic(Case):
-    """One job through everything: its ranks check at the end that each sample was used exactly once."""
+    """A job with all faults: its ranks check at the end that each sample was used exactly once."""
 
     def job(self, command, ranks, name):
         file = self.experiment(command, sweep=f"{{ranks: [{ranks}]}}", template=f"launcher: mpirun\n    timeout: {PATIENCE * 12}\n    resources: {{cpus-per-rank: 0.2, memory: 300M}}")
-        made, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
-        text = (self.folder / made).read_text().replace("policy/v1\n", "policy/v1beta1\n")   # Kubernetes 1.20
-        (self.folder / made).write_text(text)
-        self.addCleanup(kubectl, "delete", "-f", self.folder / made, "--wait=false")
-        kubectl("apply", "-f", self.folder / made)
+        manifest, = self.bench("manifests", file, "--out", name, "--kind", "kubernetes", "--image", IMAGE, "--elastic").stdout.split()
+        # the version of Kubernetes 1.20
+        text = (self.folder / manifest).read_text().replace("policy/v1\n", "policy/v1beta1\n")
+        (self.folder / manifest).write_text(text)
+        self.addCleanup(kubectl, "delete", "-f", self.folder / manifest, "--wait=false")
+        kubectl("apply", "-f", self.folder / manifest)
         self.name = re.search(r"kind: Job\nmetadata:\n  name: (\S+)", text)[1]
         self.program, self.logs = command[0], {}
 
@@ -31,7 +33,7 @@ class Elastic(Case):
         return items("pods", "-l", f"muster-bench/run={self.name},muster-bench/part=rank")
 
     def look(self):
-        """What all ranks have said so far, also those that are gone."""
+        """Returns the ranks' output so far, including ended ranks."""
         for pod in self.pods():
             done = subprocess.run(["kubectl", "logs", "--request-timeout=3s", pod["metadata"]["name"]], capture_output=True, text=True, timeout=PATIENCE)
             if done.returncode == 0 and done.stdout:
@@ -42,7 +44,8 @@ class Elastic(Case):
         return [pod for pod in self.pods() if "deletionTimestamp" not in pod["metadata"] and is_ready(pod)]
 
     def await_group(self, size, but=(), ranks=None):
-        """Until that many are in, none of them one of `but`; where steps are said, a step of them all (`ranks`: there are others)."""
+        """Waits until the group has that many ranks without the pods in `but`, and if steps are printed, until a step
+        with all ranks (with `ranks`: of so many ranks)."""
         def grown():
             ready = self.training()
             return ready if len(ready) == size and not {pod["metadata"]["name"] for pod in ready} & set(but) else None
@@ -58,16 +61,18 @@ class Elastic(Case):
     def scale(self, ranks):
         kubectl("patch", "job", self.name, "-p", json.dumps({"spec": {"parallelism": ranks}}))
 
-    # What can befall a job; each takes the pods that are ready, and gives those that are when the group is whole again.
+    # Faults of a job. Each function receives the ready pods, and returns the ready pods once the group is complete
+    # again.
 
     def away_from_store(self, ready):
-        """A pod on another node than the store's, and that node."""
+        """Returns a pod on a node without the store, and that node."""
         store = items("pods", "-l", f"muster-bench/run={self.name},muster-bench/part=store")[0]["spec"]["nodeName"]
         pod = next(pod for pod in ready if pod["spec"]["nodeName"] != store)
         return pod["metadata"]["name"], pod["spec"]["nodeName"]
 
     def silence_a_node(self, ready):
-        """Its rank is heard by no other: there is proof of nothing. Its pod is made anew elsewhere."""
+        """Cuts a node's network: the others receive nothing from its rank, but have no proof of its death. Its pod is
+        made again on another node."""
         pod, node = self.away_from_store(ready)
         link = f"mk{(FOLDER / 'net').read_text().strip()}-{node[-1]}"
         self.addCleanup(subprocess.run, ["ip", "link", "set", link, "up"], check=True)
@@ -88,9 +93,11 @@ class Elastic(Case):
         return self.await_group(3, but=[killed])
 
     def kill_a_kubelet(self, ready):
-        """Its rank goes on, and a new pod joins it, for Kubernetes takes the node for lost. The rank leaves when the kubelet is back."""
+        """Kills a kubelet: its rank continues and a new pod joins, because Kubernetes treats the node as lost. The rank
+        leaves when the kubelet is back."""
         pod, node = self.away_from_store(ready)
-        kubelet, = (one for one in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{one}/comm").read_text() == "kubelet\n")   # nsenter has its words
+        # nsenter has the same words
+        kubelet, = (candidate for candidate in processes("kubelet", f"--hostname-override={node}") if pathlib.Path(f"/proc/{candidate}/comm").read_text() == "kubelet\n")
         words = [word.decode() for word in pathlib.Path(f"/proc/{kubelet}/cmdline").read_bytes().split(b"\0")[:-1]]
         os.kill(kubelet, signal.SIGKILL)
         self.await_group(3, but=[pod], ranks=4)
@@ -109,11 +116,11 @@ class Elastic(Case):
         return ready
 
     def goes_through(self, *events):
-        """Two ranks, three, the events, one rank to the end."""
+        """Runs two ranks, three, the events, then one rank to the end."""
         self.await_group(2)
         self.scale(3)
         ready = self.await_group(3)
-        self.assertEqual(len({pod["spec"]["nodeName"] for pod in ready}), 3)   # spread
+        self.assertEqual(len({pod["spec"]["nodeName"] for pod in ready}), 3)   # spread over the nodes
         for event in events:
             ready = event(ready)
         self.scale(1)
@@ -123,12 +130,12 @@ class Elastic(Case):
     def test_no_sample_is_lost_or_doubled(self):
         self.job(["test_elastic_worker", "--samples", "2000", "--batch", "50", "--epochs", "280", "--steps", "--work", "20", "--values", "20000"], 2, "made")
         self.goes_through(self.silence_a_node, self.delete_a_pod, self.kill_a_rank, self.kill_a_kubelet, self.drain_a_node)
-        said = self.look()
-        ends = {name: re.findall("^done (.*)", text, re.M) for name, text in said.items()}
-        self.assertTrue(any(ends.values()), said)
+        logs = self.look()
+        ends = {name: re.findall("^done (.*)", text, re.M) for name, text in logs.items()}
+        self.assertTrue(any(ends.values()), logs)
         self.assertEqual(len({tuple(end[0].split()[:2]) for end in ends.values() if end}), 1, ends)
-        self.assertFalse([line for text in said.values() for line in text.splitlines() if line.startswith("wrong")])
-        changes = sorted({line for text in said.values() for line in text.splitlines() if line.startswith("generation ")}, key=lambda line: int(line.split()[1][:-1]))
+        self.assertFalse([line for text in logs.values() for line in text.splitlines() if line.startswith("wrong")])
+        changes = sorted({line for text in logs.values() for line in text.splitlines() if line.startswith("generation ")}, key=lambda line: int(line.split()[1][:-1]))
         print(*changes, sep="\n", file=sys.stderr)
         for what in (" left", " joined", "no heartbeat for", "its connection ended"):
             self.assertTrue([line for line in changes if what in line], changes)
@@ -148,7 +155,7 @@ class Elastic(Case):
 
 
 class Manual(Case):
-    """The commands of docs/kubernetes.md, one after another, on the cluster of this test."""
+    """The commands of docs/kubernetes.md, one after another, on the test's cluster."""
 
     def test_each_command_works(self):
         text = (ROOT / "docs/kubernetes.md").read_text()

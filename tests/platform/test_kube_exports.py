@@ -1,4 +1,5 @@
-"""Objects of Kueue, KServe, Argo, Kubeflow and Knative, before a real API server that knows them by schemas/crds.json."""
+"""Applies objects of Kueue, KServe, Argo, Kubeflow and Knative to a real API server that knows them by
+schemas/crds.json."""
 import json
 import subprocess
 import unittest
@@ -12,24 +13,26 @@ from test_export import FASHION, STEPS
 
 
 def structural(schema):
-    """As CustomResourceDefinitions have it: what nothing is said of may be anything, what is not named is not there."""
+    """Returns the schema in the form of CustomResourceDefinitions: a field without a schema may have any value, an
+    unlisted field is an error."""
     if not schema:
         return {"x-kubernetes-preserve-unknown-fields": True}
-    made = {name: schema[name] for name in ("type", "pattern", "required", "minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum") if name in schema}
+    result = {name: schema[name] for name in ("type", "pattern", "required", "minItems", "maxItems", "minLength", "maxLength", "minimum", "maximum") if name in schema}
     if "properties" in schema:
-        made["properties"] = {name: structural(each) for name, each in schema["properties"].items()}
+        result["properties"] = {name: structural(each) for name, each in schema["properties"].items()}
     elif isinstance(schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = structural(schema["additionalProperties"])
-    if made.get("type") == "string":   # built by a later Go than it was written for, this server takes an empty text for none
-        made["nullable"] = True
+        result["additionalProperties"] = structural(schema["additionalProperties"])
+    # this server was built with a later Go than it was written for, and treats an empty text as missing
+    if result.get("type") == "string":
+        result["nullable"] = True
     if "items" in schema:
-        made["items"] = structural(schema["items"])
-    if isinstance(made.get("type", []), list) and ("anyOf" in schema or "type" in made):
-        made.pop("type", None)
-        made.update({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]})
+        result["items"] = structural(schema["items"])
+    if isinstance(result.get("type", []), list) and ("anyOf" in schema or "type" in result):
+        result.pop("type", None)
+        result.update({"x-kubernetes-int-or-string": True, "anyOf": [{"type": "integer"}, {"type": "string"}]})
     elif isinstance(schema.get("type"), str) and "enum" in schema:
-        made["enum"] = schema["enum"]
-    return made
+        result["enum"] = schema["enum"]
+    return result
 
 
 def definitions():
@@ -55,10 +58,11 @@ class Exports(Case):
         kubectl("wait", "--for=condition=established", "crd", "--all", "--timeout=60s")
 
     def accepted(self, documents):
-        documents = [document for document in documents if document["kind"] != "Configuration"]   # a file of Kueue's manager
+        # a file of Kueue's manager
+        documents = [document for document in documents if document["kind"] != "Configuration"]
         text = yaml.safe_dump_all(documents)
-        said = kubectl("apply", "--dry-run=server", "-f", "-", given=text).splitlines()
-        self.assertEqual([line.rpartition(" ")[0].endswith("created (server dry") for line in said], [True] * len(documents), said)
+        lines = kubectl("apply", "--dry-run=server", "-f", "-", given=text).splitlines()
+        self.assertEqual([line.rpartition(" ")[0].endswith("created (server dry") for line in lines], [True] * len(documents), lines)
         return {document["kind"] for document in documents}
 
     def exported(self, kind, file, *words):

@@ -1,4 +1,4 @@
-"""The launcher kubernetes of muster-bench on a real Kubernetes: what it runs, its faults, and what it leaves."""
+"""Tests the launcher kubernetes of muster-bench on a real Kubernetes: its runs, their faults, and leftover objects."""
 import json
 import os
 import pathlib
@@ -18,7 +18,7 @@ STAYS = ["sh", "-c", "trap exit TERM; while sleep 0.2; do :; done"]
 
 
 class Launcher(Case):
-    """muster-bench starts runs there, says why one does not run, and leaves nothing."""
+    """muster-bench starts runs on the cluster, reports why a run fails, and leaves no objects."""
 
     def setUp(self):
         super().setUp()
@@ -45,7 +45,8 @@ class Launcher(Case):
         await_until(lambda: not left(), lambda: f"left: {left()}")
 
     def test_one_file_by_four_launchers_has_equal_losses(self):
-        """mpirun, hosts, a private Slurm, and this Kubernetes with ranks that connect once and with an elastic job."""
+        """Compares mpirun, hosts, a private Slurm, and this Kubernetes with ranks that connect once and with an elastic
+        job."""
         shared = f"image: \"{IMAGE}\", volume: muster-results, mount: {FOLDER}/shared, secret: muster-token"
         launchers = {"mpirun": "mpirun", "hosts": "hosts", "srun": "{kind: srun, options: --mpi=pmix}", "fixed": f"{{kind: kubernetes, {shared}}}",
                      "elastic": f"{{kind: kubernetes, elastic: true, {shared}}}"}
@@ -72,7 +73,7 @@ class Launcher(Case):
         self.assertEqual((set(losses), len(set(losses.values()))), (set(launchers), 1), losses)
 
     def test_servers_of_parameters(self):
-        """Pods with their role, and those of an elastic job, of which one server is deleted."""
+        """Checks pods with their role, and pods of an elastic job after a server is deleted."""
         def file(epochs, elastic):
             return self.file(["logistic_regression", "--synthetic", "epsilon:20000", "--epochs", epochs, "--mode", "ps", "--timeout", "60"],
                              f", secret: muster-token, servers: 2, elastic: {elastic}", 4, "{cpus-per-rank: 0.3, memory: 300M}")
@@ -91,7 +92,8 @@ class Launcher(Case):
     def test_a_volume_that_is_full(self):
         small = FOLDER / "small"
         small.mkdir(exist_ok=True)
-        for node in FOLDER.glob("node*.pid"):   # each has a small one there, and this machine the folder itself
+        # each node has a small disk at the path, and this machine the folder itself
+        for node in FOLDER.glob("node*.pid"):
             subprocess.run(["nsenter", "--target", inside(node.stem), "--mount", "mount", "-t", "tmpfs", "-o", "size=256k", "none", small], check=True)
         kubectl("apply", "-f", "-", given=f"""
 apiVersion: v1
@@ -106,7 +108,7 @@ spec: {{accessModes: [ReadWriteMany], storageClassName: small, resources: {{requ
 """)
         self.addCleanup(kubectl, "delete", "pvc/small", "pv/small", "--wait=false")
         self.out = small
-        self.addCleanup(shutil.rmtree, small)   # and what is mounted there
+        self.addCleanup(shutil.rmtree, small)   # with its mount
         why = self.why(self.file(["resnet", "--depth", "20", "--data", "cifar-like:12", "--batch", "12", "--epochs", "1", "--save", "{output}/model"],
                                  f", volume: small, mount: {small}", resources="{cpus-per-rank: 0.5, memory: 200M}"))
         self.assertIn("No space left on device", why)
@@ -163,7 +165,7 @@ spec: {{accessModes: [ReadWriteMany], storageClassName: small, resources: {{requ
         with subprocess.Popen([*PROGRAM, "run", file, "--out", self.out / "first"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
             try:
                 await_until(lambda: items("pods", "-l", "muster-bench/run"), "it does not start")
-                self.assertRegex(self.why(file), "already exists.*another run of this name")
+                self.assertRegex(self.why(file), "already exists.*another run has this name")
             finally:
                 first.send_signal(signal.SIGINT)
         self.assertEqual(first.returncode, 130)

@@ -1,4 +1,5 @@
-"""What names a result: whatever can change it is in its key, or the step says what it does not look at."""
+"""Tests the key of a result: it has everything that can change the result, or the step names the files that it does not
+compare."""
 import json
 import os
 import shutil
@@ -26,7 +27,7 @@ class Keys(Case):
         return digest_of(json.loads(json.dumps(Store(self.folder / "out", flow).parts(flow.steps["a"]))))
 
     def assert_seen(self, step, change, places=None):
-        """`change()` gives another key, and a look without a change the same."""
+        """Checks that `change()` changes the key, and that the key stays the same without a change."""
         before = self.key(step)
         self.assertEqual(before, self.key(step), step)
         change()
@@ -60,7 +61,7 @@ class Keys(Case):
         self.assert_seen("command: 'prog --data={data}/later'", lambda: self.write("data/later", ""))
 
     def test_the_same_size_and_time(self):
-        """As `touch -r` and `cp -p` leave it."""
+        """Checks a change that keeps size and time, as with `touch -r` and `cp -p`."""
         time = os.stat(self.folder / "data" / "x.csv").st_mtime_ns
 
         def change():
@@ -68,7 +69,7 @@ class Keys(Case):
             os.utime(self.folder / "data" / "x.csv", ns=(time, time))
         self.assert_seen("command: 'prog --data={data}/x.csv'", change)
         digests, path = Digests(), self.write("file", "1")
-        with mock.patch("muster_bench.files.TICK", -1):   # as if a tick had passed
+        with mock.patch("muster_bench.files.TICK", -1):   # simulates that a tick has passed
             before = digests.of_path(path)
             time = os.stat(path).st_mtime_ns
             path.write_text("2")
@@ -81,7 +82,7 @@ class Keys(Case):
             self.assertEqual(self.key(command), self.key(command, {"data": str(self.folder / "copy")}), command)
 
     def test_what_a_shell_writes(self):
-        """A file that is only written is no input."""
+        """Checks that a file that is only written is no input."""
         for command in ("echo x >> {here}/log", "echo x >{here}/log", "echo x 2> '{here}/log'", "echo x &> {here}/log"):
             before = self.key(f"command: [sh, -c, \"{command}\"]")
             self.write("log", command)
@@ -161,14 +162,14 @@ class Keys(Case):
                 self.assertNotEqual(before, self.key(f"command: {command}"), name)
                 own = f"command: {command}\n    environment: {{{name}: '3'}}"
                 before = self.key(own)
-            self.assertEqual(before, self.key(own), name)   # the step's own counts
+            self.assertEqual(before, self.key(own), name)   # the program of the step counts
         with mock.patch.dict(os.environ, {"MUSTER_TOKEN": "secret", "MUSTER_SEED": "readable", "UNRELATED": "1"}):
             flow = workflow.read_file(self.workflow("  a: {command: prog}"))
             text = json.dumps(flow.to_json())
             self.assertNotIn("secret", text)
             self.assertNotIn("readable", text)
             before = self.key("", flow=flow)
-        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7"}):   # Snakemake's, of a step
+        with mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "7"}):   # a variable that Snakemake sets for a step
             self.assertEqual(before, self.key("", flow=steps.from_json(text)))
 
 
@@ -202,18 +203,18 @@ class Runs(Case):
         self.assertEqual(self.count(), 4)
 
     def test_an_input_that_changes_while_it_is_read(self):
-        """The end decides: what was made of both is not used again."""
+        """Checks the dependencies at the end: a result of mixed inputs is not used again."""
         self.write("rows", "old")
         self.workflow("  a: {command: [sh, -c, 'cat $1 > $2; [ -e {here}/once ] || echo new > $1; touch {here}/once', x, '{rows}', '{made}'], inputs: {rows: rows}, outputs: {made: made}}")
         self.assertIn("a: 'rows' was changed while it ran", self.run_flow().stdout)
         self.run_flow()
         self.assertEqual((self.folder / "out" / "made").read_text(), "new\n")
-        self.write("rows", "old")     # nor where the input is as it was
+        self.write("rows", "old")     # also if the input has its old content again
         (self.folder / "once").unlink()
         self.assertIn("'rows' was changed", self.run_flow().stdout)
 
     def test_a_program_that_changes_while_it_runs(self):
-        """Its result is kept, and is of the program that no longer is there."""
+        """Checks that its result is kept, under the key of the old program."""
         script = self.write("prog.sh", "#!/bin/sh\necho ran >> $(dirname $0)/log\n[ -e $1 ] || { touch $1; echo '# more' >> $0; }\n")
         script.chmod(0o755)
         self.workflow("  a: {command: '{here}/prog.sh {here}/once'}")
@@ -239,7 +240,7 @@ class Runs(Case):
 
 
 class Results(bench.Case):
-    """Of muster-bench."""
+    """Results of muster-bench."""
 
     def count(self):
         return len((self.folder / "log").read_text().splitlines())
@@ -269,7 +270,7 @@ class Results(bench.Case):
         self.assertEqual(self.count(), ran + 1)
 
     def test_results_of_an_earlier_run(self):
-        """A file that a run should have written, and another one has."""
+        """Checks a file that a run should have written, but another run has."""
         self.write("t.txt", "v=1\n")
         os.utime(self.folder / "t.txt", (1, 1))
         file = self.experiment(["true"], sweep="{n: [1]}", template="read: [{log: {v: 'v=(\\d+)'}, file: '{here}/t.txt'}]")
@@ -283,7 +284,7 @@ class Results(bench.Case):
         self.assertIn("1 of them finished before", self.run_file(file).stderr)
 
     def test_a_program_that_changes_while_it_runs(self):
-        """Its result is no result of the plan: it is of both."""
+        """Checks that a result of mixed inputs is no result of the plan."""
         self.write("in", "old")
         file = self.file("cat {here}/in; [ -e {here}/once ] || {{ touch {here}/once; echo new > {here}/in; }}; echo v=1", "inputs: ['{here}/in']")
         self.assertIn("were changed since the runner began", self.run_file(file, status=1).stderr)
@@ -306,24 +307,24 @@ class Results(bench.Case):
         self.refused("run", file, "--out", self.folder / "out", says=["was removed or made anew", "out"], status=3)
 
     def test_results_that_are_not_there(self):
-        """collect of runs that never ran."""
+        """Checks collect with runs that never ran."""
         file = self.file("echo v=1", sweep="{n: [1, 2, 3]}")
-        made = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "out").stdout.split()
+        scripts = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "out").stdout.split()
         (self.folder / "out" / "experiments").mkdir(parents=True)
         done = self.bench("collect", file, "--out", "out", status=1)
         self.assertIn("0 of 3 runs ended well, 3 have no result", done.stdout)
         srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
         srun.chmod(0o755)
-        subprocess.run(["sh", self.folder / made[0]], check=True)
+        subprocess.run(["sh", self.folder / scripts[0]], check=True)
         self.assertIn("1 of 3 runs ended well, 2 have no result", self.bench("collect", file, "--out", "out", status=1).stdout)
         file.write_text(file.read_text())
         log, = self.folder.glob("out/experiments/*/output/1/log.txt")
-        log.write_text("v=9\n")   # it was run again
+        log.write_text("v=9\n")   # the run was repeated
         self.bench("collect", file, "--out", "out", status=1)
         self.assertEqual([row["v"] for row in self.results()], ["9"])
 
     def test_signs_of_formulas_in_a_label(self):
-        """They are of a text, and a label is shown whatever it begins with."""
+        """Checks that such signs are shown as text, and that a label is shown for any first character."""
         file = self.experiment(["sh", "-c", "echo 'epoch 1 seconds 1 val_accuracy 0.1'; echo 'epoch 2 seconds 2 val_accuracy 0.2'"], sweep="{n: ['$x^{2 $', '_a'], ranks: [1, 2]}",
                                template="read: [{log: {}, series: 'epoch (?P<epoch>\\d+) seconds (?P<seconds>\\d+) val_accuracy (?P<val_accuracy>\\S+)'}]",
                                top="goal: {metric: accuracy, value: 0.15}")
@@ -335,7 +336,7 @@ class Results(bench.Case):
 
 class Locks(Case):
     def test_a_folder_that_was_made_anew(self):
-        """The commit checks, not the start."""
+        """Checks that the commit detects the new folder, not the start."""
         (self.folder / "out").mkdir()
         first = FolderLock(self.folder / "out")
         first.check()

@@ -1,4 +1,4 @@
-"""How muster-bench and muster-pool are started: by what CMake made, and as an ordinary package of Python."""
+"""Starts muster-bench and muster-pool in the form that CMake made, and as an ordinary package of Python."""
 import os
 import pathlib
 import re
@@ -45,13 +45,14 @@ class Started(Case):
 
     def test_pip_install_without_a_network(self):
         home = self.folder / "venv"
-        made = subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], capture_output=True, text=True)
-        if made.returncode != 0:
+        done = subprocess.run([sys.executable, "-m", "venv", "--system-site-packages", home], capture_output=True, text=True)
+        if done.returncode != 0:
             self.skipTest("SKIPPED: no venv can be made (Debian: python3-venv)")
         python = home / "bin" / "python"
         if subprocess.run([python, "-c", "import setuptools, wheel"], capture_output=True).returncode != 0:
             self.skipTest("SKIPPED: there is no setuptools and wheel (Debian: python3-setuptools python3-wheel)")
-        shutil.copytree(PLATFORM, self.folder / "platform", ignore=shutil.ignore_patterns("__pycache__"))  # pip builds in it
+        # pip builds in the folder
+        shutil.copytree(PLATFORM, self.folder / "platform", ignore=shutil.ignore_patterns("__pycache__"))
         self.ended_well(python, "-m", "pip", "install", "--no-index", "--no-build-isolation", self.folder / "platform")
         shutil.rmtree(self.folder / "platform")
         self.works(home / "bin" / "muster-bench")

@@ -1,4 +1,5 @@
-"""The dashboard's page, used as a person does: by Chromium without a window (MUSTER_TEST_PICTURES names a folder for what it looked like)."""
+"""Tests the dashboard's page like a user, by Chromium without a window (MUSTER_TEST_PICTURES names a folder for
+screenshots)."""
 import asyncio
 import json
 import os
@@ -13,16 +14,16 @@ PICTURES = os.environ.get("MUSTER_TEST_PICTURES")
 
 @unittest.skipUnless(browser.find(), "SKIPPED: no chromium is installed")
 class Used(Served):
-    def use(self, steps, **how):
-        """Runs `steps(page)`; nothing may be on the page's console afterwards."""
+    def use(self, steps, **options):
+        """Runs `steps(page)`; the page's console must be empty afterwards."""
         async def run():
-            async with browser.Page(f"{self.url}/?token={self.token}", **how) as page:
+            async with browser.Page(f"{self.url}/?token={self.token}", **options) as page:
                 await steps(page)
                 self.assertEqual(page.console, [])
         asyncio.run(run())
 
     async def picture(self, page, name):
-        """Of both widths, and in the dark; nothing is wider than the window."""
+        """Takes pictures in both widths and in dark mode; nothing may be wider than the window."""
         for width, dark in ((1400, False), (1400, True), (390, False), (390, True)):
             await page.resize(width, 1000, dark)
             self.assertLessEqual(await page.value("document.documentElement.scrollWidth"), width, name)
@@ -32,7 +33,8 @@ class Used(Served):
         await page.resize(1400, 1000)
 
     async def start(self, page, name, epochs, seconds):
-        """By the keyboard: the button has the focus, Enter presses it, the form is filled in, Enter sends it."""
+        """Starts a run by the keyboard: the button has the focus, Enter presses it, the form is filled in, Enter sends
+        it."""
         await page.value("document.querySelector('[data-do=open-start]').focus()")
         await page.press("Enter")
         await page.until("document.querySelector('#start').open && document.querySelector('#what').options.length > 1")
@@ -50,7 +52,8 @@ class Used(Served):
             await self.start(page, "first <i>one</i>", 2000, 0.1)
             await page.until("document.querySelector('#curves svg path') && document.querySelector('#workers svg path')")
             drawn = await page.value("document.querySelector('#curves svg path').getAttribute('d')")
-            await page.until(f"document.querySelector('#curves svg path').getAttribute('d') !== {json.dumps(drawn)}")    # it is live
+            # the page updates itself
+            await page.until(f"document.querySelector('#curves svg path').getAttribute('d') !== {json.dumps(drawn)}")
             await page.until("document.querySelector('#tiles').innerText.includes('To accuracy 0.7') && document.querySelector('#log').textContent.includes('  0.7000')")
             await page.until("document.title.startsWith('1 running')")
             await self.picture(page, "live")
@@ -86,7 +89,7 @@ class Used(Served):
             await page.until("document.querySelectorAll('#list a').length === 1")
             await page.value(f"location.hash = '#/run/{row['folder']}/nothing'")
             await page.until("document.querySelector('#said').textContent.includes('there is no run')")
-            page.console.clear()     # the answer's status
+            page.console.clear()     # contains the status of the reply
             await page.value("document.querySelector('[data-do=open-start]').click()")
             await page.until("document.querySelector('#start').open")
             await page.value("document.querySelector('#start [name=command]').value = 'no-such-program'; document.querySelector('[data-do=start]').click()")
@@ -111,7 +114,7 @@ class Used(Served):
         self.use(steps)
 
     def test_hostile_names_are_text(self):
-        """In every field that a run, a worker or a span may choose, and in what its files are called."""
+        """Checks every field that a run, a worker or a span may set, and the file names."""
         self.serve()
         evil = """<img src=x onerror="window.pwned=1" data-evil><iframe srcdoc="<script>parent.pwned=1</script>"></iframe>'">&<b data-evil data-do=stop>"""
         numbers = {evil: 5.0, f"phase_{evil}_seconds": 3.0, "train_seconds": 4.0, **{f"mean_{name}_seconds": 1.0 for name in ("compute", "communication", "data_wait")}}

@@ -1,4 +1,4 @@
-"""The presets that are shipped, and what keeps the closed ones closed."""
+"""Tests the presets that are shipped, and the protection of the closed presets."""
 import bz2
 import json
 import subprocess
@@ -45,7 +45,7 @@ class Shipped(Case):
 
 
 class ToTheLetter(Case):
-    """What the authors of a task publish of it."""
+    """The commands that the authors of a task publish."""
 
     def commands(self, preset, *words):
         for name in ("logistic_regression", "resnet", "vgg16"):
@@ -63,7 +63,8 @@ class ToTheLetter(Case):
                 self.assertIn(f"--batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:{alpha} ", line)
                 self.assertTrue(f"-n {ranks} " in line or line.endswith(f"--ranks {ranks}"), line)
         self.assertEqual(sum("--synthetic epsilon:400000 " in line for line in lines), 6)   # as processes, and as threads
-        published = {each.name: each for each in file.experiments}["published"].template   # a program names its data as its command does
+        # a program names its data in the words of the command
+        published = {each.name: each for each in file.experiments}["published"].template
         self.assertEqual([published.settings[name] for name in ("train", "test")],
                          [(published.command[published.command.index(f"--{name}") + 1],) for name in ("train", "test")])
 
@@ -75,8 +76,8 @@ class ToTheLetter(Case):
         for line in lines:
             self.assertIn("--max-train-seconds 7200 ", line)
             self.assertNotIn("--stop-at-goal", line)
-        one, = self.commands("mlbench-1a", *place, "--only", "variant=v2", "--only", "depth=56", "--only", "ranks=32")
-        self.assertRegex(one, r"-n 32 .*--variant v2 --depth 56 --preset mlbench-1a-2019 ")
+        command, = self.commands("mlbench-1a", *place, "--only", "variant=v2", "--only", "depth=56", "--only", "ranks=32")
+        self.assertRegex(command, r"-n 32 .*--variant v2 --depth 56 --preset mlbench-1a-2019 ")
         file = read_file(PRESETS / "mlbench-1a.yaml")
         self.assertEqual(file.accuracy_after, (7200,))
 
@@ -123,7 +124,7 @@ class ToTheLetter(Case):
 
 class OtherPrograms(Case):
     def test_a_pytorch_script(self):
-        """By the preset; where PyTorch is missing its runs are skipped with that reason."""
+        """Runs the preset; without PyTorch its runs are skipped with that reason."""
         self.bench("run", "pytorch", "--out", "out", "--set", "images=128", "--set", "epochs=1", "--set", "ranks=1")
         for row in self.results():
             if row["status"] == "skipped":
@@ -135,7 +136,8 @@ class OtherPrograms(Case):
 
 
     def test_one_task_by_several_frameworks(self):
-        """Those that are here have the tracker's figures; what is missing or unknown is skipped with that reason."""
+        """Checks that installed frameworks have the tracker's figures; missing or unknown ones are skipped with that
+        reason."""
         self.bench("run", "frameworks", "--out", "out", "--place", f"rows={self.folder}/rows", "--place", f"python={sys.executable}", "--place",
                    f"build={self.folder}", "--set", "count=400", "--set", "epochs=2", "--set", "framework=[pytorch, tensorflow, jax]", "--only", "count=400",
                    "--only", "ranks=1", timeout=280)
@@ -151,7 +153,7 @@ class OtherPrograms(Case):
                 self.assertLessEqual(float(rows[name]["accuracy"]), 1)
 
 
-# A program that says what its variables and its caller make of its settings, as those of muster do.
+# A program that reports the effect that its variables and its caller have on its settings, like programs of muster.
 TELLING = r'''#!{python}
 import json, os, sys
 ranks = int(os.environ.get("OMPI_COMM_WORLD_SIZE", 1))
@@ -223,7 +225,7 @@ class Divisions(Case):
         self.assertIn("closed division", self.bench("run", same, "--dry-run", *self.place).stdout)
         for old, new in (("seconds 7200", "seconds 900"), ("compress: none", "compress: [none, qsgd8]"), ("name: mlbench-1a", "name: mlbench-2a")):
             copy = self.write("copy.yaml", text.replace(old, new))
-            self.refused("run", copy, "--dry-run", *self.place, says="is not what was published")
+            self.refused("run", copy, "--dry-run", *self.place, says="differs from the published file")
 
     def test_an_open_file_cannot_claim_to_be_closed(self):
         self.refused("run", self.experiment(["true"]), "--dry-run", "--division", "closed", says="of the open division")

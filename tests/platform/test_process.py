@@ -1,4 +1,4 @@
-"""One command: what is kept of what it prints, how many ranks are started unasked, and what a runner that is told to stop does."""
+"""Tests one command: its stored output, the default number of ranks, and a runner that is asked to stop."""
 import os
 import subprocess
 import threading
@@ -37,8 +37,8 @@ class Commands(Case):
 
 
 class Told(Case):
-    """To stop, by Ctrl-C or SIGTERM."""
-    RUNNER = "$(cut -d' ' -f4 /proc/$PPID/stat)"   # of a command: its parent is its owner, whose parent is the runner
+    """A stop by Ctrl-C or SIGTERM."""
+    RUNNER = "$(cut -d' ' -f4 /proc/$PPID/stat)"   # in a command: its parent is its owner, whose parent is the runner
 
     def test_what_it_started_is_cleaned_up(self):
         path = self.experiment(["sh", "-c", f"kill -INT {self.RUNNER}; sleep 100"], sweep="{n: [1]}", template="""

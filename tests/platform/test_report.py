@@ -1,4 +1,4 @@
-"""The report: one file with all in it, and two of them compared."""
+"""Tests the report, a single self-contained file, and the comparison of two folders."""
 import html
 import html.parser
 import json
@@ -47,7 +47,7 @@ experiments:
 
 
 class Page(html.parser.HTMLParser):
-    """Tags that are balanced, and what is named in them."""
+    """A parser that checks balanced tags and collects ids and links."""
     ALONE = {"meta", "link", "br", "path", "use", "rect"}
 
     def __init__(self, text):
@@ -139,7 +139,7 @@ class Report(Made):
         self.assertAlmostEqual(sum(parts), 1)
 
     def test_tables_as_published(self):
-        """Mini-batches a second of all trainers, servers being none of them; on the page and on the terminal."""
+        """Checks mini-batches a second for the trainers, without servers; on the page and on the terminal."""
         path = self.experiment(["sh", "-c", "echo rate=$(({trainers} * {batch} * (12 - {trainers}) * {k}))"],
                                sweep="{mode: [fast, slow], trainers: [1, 2, 10]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
                                experiment="parameters: {batch: 32, ranks: 3}\n    follows: {k: {mode: {fast: 2, slow: 1}}}", top="""
@@ -149,10 +149,10 @@ tables:
         done = self.run_file(path)
         lines = [line.split("  ") for line in done.stdout.splitlines()]
         self.assertIn(["Efficiency (20 servers; mini-batches / s)"], lines)
-        told = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
+        output = "\n".join(" ".join(line.split()) for line in done.stdout.splitlines())
         for line in ("trainers 1 2 10", "fast 22 40 40", "fast, S = T1 / TN 1 1.818 1.818", "fast, E = S / N 1 0.9091 0.1818",
                      "slow 11 20 20", "theirs 5 - 7.5"):
-            self.assertIn(line, told)
+            self.assertIn(line, output)
         page = self.told()
         for line in ("Efficiency (20 servers; mini-batches / s)", "fast, E = S / N 1 0.9091 0.1818", "theirs 5 - 7.5"):
             self.assertIn(line, page)
@@ -163,7 +163,7 @@ tables:
             self.refused("run", broken, "--dry-run", says=["table 1", says])
 
     def test_the_report_of_the_first_worker_stands_for_all(self):
-        """Where others serve it counts its own samples."""
+        """Checks that a worker beside servers counts its own samples."""
         report = json.dumps({"format": 1, "world_size": 1, "samples": 100, "train_seconds": 4, "samples_per_second": 25, "epochs": [],
                              "annotations": {"mode": "ps", "workers": "3"}})
         self.run_file(self.experiment(["sh", "-c", f"echo '{report.replace('{', '{{').replace('}', '}}')}' >{{output}}/t.json"], template="read: [{tracker: t.json}]"))
@@ -173,8 +173,8 @@ tables:
         path = self.experiment(["sh", "-c", "echo rate=$(({batch} * {ranks}))"], sweep="{ranks: [1, 2]}", template="read: [{log: {throughput: 'rate=(\\S+)'}}]",
                                experiment="parameters: {mode: a}\n    cases: [{batch: 32, steps: 8}, {batch: 64, steps: 8}]",
                                top="tables: [{experiment: only, columns: ranks, rows: [mode]}]")
-        told = [" ".join(line.split()) for line in self.run_file(path).stdout.splitlines()]
-        self.assertTrue({"a, batch 32 32 64", "a, batch 64 64 128"} <= set(told), told)
+        lines = [" ".join(line.split()) for line in self.run_file(path).stdout.splitlines()]
+        self.assertTrue({"a, batch 32 32 64", "a, batch 64 64 128"} <= set(lines), lines)
 
     def test_figures_of_rows_tell_configurations_apart(self):
         self.write("b.json", json.dumps({"benchmarks": [{"name": f"sum/fast/{n}", "real_time": n} for n in (1, 2)]}))
@@ -184,16 +184,16 @@ tables:
             self.assertIn(f">{label}<", picture.read_text())
 
     def told(self):
-        """What the page says, without its tags and figures."""
+        """Returns the text of the page, without its tags and figures."""
         text = (self.folder / "out" / "report.html").read_text()
         return html.unescape(" ".join(re.sub(r"<[^>]+>", " ", re.sub(r"<(style|svg).*?</\1>", "", text, flags=re.S)).split()))
 
     def test_a_speed_up_of_times_is_of_less(self):
         path = self.experiment(["sh", "-c", "echo seconds=$((40 / {ranks}))"], sweep="{ranks: [1, 4]}", template="read: [{log: {seconds: 'seconds=(\\S+)'}}]", top="""
 tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""")
-        told = "\n".join(" ".join(line.split()) for line in self.run_file(path).stdout.splitlines())
+        output = "\n".join(" ".join(line.split()) for line in self.run_file(path).stdout.splitlines())
         for line in ("S = T1 / TN 1 4", "E = S / N 1 1"):
-            self.assertIn(line, told)
+            self.assertIn(line, output)
         text = path.read_text()
         for more, says in (("per: {n}", "unknown"), ("per: where", "is 'here' in only")):
             broken = self.write("broken.yaml", text.replace("measure: seconds,", f"measure: seconds, {more},".replace("{n}", "n")).replace("    sweep:", "    parameters: {where: here}\n    sweep:"))
@@ -203,19 +203,19 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
         self.make()
         text = (self.folder / "out" / "report.html").read_text()
         self.assertLess(text.index('class="lead"'), text.index('class="facts"'))
-        told = self.told()
-        self.assertRegex(told, r"scaling : 4 ranks reached the goal first: 12\.81 s, the median of 5 runs\. That is 1\.74 times as good as the next, "
+        page_text = self.told()
+        self.assertRegex(page_text, r"scaling : 4 ranks reached the goal first: 12\.81 s, the median of 5 runs\. That is 1\.74 times as good as the next, "
                          r"2 ranks \(22\.3 s\)\. That (exceeds|is within) the noise \(it may be 1\.67 to 1\.81 times; the machine's noise was [\d.,]+%\)\.")
-        self.assertRegex(told, r"batches : .* the median of 1 run\. .* Whether that exceeds the noise cannot be said \(it takes 5 runs of each\)")
-        self.assertIn("run 5 times, with seeds 1 to 5", told)
-        self.assertIn("throughput, samples/s", told)
-        self.assertIn("cost, USD", told)
-        self.assertIn("communicating, %", told)
-        self.assertRegex(told, r"libraries \d+ of them|libraries lib")
-        self.assertNotIn("noisy:", told)
+        self.assertRegex(page_text, r"batches : .* the median of 1 run\. .* Whether that exceeds the noise cannot be said \(it takes 5 runs of each\)")
+        self.assertIn("run 5 times, with seeds 1 to 5", page_text)
+        self.assertIn("throughput, samples/s", page_text)
+        self.assertIn("cost, USD", page_text)
+        self.assertIn("communicating, %", page_text)
+        self.assertRegex(page_text, r"libraries \d+ of them|libraries lib")
+        self.assertNotIn("noisy:", page_text)
 
     def test_what_is_noisy_is_marked(self):
-        """Faster than ideal, and over in less than a second."""
+        """Checks a run that is faster than ideal and takes less than a second."""
         report = ("import json, sys; n, s = int(sys.argv[1]), 0.9 / int(sys.argv[1]) ** 2; epochs = [dict(epoch=k, val_accuracy=0.5, train_seconds=s / 2) for k in (1, 2)]; "
                   "json.dump(dict(format=1, world_size=n, samples=1234567, train_seconds=s, samples_per_second=1234567 / s, compute_seconds=0.9 * s, "
                   "communication_seconds=0.6 * s, communication_bytes=4000000, phases={}, epochs=epochs, annotations={}), open(sys.argv[2], 'w'))")
@@ -223,11 +223,11 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
         path = self.experiment([sys.executable, str(self.folder / "report.py"), "{ranks}", "{output}/t.json"], sweep="{ranks: [1, 2]}",
                                template="read: [{tracker: t.json}]", top="goal: {metric: accuracy, value: 0.9}")
         self.run_file(path)
-        told = self.told()
-        self.assertIn("No run reached the goal (accuracy 0.9); 2 ranks had the highest throughput: 5,487,000 samples/s, the median of 1 run.", told)
-        self.assertIn("noisy: under 1 s, above ideal", told)
-        self.assertIn("against one rank; noisy: 2 of 2 under 1 s, 1 of 2 above ideal", told)
-        self.assertEqual(told.count("goal not reached"), 2)
+        page_text = self.told()
+        self.assertIn("No run reached the goal (accuracy 0.9); 2 ranks had the highest throughput: 5,487,000 samples/s, the median of 1 run.", page_text)
+        self.assertIn("noisy: under 1 s, above ideal", page_text)
+        self.assertIn("against one rank; noisy: 2 of 2 under 1 s, 1 of 2 above ideal", page_text)
+        self.assertEqual(page_text.count("goal not reached"), 2)
         text = (self.folder / "out" / "report.html").read_text()
         self.assertNotIn("of each at the rank", text)  # the axis whose title was cut
 
@@ -253,8 +253,8 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
             self.skipTest("SKIPPED: no chromium is installed")
         self.make()
         for width, dark in ((1200, False), (1200, True), (390, False), (390, True)):
-            said, (content, window, cut) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
-            self.assertEqual(said, [])
+            console, (content, window, cut) = browser.open_page(self.folder / "out" / "report.html", width, 900, dark)
+            self.assertEqual(console, [])
             self.assertLessEqual(content, window, f"at {width} pixels the page is wider than the window")
             if width == 1200:
                 self.assertEqual(cut, 0, "tables whose last columns are out of sight")
@@ -262,7 +262,7 @@ tables: [{experiment: only, columns: ranks, measure: seconds, speed-up: true}]""
 
 class Compared(Made):
     def measured_noise(self, share):
-        """Both folders on a machine of this noise: what this one had while the test ran decides nothing."""
+        """Sets the machine's noise of both folders to this value, so that noise during the test has no effect."""
         for out in ("out", "slow"):
             path = self.folder / out / "results.json"
             found = json.loads(path.read_text())
@@ -341,7 +341,7 @@ class Compared(Made):
         self.assertRegex(itself, r"n 1, .* throughput +100 \(.* 100 \(.* 1\.000 \(.*\) +run in turns +within noise")
         self.assertRegex(other, r"n 1, .* throughput +100 \(.* 200 \(.* 2\.000 \(.*\) +run in turns +faster")
         began = [sorted((run["repeat"], run["began"]) for run in json.loads((self.folder / f"both/results-{side}/results.json").read_text())["runs"])
-                 for side in (1, 2, 3)]   # the third is the first once more
+                 for side in (1, 2, 3)]   # the third repeats the first
         self.assertTrue(all(max(side[k][1] for side in began) < min(side[k + 1][1] for side in began) for k in range(4)))
         self.refused("revisions", path, "before/release", "before", "--out", "other", says="rate.sh")
 

@@ -1,4 +1,4 @@
-"""One report of many experiments: appended by many at once, in each kind of place, and what happens where it cannot be."""
+"""Tests one report of many experiments: appended by many runners at once, in each kind of place, and with errors."""
 import contextlib
 import csv
 import json
@@ -20,13 +20,14 @@ class Reports(Case):
         return path.rename(self.folder / f"{name}.yaml")
 
     def many_at_once(self, place, rows):
-        """`rows` gives all that there are. Each runner has a folder of its own, and appends what it measured."""
+        """Appends from several runners at once; `rows` returns all rows. Each runner has its own folder, and appends
+        its measurements."""
         path = self.file()
         runners = [subprocess.Popen([*PROGRAM, "run", path, "--out", self.folder / f"out{number}", "--report", place], stdout=subprocess.PIPE,
                                     stderr=subprocess.STDOUT, text=True, cwd=self.folder) for number in range(RUNNERS)]
         for runner in runners:
-            said = runner.communicate(timeout=200)[0]
-            self.assertEqual(runner.returncode, 0, said)
+            output = runner.communicate(timeout=200)[0]
+            self.assertEqual(runner.returncode, 0, output)
         expected = sorted((str(self.folder / f"out{number}"), str(n), 10 * n + 5) for number in range(RUNNERS) for n in range(1, RUNS + 1))
 
         def found():
@@ -45,7 +46,7 @@ class Reports(Case):
                 return list(csv.DictReader(file))
         self.many_at_once("all", rows)
         with open(self.folder / "all" / "rows.jsonl", "a") as file:
-            file.write('{"name": "of a runner that was kil')          # its line is no row, the next one is
+            file.write('{"name": "of a runner that was kil')          # its line is no row, the next line is
         self.bench("run", self.file(), "--out", "later", "--report", "all")
         self.assertEqual(len(rows()), (RUNNERS + 1) * RUNS)
 

@@ -1,4 +1,4 @@
-"""The runner: what it keeps, what it does with programs that fail in every way, and two of it at once."""
+"""Tests the runner: its stored results, programs with every kind of failure, and two runners at once."""
 import json
 import os
 import shutil
@@ -10,7 +10,8 @@ import unittest
 
 from bench import PROGRAM, Case
 
-PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that may have more packages, such as that of a venv
+# a Python that may have more packages, for example from a venv
+PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)
 HAS_EVENTS = subprocess.run([PYTHON, "-c", "import tensorboardX"], capture_output=True).returncode == 0
 
 TRACKER = {"format": 1, "world_size": 2, "transport": "shm", "goal": None, "time_to_goal_seconds": 2.5, "samples": 100,
@@ -123,7 +124,7 @@ experiments:
         self.assertAlmostEqual(float(by["many"]["efficiency_plain"]), 150 / 110 / 2)
         self.assertEqual(by["many"]["speedup_rank"], "")    # one rank of another experiment is another mode
         self.assertEqual(by["many1"]["speedup_rank"], "1.0")
-        self.assertEqual(by["large"]["speedup_plain"], "")  # nobody measured one plain thread with that batch
+        self.assertEqual(by["large"]["speedup_plain"], "")  # no run measured one plain thread with that batch
 
 
 @unittest.skipUnless(HAS_EVENTS, "SKIPPED: tensorboardX is not installed (MUSTER_TEST_VENV_PYTHON names a Python that has it)")
@@ -131,7 +132,8 @@ class Events(Case):
     runner = [PYTHON, "-m", "muster_bench"]
 
     def scalars(self):
-        """[(tag, step, value)] of the one event file, by its framing: length, its checksum, an event, its checksum."""
+        """Returns [(tag, step, value)] of the one event file, by its framing: length, its checksum, an event, its
+        checksum."""
         file, = (self.folder / "board").glob("*/events.out.tfevents.*")
         script = ("import struct, sys\nfrom tensorboardX.proto.event_pb2 import Event\nwith open(sys.argv[1], 'rb') as file:\n"
                   "    while head := file.read(12):\n        event = Event.FromString(file.read(struct.unpack('<Q', head[:8])[0]))\n        file.read(4)\n"
@@ -143,7 +145,7 @@ class Events(Case):
         self.write("t.json", json.dumps(TRACKER))
         path = self.experiment(["true"], sweep="{n: [1]}", template=f"read: [{{tracker: '{self.folder}/t.json'}}]")
         expected = [("train_loss", "1", "0.5"), ("val_accuracy", "1", "0.6"), ("train_loss", "2", "0.25"), ("val_accuracy", "2", "0.8")]
-        for _ in range(2):      # the second time nothing is run
+        for _ in range(2):      # the second time nothing runs
             self.run_file(path, "--tensorboard", "board")
             self.assertEqual(self.scalars(), expected)
 
@@ -155,10 +157,10 @@ class Events(Case):
 
 
 class Trouble(Case):
-    """A run that fails is reported with its reason; the others go on."""
+    """A run that fails is reported with its reason; the others continue."""
 
     def check(self, command, says, status, template="", timeout=60, read="v=(\\S+)", **more):
-        """The run n=1 fails in this way, n=2 does not."""
+        """Checks that the run n=1 fails in this way, and n=2 succeeds."""
         read = f"read: [{{log: {{v: '{read}'}}}}]"
         path = self.experiment(["sh", "-c", f"if [ {{n}} = 2 ]; then echo v=1; exit; fi; {command}"],
                                template=template + "\n    " + read)
@@ -198,7 +200,7 @@ class Trouble(Case):
         self.check("echo v=nan", "no finite number", "unreadable")
 
     def test_what_no_reader_expects(self):
-        """It is the run that failed, in one line; the other goes on, and there is a report."""
+        """Checks that the run fails with one line, the other run continues, and there is a report."""
         good = {"format": 1, "world_size": 1, "samples": 64, "train_seconds": 1.0, "epochs": [], "annotations": {"batch": "32"}}
         for number, (changed, status) in enumerate((({"phases": None}, "unreadable"), ({"samples": 10 ** 400}, "unreadable"), ({"annotations": {"batch": "32 x 4"}}, "ok"),
                                                     ({"annotations": {"batch": "0"}}, "ok"))):
@@ -326,10 +328,10 @@ class Folders(Case):
         while "[1/3]" not in first.stderr.readline():
             pass
         first.send_signal(signal.SIGINT)
-        said = first.stderr.read()
+        output = first.stderr.read()
         first.stderr.close()
-        self.assertEqual(first.wait(60), 130, said)
-        self.assertIn("the same command goes on", said)
+        self.assertEqual(first.wait(60), 130, output)
+        self.assertIn("the same command continues", output)
         self.write("go", "")
         self.assertIn("1 of them finished before", self.run_file(path).stderr)
         self.assertEqual(len(self.results()), 3)

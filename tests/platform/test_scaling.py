@@ -1,11 +1,12 @@
-"""Figures at many workers on one machine: real losses with the times of another experiment's steps, prices, and what holds them to real runs."""
+"""Figures for many workers on one machine: real losses with the times of another experiment's steps, prices, and
+comparisons with real runs."""
 import csv
 import sys
 import unittest
 
 from bench import Case
 
-# N ranks need 8 / N epochs of 1,000 samples to the goal, with 10 samples a rank and step. Its own times are nonsense.
+# N ranks need 8 / N epochs of 1,000 samples to the goal, with 10 samples a rank and step. Its own times are arbitrary.
 TRAINING = r'''
 import json, sys
 ranks, output = int(sys.argv[1]), sys.argv[2]
@@ -35,7 +36,7 @@ class Scaling(Case):
         return self.write("scaling.yaml", FILE.format(python=sys.executable, clock=clock))
 
     def test_times_are_those_of_the_clock(self):
-        said = self.run_file(self.file()).stdout
+        output = self.run_file(self.file()).stdout
         rows = {int(row["ranks"]): row for row in self.results() if row["experiment"] == "workers"}
         for ranks, seconds in ((1, 8 * 100 * 0.01), (2, 4 * 50 * 0.02), (4, 2 * 25 * 0.04)):
             self.assertAlmostEqual(float(rows[ranks]["time_to_accuracy"]), seconds)
@@ -47,14 +48,14 @@ class Scaling(Case):
         with open(self.folder / "out" / "summary.csv", newline="") as file:
             speed_ups = {row["ranks"]: row["speedup_time_rank"] for row in csv.DictReader(file) if row["experiment"] == "workers"}
         self.assertAlmostEqual(float(speed_ups["4"]), 4)
-        self.assertIn("Held to real runs", said)
-        self.assertRegex(said, r"real +0.025 +0.041\n *steps +0.02 +0.04\n *steps / real +0.8 +0.9756")
+        self.assertIn("Held to real runs", output)
+        self.assertRegex(output, r"real +0.025 +0.041\n *steps +0.02 +0.04\n *steps / real +0.8 +0.9756")
         page = (self.folder / "out" / "report.html").read_text()
         for text in ("workers: validation loss over time", "workers: speed-up of the time to accuracy", "cost, preemptible, USD", "steps / real"):
             self.assertTrue(text in page, text)
 
     def test_a_clock_that_is_swept(self):
-        """A training has the times of each of its settings."""
+        """Checks that a training has separate times for its settings."""
         path = self.file()
         path.write_text(path.read_text().replace("{ranks: 4, seconds: 0.04}]", "{ranks: 4, seconds: 0.04}], sweep: {network: [fast, slow]}")
                         .replace("seconds: 0.041}]", "seconds: 0.041}], sweep: {network: [fast]}").replace("seconds {seconds}", "{network} seconds {seconds}"))

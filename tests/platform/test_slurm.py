@@ -1,4 +1,5 @@
-"""Jobs on a real Slurm of four nodes (tools/slurm-local.sh): priorities, preemption, gangs, elastic jobs, shares of accounts."""
+"""Tests jobs on a real Slurm of four nodes (tools/slurm-local.sh): priorities, preemption, gangs, elastic jobs, shares
+of accounts."""
 import os
 import pathlib
 import re
@@ -60,14 +61,14 @@ class Jobs(unittest.TestCase):
                               " ".join(str(word) for word in command)).strip()
 
     def states(self):
-        """Of jobs that have not ended: state and nodes by number."""
+        """Returns state and nodes by number for jobs that have not ended."""
         return {line.split()[0]: (line.split()[1], int(line.split()[2])) for line in
                 self.run_words("squeue", "-h", "-o", "%i %T %D").splitlines()}
 
-    def await_until(self, met, what):
+    def await_until(self, met, description):
         until = time.monotonic() + PATIENCE
         while not met():
-            self.assertLess(time.monotonic(), until, f"{what}: {self.states()} {self.said()}")
+            self.assertLess(time.monotonic(), until, f"{description}: {self.states()} {self.said()}")
             time.sleep(0.1)
 
     def await_state(self, job, state):
@@ -77,7 +78,7 @@ class Jobs(unittest.TestCase):
         self.await_until(lambda: not any(job in self.states() for job in jobs), f"{jobs} do not end")
 
     def undisturbed(self, ranks):
-        """The model of the same training, alone."""
+        """Returns the model of the same training, undisturbed."""
         model = self.folder / "alone.model"
         self.await_end(self.submit("alone", ["srun", "--mpi=pmix", *TRAIN, EPOCHS, "--save", model], f"-n{ranks}"))
         return model.read_bytes()
@@ -86,7 +87,7 @@ class Jobs(unittest.TestCase):
         return {path.name: path.read_text()[-800:] for path in self.folder.glob("*.out")}
 
     def history(self, *jobs):
-        """(job, state) of all starts, in the order of those."""
+        """Returns (job, state) of the starts, in their order."""
         rows = [line.split("|") for line in self.run_words("sacct", "-n", "-X", "-D", "-P", "-j", ",".join(jobs), "-o",
                                                            "start,jobidraw,state").splitlines()]
         return [(job, state.split()[0]) for start, job, state in sorted(rows) if start != "Unknown"]
@@ -104,7 +105,7 @@ class Jobs(unittest.TestCase):
         late = self.submit("late", ["sleep", "1"], "-N4", "--qos=top")
         self.await_state(b, "PENDING")
         self.await_end(late)
-        self.run_words("scontrol", "update", f"jobid={b}", "starttime=now")  # Slurm has it wait for two minutes
+        self.run_words("scontrol", "update", f"jobid={b}", "starttime=now")  # Slurm makes it wait for two minutes
         self.await_end(b)
         self.await_until(lambda: len(self.history(a, b, c, d, late)) == 6 and self.history(b)[-1][1] != "RUNNING", "the database is behind")
         self.assertEqual(self.history(a, b, c, d, late), [(a, "COMPLETED"), (c, "COMPLETED"), (d, "COMPLETED"), (b, "PREEMPTED"),
@@ -122,7 +123,7 @@ class Jobs(unittest.TestCase):
             return not seen[-1]
         self.await_until(ended, "the gangs do not end")
         running = [[job for job, (state, _) in at.items() if state == "RUNNING"] for at in seen]
-        self.assertLessEqual(max(map(len, running)), 1)  # of four nodes three are one gang's
+        self.assertLessEqual(max(map(len, running)), 1)  # a gang uses three nodes out of four
         self.assertEqual({nodes for at in seen for state, nodes in at.values() if state == "RUNNING"}, {3})
         for k, job in enumerate(jobs):
             self.assertCountEqual(self.said()[f"gang{k}.out"].split("\n"), [f"{job} {rank}" for rank in range(3)] + [""])
@@ -203,9 +204,10 @@ steps:
         self.await_end(ended)
         failed = self.submit("failed", ["false"])
         self.await_end(failed)
-        for job, said in ((ended, "success\n"), (failed, "failed\n"), ("999999", "failed\n")):
-            self.assertEqual(self.run_words(*words, job), said)
-        away = {**self.environment, "SLURM_CONF": str(self.folder / "absent")}   # Slurm does not answer: it is asked again
+        for job, expected in ((ended, "success\n"), (failed, "failed\n"), ("999999", "failed\n")):
+            self.assertEqual(self.run_words(*words, job), expected)
+        # Slurm does not reply: Snakemake asks again
+        away = {**self.environment, "SLURM_CONF": str(self.folder / "absent")}
         self.assertEqual(subprocess.run([*map(str, words), ended], env=away, capture_output=True, text=True, timeout=PATIENCE).stdout, "running\n")
 
     def test_no_other_folder_is_removed(self):

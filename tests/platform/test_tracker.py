@@ -1,4 +1,5 @@
-"""The tracker for trainings in Python: the report that docs/tracker.md describes, field by field, and what the platform reads of it."""
+"""Tests the tracker for trainings in Python: the report that docs/tracker.md describes, field by field, and the
+measures that the platform reads from it."""
 import json
 import re
 import sys
@@ -49,14 +50,14 @@ def train(tracker, rank):
             time.sleep(0.002)
         with tracker.phase("forward"):
             time.sleep(0.002)
-            with tracker.communication(bytes=8):    # as a batch normalisation over all ranks
+            with tracker.communication(bytes=8):    # like a batch normalisation over all ranks
                 time.sleep(0.004 * (1 + rank))
         with tracker.communication(bytes=100):
             time.sleep(0.002)
         tracker.add_samples(10 + rank)
     with tracker.phase("metrics"):
         time.sleep(0.002)
-    with tracker.phase("forward"):                  # of no step
+    with tracker.phase("forward"):                  # outside a step
         time.sleep(0.002)
 
 
@@ -106,7 +107,7 @@ class Reports(Case):
         one = report["epochs"][0]
         self.assertGreaterEqual(one["mean_communication_seconds"], 0.006 + 0.002)
         self.assertGreaterEqual(one["communication_seconds"], 0.008 + 0.002)
-        self.assertGreaterEqual(one["compute_seconds"], 0.010 + 0.002)   # the phases with all that is in them
+        self.assertGreaterEqual(one["compute_seconds"], 0.010 + 0.002)   # the phases with their inner timers
         self.assertGreaterEqual(report["phases"]["metrics"]["mean_seconds"], 2 * 0.002)
         self.assertAlmostEqual(report["time_to_goal_seconds"], sum(epoch["train_seconds"] for epoch in report["epochs"]))
 
@@ -124,7 +125,7 @@ class Reports(Case):
         self.assertIsNone(json.loads(kept.read_text())["epochs"][0]["val_accuracy"])
 
     def test_refused(self):
-        for wrong, says in ((lambda: Tracker(2), "gather is left out"), (lambda: Tracker(goal=("acc", 1)), "known: accuracy"),
+        for wrong, says in ((lambda: Tracker(2), "gather is missing"), (lambda: Tracker(goal=("acc", 1)), "known: accuracy"),
                             (lambda: Tracker().end_epoch(loss=1), "known: train_loss")):
             with self.assertRaisesRegex(ValueError, says):
                 wrong()

@@ -1,4 +1,5 @@
-"""Tuning by Optuna: every method, trials that end early, what is left by a kill or by a database that goes away, and bad files."""
+"""Tests tuning by Optuna: every method, trials that end early, the state after a kill or a lost database, and bad
+files."""
 import json
 import os
 import pathlib
@@ -13,11 +14,11 @@ from bench import Case
 
 from muster_bench.tuning import Rungs
 
-PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, such as that of a venv
+PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, for example from a venv
 HAS_OPTUNA = subprocess.run([PYTHON, "-c", "import optuna"], capture_output=True).returncode == 0
 BUILD = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "/nowhere/1/2/3")).parents[2]
-# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the tracker's time. With an
-# alpha of STAYS it does not end by itself, and the HOLDS-th that starts waits for a file 'go'.
+# Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the
+# tracker's time. With an alpha of STAYS it does not end by itself, and the HOLDS-th start waits for a file 'go'.
 TRAINING = r'''
 import json, os, sys, time
 alpha, batch, epochs, output, checkpoint = float(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4], sys.argv[5]
@@ -79,11 +80,12 @@ class Searches(Tuned):
         return done.stdout, self.results("trials.csv")
 
     def test_a_grid_by_time_to_the_goal(self):
-        said, trials = self.tune(GRID, STAYS="30")
+        output, trials = self.tune(GRID, STAYS="30")
         self.assertEqual([(row["alpha"], row["batch"]) for row in trials], [("10", "50"), ("10", "100"), ("30", "50"), ("30", "100")])
         self.assertEqual([row["state"] for row in trials], ["pruned", "pruned", "complete", "complete"])
-        self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))   # by its lines alone
-        self.assertIn("best: trial 2, time_to_accuracy 0.3: --set alpha=30 --set batch=50", said)
+        # from its lines only
+        self.assertEqual((trials[2]["time_to_accuracy"], trials[2]["why"]), ("0.3", "goal reached in epoch 3"))
+        self.assertIn("best: trial 2, time_to_accuracy 0.3: --set alpha=30 --set batch=50", output)
         page = (self.folder / "out" / "report.html").read_text()
         self.assertIn("4 trials, grid; the best is trial 2", page)
         self.assertIn("Complete trials over batch", page)
@@ -135,7 +137,7 @@ class Searches(Tuned):
         self.assertEqual(self.started(), started)
 
     def test_killed(self):
-        """What had ended is not measured again, what was under way is."""
+        """Checks that finished trials are not repeated, and interrupted trials are."""
         words = [*self.runner, "tune", self.file(RANDOM), "--out", "out"]
         tuner = subprocess.Popen(words, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, env={**os.environ, "HOLDS": "3"})
         self.wait_for(tuner, "trial 1:")
@@ -168,10 +170,10 @@ class Searches(Tuned):
         self.wait_for(tuner, "trial 1:")
         stop()
         self.write("go", "")
-        said = tuner.communicate(timeout=100)[1]
-        self.assertEqual(tuner.returncode, 4, said)
-        self.assertRegex(said.splitlines()[-1], r"^muster-bench: the trials in .* cannot be used \(.*\); what was measured stays")
-        self.assertNotIn("Traceback", said)
+        output = tuner.communicate(timeout=100)[1]
+        self.assertEqual(tuner.returncode, 4, output)
+        self.assertRegex(output.splitlines()[-1], r"^muster-bench: the trials in .* cannot be used \(.*\); what was measured stays")
+        self.assertNotIn("Traceback", output)
         self.assertEqual([row["state"] for row in self.results("trials.csv")][:2], ["complete"] * 2)
         self.refused(*words, says="cannot be used", status=4)
         self.assertGreaterEqual(len(self.results()), 2)
@@ -225,8 +227,8 @@ class Refused(Tuned):
             with self.subTest(tune=tune):
                 self.refused("tune", self.file(tune), "--out", "out", says=says)
         path = self.file(GRID)
-        self.refused("tune", self.experiment(["true"]), "--out", "out", says="does not say what is searched")
-        self.refused("tune", path, "--out", "out", "--only", "alpha=1", says="--only is of no use")
+        self.refused("tune", self.experiment(["true"]), "--out", "out", says="has no search")
+        self.refused("tune", path, "--out", "out", "--only", "alpha=1", says="--only cannot restrict a search")
         self.refused("tune", path, "--out", "out", "--trials", "0", says="are 1 or more")
         self.assertFalse((self.folder / "out").exists())
         path.write_text(path.read_text().replace("search: {", "search: {repeats: 2, "))

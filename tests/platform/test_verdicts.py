@@ -1,22 +1,24 @@
-"""How often a comparison finds a difference that is not there, and one that is. The samples have the noise of a shared machine
-and come from fixed seeds; the verdict draws nothing, so the figures are always the same."""
+"""Measures how often a comparison finds a difference that does not exist, and a difference that does. The samples have the noise of a
+shared machine from fixed seeds. The verdict draws no random numbers, so the figures are always the same."""
 import math
 import random
 import unittest
 
-import bench  # noqa: F401  (where the package is)
+import bench  # noqa: F401  (sets the path of the package)
 
 from muster_bench import compare
 from muster_bench.verdict import ENOUGH, TOO_FEW, WITHIN, noise, ratio, verdict
 
-NOISES = {  # of the logarithm: its own, the share of stragglers, the drift of the machine and what of it stays from run to run
+# of the logarithm: own noise, the share of stragglers, the drift of the machine and its correlation from run to run
+NOISES = {
     "quiet": (0.01, 0.0, 0.0, 0.0), "stragglers": (0.02, 0.05, 0.0, 0.0), "drift": (0.02, 0.05, 0.02, 0.9),
     "loud": (0.10, 0.10, 0.0, 0.0)}
-STRAGGLING = 0.3     # a straggler takes longer by so much in the mean
+STRAGGLING = 0.3     # mean additional time of a straggler
 
 
 def samples(draw, noise_of, repeats, slower=0.0):
-    """Two sets of times, the second after the first, and what the machine's fixed work took before each run."""
+    """Returns two sets of times, the second after the first, and the times of the machine's fixed work before each
+    run."""
     own, stragglers, drift, stays = noise_of
     at = draw.gauss(0, drift)
     times, machine = [], []
@@ -37,8 +39,8 @@ class Figures(unittest.TestCase):
     def test_the_same_twice_is_within_noise(self):
         for name, noise_of in NOISES.items():
             for repeats in (5, 6, 7, 10, 20):
-                made = words(200, noise_of, repeats)
-                false = sum(word != WITHIN for word in made)
+                verdicts = words(200, noise_of, repeats)
+                false = sum(word != WITHIN for word in verdicts)
                 print(f"{name}, {repeats} repetitions: {false} false verdicts of 200")
                 self.assertLessEqual(false, 2)
 

@@ -1,4 +1,5 @@
-"""Workflows that start by themselves: for data, a revision and a schedule, one run at a time; and new data on its way into the service."""
+"""Tests workflows that start by themselves: for data, a revision and a schedule, one run at a time; and new data that
+reach the service."""
 import http.client
 import json
 import os
@@ -23,13 +24,13 @@ except ImportError:
 @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
 class Watches(Case):
     def begin(self):
-        with open(self.folder / "said", "a") as said:
-            self.process = subprocess.Popen([*self.runner, "watch", self.file, "--out", "out"], cwd=self.folder, stdout=said, stderr=said)
+        with open(self.folder / "said", "a") as log_file:
+            self.process = subprocess.Popen([*self.runner, "watch", self.file, "--out", "out"], cwd=self.folder, stdout=log_file, stderr=log_file)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.terminate)
 
     def end(self):
-        """Interrupted, it leaves nothing behind."""
+        """Interrupts the watch, which leaves nothing behind."""
         self.process.send_signal(signal.SIGINT)
         self.assertEqual(self.process.wait(60), 130)
 
@@ -54,7 +55,7 @@ class Watches(Case):
         self.until(lambda: self.said().count("ended with status 0") == times)
 
     def test_data_and_revisions(self):
-        """A change starts a run; what changes while one works starts one more."""
+        """Checks that a change starts a run, and that changes during a run start one more."""
         (self.folder / "code").mkdir()
         self.git("init", "-q", "-b", "main")
         self.git("commit", "-q", "--allow-empty", "-m", "one")
@@ -83,12 +84,12 @@ class Watches(Case):
         (self.folder / "wait").unlink()
         self.ended(4)
         self.assertEqual([word for word in self.logged() if word.startswith("data")], ["data-1", "data-2", "data-5"])
-        # a file that cannot be read, and a run that fails, do not end it
+        # an unreadable file, and a failed run, do not end the watch
         whole = self.file.read_text()
         self.file.write_text("muster-flow: [")
         self.until(lambda: "this is no YAML" in self.said())
         self.write("rows", "meanwhile")
-        time.sleep(2)   # several looks
+        time.sleep(2)   # several checks
         self.file.write_text(whole)
         self.ended(5)
         self.assertEqual(self.logged()[-1], "data-meanwhile")
@@ -122,8 +123,9 @@ class Watches(Case):
         self.assertEqual(os.listdir(self.folder / "other"), ["mine"])
 
     def test_new_data_are_served_and_no_request_is_lost(self):
-        """Two ranks train on rows of one kind; a twentieth more of another kind are not enough to train again, a tenth are: the better model
-        takes the place of the first one while requests come. A further tenth makes nothing better, and the model stays."""
+        """Trains on rows of a first kind with two ranks. A twentieth more of another kind is too little to train again, a
+        tenth is enough: the better model replaces the first one while requests arrive. A further tenth improves
+        nothing, and the model stays."""
         trainer, server = self.built("examples/logistic_regression", "examples/serve")
         if not shutil.which("mpirun"):
             self.skipTest("SKIPPED: mpirun is not here")
@@ -162,10 +164,10 @@ class Watches(Case):
                     connection.request("POST", "/v2/models/m/infer",
                                        json.dumps({"inputs": [{"name": "features", "datatype": "FP32", "shape": [1, 2], "data": [0, 1]}]}))
                     answer = connection.getresponse()
-                    said = json.loads(answer.read())
+                    reply = json.loads(answer.read())
                     if answer.status != 200:
-                        failed.append(said)
-                    versions[said.get("model_version")] = versions.get(said.get("model_version"), 0) + 1
+                        failed.append(reply)
+                    versions[reply.get("model_version")] = versions.get(reply.get("model_version"), 0) + 1
                 except (OSError, http.client.HTTPException, ValueError) as error:
                     failed.append(repr(error))
                     return

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""closed.py [NAME=PROGRAM]... [PROGRAM]...: programs that are started without their standard streams, as daemons are.
+"""closed.py [NAME=PROGRAM]... [PROGRAM]...: starts programs without their standard streams, like daemons.
 
-Descriptors 0, 1 and 2 of each process are the null device, whichever of them it began without: what it prints reaches no
-file, socket or shared memory of its own. What was trained is the same as with the streams.
-NAME: launch, store, info, worker (test_elastic_worker), serve, train (an example with --save). Of the others --help is
-asked for, which ends as with the streams.
+Descriptors 0, 1 and 2 of a process become the null device if they are closed at its start: its output reaches no
+file, socket or shared memory of the process. Trained models are the same as with the streams.
+NAME: launch, store, info, worker (test_elastic_worker), serve, train (an example with --save). Other programs run with
+--help, which ends as with the streams.
 """
 import os
 import pathlib
@@ -21,7 +21,8 @@ SLOWDOWN = float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
 folder = tempfile.TemporaryDirectory(prefix="muster-test-")
 clean = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)} | {"TMPDIR": folder.name}
-# A file is read from and written to as long as its number is free: a shell closes it for the program that it becomes.
+# A file remains usable only while its number is closed for others: a shell closes the number for the program that it
+# becomes.
 WITHOUT = 'for number in $0; do eval "exec $number>&-"; done; exec "$@"'
 
 
@@ -43,12 +44,12 @@ def streams(process):
 
 
 def has_opened(process):
-    """It is beyond its start: it has an anonymous file, or a socket."""
+    """Returns true if the process has started: it has an anonymous file, or a socket."""
     links = [os.readlink(f"/proc/{process}/fd/{name}") for name in os.listdir(f"/proc/{process}/fd")]
     return any(link.startswith(("socket:", "anon_inode:", "/memfd:")) for link in links)
 
 
-def wait_for(told, condition):
+def wait_for(description, condition):
     until = time.monotonic() + 60 * SLOWDOWN
     while time.monotonic() < until:
         try:
@@ -57,13 +58,13 @@ def wait_for(told, condition):
         except (FileNotFoundError, ProcessLookupError):
             pass
         time.sleep(0.01)
-    sys.exit(f"{told}: never")
+    sys.exit(f"{description}: never")
 
 
-def check(told, process):
-    wait_for(f"{told} opens something", lambda: has_opened(process))
+def check(description, process):
+    wait_for(f"{description} opens something", lambda: has_opened(process))
     if streams(process) != dict.fromkeys(range(3), "/dev/null"):
-        sys.exit(f"{told}: its standard streams are {streams(process)}")
+        sys.exit(f"{description}: its standard streams are {streams(process)}")
 
 
 def met(job):

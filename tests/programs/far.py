@@ -1,5 +1,5 @@
-"""Folders of records, and files of other formats, on real servers: nginx, and Swift's S3. Each block comes once for all
-processes of a host, also when server or reader are killed on the way; what a server cannot give is one line with the address.
+"""Tests folders of records, and files of other formats, on real servers: nginx, and Swift's S3. Each block is sent once for all
+processes of a host, also if server or reader are killed meanwhile. An error of the server is one line with the address.
 usage: far.py MUSTER_DATA nginx|s3 [MUSTER_LAUNCH TEST_SHARDED]"""
 import gzip
 import hashlib
@@ -20,7 +20,7 @@ import threading
 import time
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "python/muster_bench/presets"))
-from ports import free_port  # noqa: E402  (there presets use it too)
+from ports import free_port  # noqa: E402  (shared with presets)
 from swift_server import swift, wait_for  # noqa: E402
 
 program, which, *training = sys.argv[1:]
@@ -41,9 +41,9 @@ def digest_of(source, **environment):
 
 
 def refused(source, *words, **environment):
-    said = run("inspect", source, status=3, **environment).stderr
+    error = run("inspect", source, status=3, **environment).stderr
     for word in words:
-        assert word in said, (word, said)
+        assert word in error, (word, error)
 
 
 def make_records(folder, records=5000):
@@ -61,7 +61,7 @@ def crc32c(data):
 
 
 def masked_crc32c(data):
-    """As TFRecord has it."""
+    """Returns the checksum of TFRecord."""
     crc = crc32c(data)
     return struct.pack("<I", ((crc >> 15 | crc << 17) + 0xa282ead8) & 0xffffffff)
 
@@ -76,7 +76,7 @@ CRC32C = [crc32c_of(byte) for byte in range(256)]
 
 
 def make_files(folder):
-    """Tables, TFRecord files and images, of several blocks in all."""
+    """Writes tables, TFRecord files and images that span several blocks."""
     (folder / "files").mkdir()
     rows = [[random.randrange(1000) for _ in range(20)] for _ in range(60_000)]
     table = "y," + ",".join(f"x{k}" for k in range(19)) + "\n" + "".join(",".join(map(str, row)) + "\n" for row in rows)
@@ -99,7 +99,8 @@ def sources_of(place, options=""):
 
 
 class nginx:
-    """Serves a folder: /x as it is, /slow/x at a limited rate, /first/x with the part that was asked for first, /403/x and /500/x not at all."""
+    """Serves a folder: /x unchanged, /slow/x at a limited rate, /first/x with a part that begins at 0, /403/x and
+    /500/x with errors."""
 
     def __init__(self, folder):
         self.folder, self.port, self.tls = folder, free_port(), free_port()
@@ -128,7 +129,7 @@ class nginx:
         self.process.wait()
 
     def sent(self, what=".muster"):
-        """Bytes of records, or of other files, that were sent since the last time."""
+        """Returns the bytes of records, or of other files, that were sent since the last call."""
         time.sleep(0.3)
         lines = (self.folder / "access").read_text().splitlines()
         (self.folder / "access").write_text("")
@@ -136,7 +137,7 @@ class nginx:
 
 
 class stub:
-    """Answers every request with the same bytes and hangs up."""
+    """Answers every request with the same bytes and closes the connection."""
 
     def __init__(self, answer):
         self.listener = socket.create_server(("127.0.0.1", 0))
@@ -152,7 +153,8 @@ class stub:
 
 
 class dated(http.server.SimpleHTTPRequestHandler):
-    """Tells versions apart as the first part of a path says: /exact by an ETag of the content, /weak by such a weak one, /second by Last-Modified."""
+    """Marks versions by the first part of a path: /exact by an ETag of the content, /weak by a weak ETag, /second by
+    Last-Modified."""
     sent = 0
 
     def do_HEAD(self):
@@ -186,7 +188,8 @@ class dated(http.server.SimpleHTTPRequestHandler):
 
 
 def check_versions(folder):
-    """A change of the same size within a second is seen, and only a version of the content itself is kept for later runs."""
+    """Checks that a change of the same size within a second is detected, and that only a version of the content itself
+    is kept for later runs."""
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), dated)
     server.folder = folder / "dated"
     server.folder.mkdir()
@@ -204,7 +207,7 @@ def check_versions(folder):
 
 
 def begun(cache):
-    """Waits until a reader has been told the size of a file, which it then fetches."""
+    """Waits until a reader has received the size of a file, which it then fetches."""
     until = time.monotonic() + 60
     while not list(cache.glob("*.cache")):
         assert time.monotonic() < until, f"nothing comes to {cache}"
@@ -212,7 +215,8 @@ def begun(cache):
 
 
 def check_training(folder, server, base):
-    """Three ranks that train for two epochs: each byte comes once to their host, and each record is used once an epoch."""
+    """Checks a training with three ranks and two epochs: each byte is sent once to their host, and each record is used
+    once an epoch."""
     records = 200_000
     table = folder / "table.csv"
     table.write_text("one,other,third\n" + "".join(f"{k % 101},{k % 7},{k % 13}\n" for k in range(records)))
@@ -235,7 +239,8 @@ def check_training(folder, server, base):
 
 
 def check_files(folder, server, base):
-    """Files of other formats: the same through the cache as from the disk, and each byte once for all processes of the host."""
+    """Checks files of other formats: the same through the cache as from the disk, and each byte once for all processes
+    of the host."""
     make_files(folder)
     there, cache = f"{base}/files", f"&cache={folder}/cache-of-files"
     local = [digest_of(source) for source in sources_of(folder / "files")]
@@ -248,7 +253,7 @@ def check_files(folder, server, base):
     assert server.sent("/files/") == whole, "each byte comes once"
     assert [digest_of(source) for source in sources_of(there, cache)] == local and server.sent("/files/") == 0
 
-    # A block that is damaged on the disk comes again; so does a file that has changed.
+    # A block that is damaged on the disk is fetched again; so is a file that has changed.
     table = folder / "files/table.csv"
     csv = sources_of(there, cache)[0]
     with next(file for file in (folder / "cache-of-files").glob("*.cache") if table.read_bytes()[:1000] in file.read_bytes()[:BLOCK]).open("r+b") as file:
@@ -259,12 +264,12 @@ def check_files(folder, server, base):
     table.write_text(f"{names}\n{rows.replace('7', '8')}")
     assert digest_of(csv) == digest_of(f"csv:{table}?label=y") != local[0] and server.sent("/files/") == table.stat().st_size
 
-    # The reader, and then the server, is killed on the way: only the rest is fetched.
+    # The reader, and then the server, is killed meanwhile: only the rest is fetched.
     slow = sources_of(f"{base}/slow/files", cache)[0]
     for kills_server in (False, True):
         reader = subprocess.Popen([program, "verify", slow.replace("cache-of", f"cache-{kills_server}-of"), "--json"], stdout=subprocess.PIPE, text=True)
         begun(folder / f"cache-{kills_server}-of-files")
-        time.sleep(3.5)  # of nine
+        time.sleep(3.5)  # out of nine seconds
         assert reader.poll() is None, "it was to be killed on the way"
         if kills_server:
             server.kill()
@@ -278,7 +283,7 @@ def check_files(folder, server, base):
             assert digest_of(slow.replace("cache-of", f"cache-{kills_server}-of")) == digest_of(csv)
             assert 0 < server.sent("/files/") < table.stat().st_size
 
-    # What cannot be had.
+    # Files that cannot be read.
     short = f"?label=y&cache={folder}/refused-files&timeout=1"
     (folder / "files/empty.csv").touch()
     refused(f"csv:{there}/nothing.csv{short}", f"{there}/nothing.csv: ", "404")
@@ -299,12 +304,12 @@ def check_files(folder, server, base):
     server.kill()
     os.utime(table, (1, 1))
     server.start()
-    said = reader.communicate(timeout=120)[1]
-    assert reader.returncode == 3 and "/slow/files/table.csv:" in said and "a different version" in said and said.count("\n") == 1, said
+    output = reader.communicate(timeout=120)[1]
+    assert reader.returncode == 3 and "/slow/files/table.csv:" in output and "a different version" in output and output.count("\n") == 1, output
 
 
 def check_default_cache(folder, source, local):
-    """Without cache= it is a folder into which no other user may write."""
+    """Checks the default without cache=: a folder into which no other user may write."""
     for kind in ("new", "open", "link", "of another"):
         place = folder / "temporary" / kind
         place.mkdir(parents=True)
@@ -323,8 +328,8 @@ def check_default_cache(folder, source, local):
             if os.getuid() != 0:
                 continue
             os.chown(cache, 12345, -1)
-        said = run("inspect", source, status=2, TMPDIR=str(place)).stderr
-        assert f"{cache}' cannot be the cache" in said and not list(cache.glob("*.cache")), said
+        error = run("inspect", source, status=2, TMPDIR=str(place)).stderr
+        assert f"{cache}' cannot be the cache" in error and not list(cache.glob("*.cache")), error
 
 
 def test_nginx(folder):
@@ -334,7 +339,7 @@ def test_nginx(folder):
     server = nginx(folder)
     base = f"http://127.0.0.1:{server.port}"
     try:
-        # Three processes at once: each byte comes once. A second run needs the manifest alone.
+        # Three processes at once: each byte is sent once. A second run only needs the manifest.
         shared = f"{base}/set?cache={folder}/cache"
         readers = [subprocess.Popen([program, "verify", shared, "--json"], stdout=subprocess.PIPE, text=True) for _ in range(3)]
         for reader in readers:
@@ -348,7 +353,7 @@ def test_nginx(folder):
         if training:
             check_training(folder, server, base)
 
-        # A cache that is damaged is made good.
+        # A damaged cache is repaired.
         cached = sorted((folder / "cache").glob("*.cache"))
         assert len(cached) == 3
         with cached[0].open("r+b") as file:
@@ -356,7 +361,7 @@ def test_nginx(folder):
             file.write(random.randbytes(100))
         assert digest_of(shared) == local and server.sent() == BLOCK
 
-        # The disk is bounded: what has no place is fetched again.
+        # The disk space is bounded: blocks without space are fetched again.
         bounded = f"{base}/set?cache={folder}/small&disk={6 * BLOCK}"
         assert digest_of(bounded) == local
         used = sum(file.stat().st_blocks * 512 for file in (folder / "small").iterdir())
@@ -364,7 +369,7 @@ def test_nginx(folder):
         server.sent()
         assert digest_of(bounded) == local and 0 < server.sent() < whole
 
-        # The reader is killed on the way: the next one fetches the rest.
+        # The reader is killed meanwhile: the next reader fetches the rest.
         slow = f"{base}/slow/set?cache={folder}/killed"
         reader = subprocess.Popen([program, "verify", slow])
         begun(folder / "killed")
@@ -377,7 +382,7 @@ def test_nginx(folder):
         rest = server.sent()
         assert 0 < rest < whole, (before, rest, whole)
 
-        # The server is killed on the way, and comes back.
+        # The server is killed meanwhile and restarted.
         reader = subprocess.Popen([program, "verify", f"{base}/slow/set?cache={folder}/again", "--json"], stdout=subprocess.PIPE, text=True)
         time.sleep(2)
         assert reader.poll() is None
@@ -386,16 +391,16 @@ def test_nginx(folder):
         server.start()
         assert json.loads(reader.communicate(timeout=120)[0])["digest"] == local
 
-        # The server is away for too long.
+        # The server is down for too long.
         reader = subprocess.Popen([program, "verify", f"{base}/slow/set?cache={folder}/away&timeout=1"], stderr=subprocess.PIPE, text=True)
         time.sleep(1)
         server.kill()
-        said = reader.communicate(timeout=120)[1]
-        assert reader.returncode == 3 and "tried again for 1 s" in said and said.count("\n") == 1, said
-        assert re.search(r"/slow/set/(records-\w+\.muster|MANIFEST)", said), said
+        output = reader.communicate(timeout=120)[1]
+        assert reader.returncode == 3 and "tried again for 1 s" in output and output.count("\n") == 1, output
+        assert re.search(r"/slow/set/(records-\w+\.muster|MANIFEST)", output), output
         server.start()
 
-        # What cannot be had.
+        # Folders that cannot be read.
         options = f"?cache={folder}/refused&timeout=1"
         refused(f"{base}/nowhere{options}", f"{base}/nowhere/MANIFEST: ", "404")
         refused(f"{base}/403/set{options}", f"{base}/403/set/MANIFEST: ", "403")
@@ -413,8 +418,8 @@ def test_nginx(folder):
         refused(encrypted, f"https://127.0.0.1:{server.tls}/set/MANIFEST: ", "certificate")
         assert digest_of(encrypted, SSL_CERT_FILE=str(folder / "certificate")) == local
         check_default_cache(folder, f"{base}/set", local)
-        said = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
-        assert "~/.netrc" in said and "secret" not in said, said
+        output = run("inspect", "https://name:secret@127.0.0.1/set", status=2).stderr
+        assert "~/.netrc" in output and "secret" not in output, output
 
         names = sorted(file.name for file in (folder / "set").glob("*.muster"))
         for change in ("shorter", "longer", "other", "missing"):
@@ -431,7 +436,7 @@ def test_nginx(folder):
                 size = {name: (broken / name).stat().st_size for name in names}
                 alike = [name for name in names[1:] if size[name] == size[names[0]]]
                 other = alike[0] if alike else names[1]
-                if not alike:  # the first file differs in size from the others: those two are alike
+                if not alike:  # the first file differs in size from the others, which are equal
                     file, other = broken / names[1], names[2]
                 shutil.copy(folder / "set" / other, file)
             words = {"shorter": "bytes, but the manifest declares", "longer": "bytes, but the manifest declares",
@@ -465,7 +470,7 @@ def test_s3(folder):
         refused(f"s3://bucket/no/set?cache={folder}/cache", "s3://bucket/no/set/MANIFEST: ", "404", **access)
         refused(there, "s3://bucket/some/set/MANIFEST: ", "403", **access | {"AWS_SECRET_ACCESS_KEY": "another"})
 
-        # Killed on the way: an object server that is away is a 503 of the proxy, or less than was asked for.
+        # Killed meanwhile: a lost object server is a 503 of the proxy, or a reply shorter than requested.
         server.kill("object")
         reader = subprocess.Popen([program, "verify", f"s3://bucket/some/set?cache={folder}/again", "--json"], stdout=subprocess.PIPE,
                                   text=True, env=os.environ | access)

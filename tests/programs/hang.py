@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Jobs that hang, and what muster-launch says of them.
+"""Jobs that hang, and the report of muster-launch.
 
 usage: hang.py --launcher PATH --program PATH   (test_trouble)
 """
@@ -18,17 +18,18 @@ parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 options = parser.parse_args()
 DEADLINE = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
-# Without eu-stack, and where no process may look into another, the report says so instead.
+# Without eu-stack, or without permission to inspect another process, the report has this text instead.
 STACK = "nanosleep" if shutil.which("eu-stack") else "no stack (eu-stack"
 
 
 def said(*words, asks=False):
-    """All that is said until the stacks of the last rank, which sleeps, are there; `asks`: again and again, by SIGQUIT."""
+    """Returns the output up to the stacks of the last rank, which sleeps. `asks`: requests reports repeatedly by
+    SIGQUIT."""
     with tempfile.TemporaryDirectory() as folder:
         job = subprocess.Popen([options.launcher, "-n", "3", "--elastic", "off", "--grace", "1", options.program, "asleep", "1000", *words],
                                stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, env=dict(os.environ, TMPDIR=folder))
         text, until = "", time.monotonic() + DEADLINE
-        started = False  # then signals of its own are the launcher's
+        started = False  # after the start SIGQUIT is handled by the launcher
         try:
             while not ("its stacks" in text and (STACK in text or "no stack" in text)):
                 if time.monotonic() > until:

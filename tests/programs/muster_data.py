@@ -1,4 +1,4 @@
-"""muster-data from the outside: what it writes can be read, what is damaged is found, and the exit status tells.
+"""Tests muster-data from the outside: its output can be read, damage is found, and the exit status is right.
 usage: muster_data.py MUSTER_DATA"""
 import gzip
 import json
@@ -19,7 +19,7 @@ def run(*arguments, status=0):
     if status in (1, 2) or (status == 3 and not done.stdout):
         assert done.stderr.startswith("muster-data: ") and done.stderr.count("\n") == 1, done.stderr
     else:
-        assert done.stderr == "", done.stderr  # no progress where there is no terminal
+        assert done.stderr == "", done.stderr  # no progress without a terminal
     return done
 
 
@@ -34,12 +34,12 @@ def gzipped(path):
 
 
 def sparse_of(path):
-    made = path.with_suffix(".svm")
+    target = path.with_suffix(".svm")
     block = "".join(f"{i % 2} 3:{i} {7 + i % 100}:1 1000:{i / 9}\n" for i in range(10000))
-    with made.open("w") as file:
+    with target.open("w") as file:
         while file.tell() < 320 << 20:
             file.write(block)
-    return made
+    return target
 
 
 def report(*arguments, status=0):
@@ -57,7 +57,7 @@ with tempfile.TemporaryDirectory() as name:
     few = folder / "few.csv"
     few.write_text("a,b,label\n" + "".join(f"{i},{i / 8},{i % 3}\n" for i in range(10)))
     few_files = report("convert", f"csv:{few}?label=label", folder / "few", "--files", 20)
-    assert (few_files["records"], few_files["files"]) == (10, 10), few_files  # none is empty
+    assert (few_files["records"], few_files["files"]) == (10, 10), few_files  # no file is empty
     one = report("convert", source, folder / "one.muster")
     small = report("reshard", folder / "set", folder / "small", "--file-bytes", "1KiB")
     assert small["files"] == 8, small
@@ -70,9 +70,9 @@ with tempfile.TemporaryDirectory() as name:
 
     grown = report("convert", source, folder / "set", "--append")
     assert report("inspect", folder / "set")["records"] == 2000, grown
-    run("convert", source, folder / "set", status=2)  # nothing is overwritten
+    run("convert", source, folder / "set", status=2)  # refuses to overwrite
 
-    # In shards, some of which are elsewhere.
+    # Shards, some in other folders.
     weighted = report("shard", source, "--out", folder / "weighted", "--by", "weights:2,1,1")
     assert weighted["shards"] == [500, 250, 250] and weighted["files"] == 3, weighted
     assert weighted["digest"] == made["digest"] and report("verify", f"shards:{folder}/weighted")["records"] == 1000
@@ -85,7 +85,7 @@ with tempfile.TemporaryDirectory() as name:
     for words in (["--by", "weights:0,0"], ["--by", "range"], ["--by", "hash:age", "--shards", 2], ["--by", "x"]):
         run("shard", source, "--out", folder / "none", *words, status=2)
         assert not (folder / "none").exists()
-    run("shard", source, "--out", folder / "weighted", "--shards", 2, status=2)  # nothing is overwritten
+    run("shard", source, "--out", folder / "weighted", "--shards", 2, status=2)  # refuses to overwrite
     run("shard", source, "--out", folder / "one.muster", "--shards", 2, status=2)
     gone = sorted((folder / "weighted").glob("shard-00001-*"))[0]
     gone.unlink()
@@ -104,7 +104,7 @@ with tempfile.TemporaryDirectory() as name:
     assert found["bad_records"][0]["id"] == 343 and found["bad_records"][0]["offset"] == 4096 + 80, found
     run("reshard", folder / "set", folder / "whole", status=3)
     run("reshard", folder / "set", folder / "whole", "--bad", "skip", "--bad-limit", 0, status=3)
-    assert not (folder / "whole" / "MANIFEST").exists()  # what was not finished is not there
+    assert not (folder / "whole" / "MANIFEST").exists()  # an unfinished folder has no manifest
     quarantine = folder / "bad.jsonl"
     rest = report("reshard", folder / "set", folder / "whole", "--bad", "quarantine", "--quarantine", quarantine)
     assert rest["records"] == 1999 and rest["left_out"] == 1, rest
@@ -112,20 +112,20 @@ with tempfile.TemporaryDirectory() as name:
     damaged.write_bytes(content[:-1])
     run("verify", folder / "set", status=3)
 
-    # What is bad is counted where the text was read anyway, and a file of nothing else is not fine.
+    # Bad records are counted if the text is read anyway, and a file with only bad records is an error.
     mixed, wrong = folder / "mixed.csv", folder / "wrong.csv"
     mixed.write_text("a,label\n1,1\nx,1\n")
     wrong.write_text("a,label\nx,1\ny,z\n")
     assert report("inspect", source)["bad"] == 0
     assert report("inspect", f"csv:{mixed}?label=label")["bad"] == 1
     assert report("inspect", f"csv:{wrong}?label=label", status=3)["bad"] == 2
-    assert "bad" not in report("inspect", folder / "one.muster")  # only verify reads these
+    assert "bad" not in report("inspect", folder / "one.muster")  # only verify reads these records
     infinite = folder / "infinite.svm"
     infinite.write_text("1 1:inf\n")
     for command in [["inspect"], ["verify"]]:
         assert "infinite.svm:1:5: value 'inf'" in run(*command, f"libsvm:{infinite}", status=3).stderr
 
-    # A conversion that is killed goes on where it was, and what it writes is the same.
+    # A killed conversion continues where it was, and its output is the same.
     rows = folder / "rows.csv"
     rows.write_text("a,b\n" + "".join(f"{i},{'x' if i % 1000 == 7 else i % 13}\n" for i in range(20000)))
     bounds = ["--file-bytes", "1KiB", "--bad", "skip", "--threads", 2]
@@ -143,14 +143,14 @@ with tempfile.TemporaryDirectory() as name:
     assert whole["left_out"] == resumed["left_out"] == 20 and "resumed_at" not in whole, resumed
     assert resumed["resumed_at"] >= 10 * 256 and resumed["digest"] == whole["digest"], (whole, resumed)
     assert not list((folder / "killed").glob(".unfinished-*"))
-    run(*command[1:], status=2)  # it has ended: nothing is overwritten
-    # What another conversion left unfinished is removed by the next one.
+    run(*command[1:], status=2)  # it has ended: refuses to overwrite
+    # Unfinished files of another conversion are removed by the next one.
     stale = folder / "whole2" / ".unfinished-0123456789abcdef"
     stale.write_bytes((folder / "whole2" / "MANIFEST").read_bytes())
     report("convert", f"csv:{rows}?label=b&bad=keep", folder / "whole2", "--append", *bounds)
     assert not stale.exists() and report("verify", folder / "whole2")["records"] == 2 * 19980
 
-    # A conversion that was killed does not go on with other data, though they are as large: not even with their times set back.
+    # A killed conversion does not continue with other data of the same size, even with the same times.
     images = folder / "images"
     (images / "a").mkdir(parents=True)
     for k in range(300):
@@ -172,7 +172,7 @@ with tempfile.TemporaryDirectory() as name:
     assert len(list((folder / "changed").iterdir())) == made["files"] + 1, "nothing is left of the one before"
     assert b"old " not in b"".join(file.read_bytes() for file in (folder / "changed").glob("*.muster"))
 
-    # Of two conversions into one folder one adds its records, and the other one says why not.
+    # If two conversions write into one folder, one adds its records, and the other fails with the reason.
     both = [subprocess.Popen([program, "convert", f"csv:{rows}?label=b&bad=keep", folder / "both", "--bad", "skip", "--file-bytes", size], stderr=subprocess.PIPE,
                              stdout=subprocess.DEVNULL, text=True) for size in ("1KiB", "2KiB")]
     said = [each.communicate()[1] for each in both]
@@ -181,7 +181,7 @@ with tempfile.TemporaryDirectory() as name:
     assert report("verify", folder / "both")["records"] == 19980
     assert len(list((folder / "both").iterdir())) == len(report("inspect", folder / "both")["files"]) + 1
 
-    # Memory does not grow with what is converted, plain or compressed, dense or sparse.
+    # Memory does not grow with the size of the input, plain or compressed, dense or sparse.
     large = folder / "large.csv"
     with large.open("w") as file:
         block = "".join(f"{i},{i / 7},{i % 3}\n" for i in range(10000))
@@ -193,7 +193,7 @@ with tempfile.TemporaryDirectory() as name:
         assert int(limited.stdout.split()[-1]) < 256 << 10, (given, limited.stdout)
         shutil.rmtree(folder / "bounded")
 
-    # Statistics of a folder are computed once, and then known.
+    # Statistics of a folder are computed once, and then stored.
     found = report("stats", folder / "killed")
     assert found["records"] == 19980 and found["left_out"] == 0 and found["kept"], found
     assert found["columns"][0]["least"] == 0 and found["columns"][0]["greatest"] == 19999, found
@@ -205,7 +205,7 @@ with tempfile.TemporaryDirectory() as name:
     assert report("inspect", f"records:{folder}/killed?follow")["records"] == 19980
     assert "mean" in run("stats", source).stdout and not report("stats", source)["kept"]
 
-    # A column of a table is a key by its name, a guess is told, and a label is never made up.
+    # A column of a table is a key by its name, a guess is reported, and a label is never invented.
     users = folder / "users.csv"
     users.write_text("user,x,y\n" + "".join(f"{i % 7},{i},{i % 2}\n" for i in range(70)))
     assert sum(report("shard", f"csv:{users}?label=y", "--out", folder / "by-user", "--shards", 2, "--by", "hash:user")["shards"]) == 70

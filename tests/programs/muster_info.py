@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""muster_info.py PROGRAM SETTINGS_MD: what muster-info prints, and that the manual's table of settings is its table."""
+"""muster_info.py PROGRAM SETTINGS_MD: tests the output of muster-info, and compares its settings with the manual's
+table."""
 import json
 import os
 import re
@@ -8,7 +9,7 @@ import sys
 import tempfile
 
 program, manual = sys.argv[1:]
-# Whatever started the tests must not be taken for the launcher here.
+# The program that started the tests must not be detected as the launcher here.
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|MUSTER_)")
 
 
@@ -27,18 +28,18 @@ alone = report()
 assert alone["launcher"]["name"] == "none" and alone["launcher"]["size"] == 1, alone["launcher"]
 assert "core" in alone["build"]["parts"], alone["build"]
 
-# Each setting says where it comes from: the flag before the variable, the variable before the default.
+# Each setting has its origin: the flag before the variable, the variable before the default.
 mixed = report("--ranks", "3", MUSTER_RANKS="2", MUSTER_TIMEOUT="5")["settings"]
 assert mixed["ranks"] == {"value": "3", "origin": "--ranks", "variable": "MUSTER_RANKS"}, mixed
 assert mixed["timeout"]["value"] == "5" and mixed["timeout"]["origin"] == "MUSTER_TIMEOUT", mixed
 assert mixed["check"]["origin"] == "default", mixed
 
-# The launcher is found, and one rank speaks for all.
+# The launcher is detected, and one rank prints for all.
 launched = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4")["launcher"]
 assert launched["name"] == "Open MPI" and launched["size"] == 4 and "OMPI_COMM_WORLD_SIZE" in launched["why"], launched
 assert run(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4").stdout == ""
 
-# The transports have constants; what the world would choose follows the rules, and nobody is connected for it.
+# The transports have constants. The choices of the world follow the rules, without a connection.
 for name in ["self", "local", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
     assert alone["transports"][name]["latency"] > 0, alone["transports"]
 assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"]}, alone["world"]
@@ -54,7 +55,7 @@ if "mpi" in alone["build"]["parts"]:
     four = report(OMPI_COMM_WORLD_RANK="0", OMPI_COMM_WORLD_SIZE="4", MUSTER_TRANSPORT="mpi")
     assert four["world"]["transport"] == "mpi" and four["world"]["ranks"] == 4 and four["choices"]["all_to_all"], four
 if "tcp" in alone["build"]["parts"]:
-    # Where ranks share cores few messages count, and not few rounds.
+    # If ranks share cores, the number of messages counts, instead of the number of rounds.
     starts = [dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE=size, LOCAL_WORLD_SIZE=here, MUSTER_TRANSPORT="tcp")
               for size, here in [("4", "1"), ("4096", "4096"), ("4096", "1")]]
     spread, crowded, apart = (report(**start)["choices"]["allreduce"] for start in starts)
@@ -64,7 +65,7 @@ refused = report("--ranks", "2", "--algorithm", "allreduce:chain")
 assert "allreduce:chain" in refused["world"]["error"] and refused["settings"]["ranks"]["value"] == "2", refused
 assert "allreduce:chain" in run("--ranks", "2", "--algorithm", "allreduce:chain").stdout
 
-# The text holds what the JSON holds.
+# The text contains the values of the JSON.
 text = run().stdout
 for word in [alone["build"]["version"], *alone["build"]["parts"], alone["launcher"]["why"], *alone["settings"]]:
     assert word in text, f"{word} is not in:\n{text}"
@@ -73,7 +74,7 @@ lines = text.split("\nsettings\n")[1].splitlines()
 assert all(re.fullmatch(r"  [a-z-]+: value \S*, origin \S+, variable MUSTER_\w+", line) for line in lines), lines
 assert len(lines) == len(alone["settings"]), lines
 
-# Questions are answered instead of a report, also where it would measure.
+# Questions are answered instead of a report, also with --calibrate.
 version = f"muster {alone['build']['version']}\n"
 for arguments in [["--version"], ["--calibrate", "--ranks", "2", "--version"]]:
     assert run(*arguments).stdout == version, run(*arguments)
@@ -83,7 +84,7 @@ for arguments in [["--help"], ["--calibrate", "--ranks", "2", "--help"]]:
 every = run("--help-all").stdout
 assert all(f"  --{name} " in every for name in alone["settings"]), every
 
-# What cannot be used is refused in one line with the status of a configuration error.
+# Invalid arguments are refused in one line with the status of a configuration error.
 for arguments, variables, expected in [
     (["--jsn"], {}, "did you mean --json?"),
     (["--ranks"], {}, "--ranks needs a value"),
@@ -98,7 +99,7 @@ for arguments, variables, expected in [
     done = run(*arguments, **variables)
     assert done.returncode == 2 and expected in done.stderr and done.stderr.count("\n") == 1, (done, expected)
 
-# What is measured is printed, and its rules are saved, and then chosen by.
+# Measurements are printed, their rules are saved, and the rules then decide.
 with tempfile.TemporaryDirectory() as folder:
     path = os.path.join(folder, "two.rules")
     measured = run("--calibrate", "--ranks", "2", "--json", "--save", path)
@@ -115,7 +116,7 @@ with tempfile.TemporaryDirectory() as folder:
     chosen = report("--ranks", "2", "--algorithm", rules)["choices"]
     assert all(rule in chosen[rule.split(":")[0]] for rule in rules.split(",")), (rules, chosen)
 
-# The manual's table is the program's.
+# The manual's table equals the program's.
 rows = set(re.findall(r"^\| `--([a-z-]+) [A-Z]+` \| `(MUSTER_[A-Z_]+)` \| `([^`]*)` \|", open(manual).read(), re.M))
 table = {(name, row["variable"], row["value"]) for name, row in alone["settings"].items()}
 assert rows == table, f"docs/settings.md and the settings differ in {rows ^ table}"

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
-"""numbers.py PROGRAM...: every number that a flag or a MUSTER_* variable takes, as the programs' own --help names them.
+"""numbers.py PROGRAM...: tests every numeric flag and MUSTER_* variable that the programs' own --help names.
 
-A flag with a number says its range in --help, "(LOW to HIGH)". What lies outside, or is no decimal number, ends the
-program with status 2 and one line that names the flag, the value and the range; what lies in it is taken. All programs
-read muster's own flags by the same functions: one program, drawn at each run, is given all values of all its flags. The
-others are given values that are drawn: of muster's own flags one that is refused and one that is taken, of their own flags six
+A numeric flag has its range in --help, "(LOW to HIGH)". A value outside the range, or a text that is no decimal number, ends the
+program with status 2 and one line that names the flag, the value and the range. A value in the range is accepted. All programs
+read muster's own flags by the same functions: one program, drawn at each run, is tested with all values for all its flags. The
+others are tested with drawn values: for muster's own flags one refused and one accepted value, for their own flags six
 and one.
 """
 import concurrent.futures
@@ -16,10 +16,11 @@ import subprocess
 import sys
 import tempfile
 
-# Placeholders of flags that take text; every other one is a number, or a new word for this list.
+# Placeholders of flags with text values; any other placeholder is a number, or must be added to this list.
 TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "PATH", "WHEN", "WHAT", "RANKS", "NAMES", "ADDRESS", "ADDRESSES", "CODEC", "LEVEL", "SPEC",
          "TEXT", "TIME", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
-UNKNOWN = "--no-such-flag"  # stands last: a program that takes the number ends here, or of what else is missing
+# the last argument: a program that accepts the number ends here, or because of another missing argument
+UNKNOWN = "--no-such-flag"
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
 CLEAN = {name: value for name, value in os.environ.items() if not LAUNCHERS.match(name)}
 HANG = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; a refusal takes milliseconds
@@ -27,25 +28,25 @@ SEED = int(os.environ.get("MUSTER_TEST_SEED", random.SystemRandom().randrange(1 
 
 
 class Flag:
-    """One number of one program: of its command line, or of a variable."""
+    """A numeric argument of a program: a flag or a variable."""
 
     def __init__(self, program, command, name, placeholder, text, variable):
         self.program, self.command, self.name, self.variable = program, command, name, variable
         self.is_size = placeholder == "BYTES"
         found = re.search(r"\((\d[\d.]*) to (\d[\d.]*)\)", text)
         self.range = found and (found[1], found[2])
-        # Numbers with fractions have words of their own.
+        # Numbers with fractions have their own placeholders.
         self.is_whole = placeholder in ("N", "CLOCKS", "BYTES")
 
     def __str__(self):
         return " ".join([pathlib.Path(self.program).name, *self.command, self.name])
 
     def refused(self):
-        """What it must not take."""
+        """Returns values that must be refused."""
         values = ["-1", "-3", "99999999999999999999", "-99999999999999999999", "010", "-010", "0x10", "nan", "NaN", "-nan",
                   "inf", "-inf", "+3", " 3", "3 ", "3x", "1_000", "1,5", "three", "--", "1e999"]
         if not self.name.startswith("MUSTER_"):
-            values.append("")  # of a variable: as if it was not set
+            values.append("")  # an empty variable counts as unset
         if self.is_whole:
             values += ["1.5", "1.", "1e3"]
         if self.is_size:
@@ -80,13 +81,13 @@ class Flag:
     def problem_of_refusal(self, value, status, out, err):
         if status != 2 or out or len(err.splitlines()) != 1:
             return f"{self} {value!r}: status {status}, {out[-200:]!r}, {err[-300:]!r}"
-        if re.match("-[a-z]", value):  # which may be a flag
+        if re.match("-[a-z]", value):  # the value may be a flag
             return None if self.name in err else f"{self} {value!r} is refused without its name: {err!r}"
         expected = [f"{self.name} cannot be '{value}'", *(self.range and [f"from {self.range[0]} to {self.range[1]}"] or [])]
         return None if all(word in err for word in expected) else f"{self} {value!r}: {expected} is not in {err!r}"
 
     def problems(self, draw, count):
-        """Tries all values, or with `draw`, `count` values that are refused and one that is taken."""
+        """Tries all values, or with `draw`, `count` refused values and one accepted value."""
         found = [] if self.range else [f"{self}: --help names no range (LOW to HIGH)"]
         refused, taken = self.refused(), self.taken()
         if draw:
@@ -100,7 +101,7 @@ class Flag:
         return [problem for problem in found if problem]
 
     def problems_of_ranks(self, draw):
-        """Two processes of one job: both end with 2, and say the same."""
+        """Runs two processes of a job: both must end with 2 and the same error."""
         value = draw.choice([value for value in self.refused() if not re.match("-[a-z-]", value)])
         with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
             ranks = [self.run(value, environment={"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": "2", "MUSTER_JOB": folder,
@@ -135,9 +136,9 @@ def help_of(program, *command):
 
 
 def flags_of(program, command=()):
-    """Those of the program, of the settings that it takes, and of its subcommands."""
+    """Returns the flags of the program, its settings, and its subcommands."""
     flags, others, section = [], [], ""
-    lines = re.sub(r"\n {10,}", "  ", help_of(program, *command)).splitlines()  # texts that stand below their flag
+    lines = re.sub(r"\n {10,}", "  ", help_of(program, *command)).splitlines()  # texts below their flag
     for line in lines:
         section = line if line.endswith(":") else section
         if section == "Subcommands:" and (sub := re.match(r"  ([a-z]+)  ", line)):
@@ -146,7 +147,7 @@ def flags_of(program, command=()):
         if not flag or flag[2].split("=")[0].split(":")[0] in TEXTS or flag[2] in TEXTS:
             continue
         placeholder = re.split("[=:]", flag[2])[0]
-        if placeholder.islower():  # the first word about a flag without a value
+        if placeholder.islower():  # the first word of the description of a flag without a value
             continue
         flags.append(Flag(program, command, flag[1], placeholder, flag[3], False))
         if variable := re.search(r", (MUSTER_[A-Z_]+)\]$", line):

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""supervision.py MUSTER_LAUNCH MUSTER_STORE: nothing of a job outlives muster-launch, and where muster-store listens."""
+"""supervision.py MUSTER_LAUNCH MUSTER_STORE: checks that no process of a job outlives muster-launch, and the address of
+muster-store."""
 import os
 import pathlib
 import re
@@ -12,7 +13,8 @@ import time
 launcher, store = sys.argv[1:]
 LIMIT = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 clean = {name: value for name, value in os.environ.items() if not name.startswith("MUSTER_")}
-# What a rank that is a script may start: a program behind it or before it, in a session of its own, of a parent that has gone, without variables.
+# Processes that a rank's script may start: a program after it or before it, in a separate session, with an ended
+# parent, without variables.
 SCRIPTS = {"behind": "sleep 6543 & echo $! >> pids; wait",
            "before": "sh -c 'echo $$ >> pids; exec sleep 6543'; echo done",
            "session": "setsid sh -c 'echo $$ >> pids; exec sleep 6543' & wait; sleep 6543",
@@ -21,10 +23,10 @@ SCRIPTS = {"behind": "sleep 6543 & echo $! >> pids; wait",
            "bare": "env -i sh -c 'echo $$ >> pids; exec sleep 6543'; echo done"}
 
 
-def until(found, said):
+def until(found, message):
     end = time.monotonic() + LIMIT
     while not (value := found()):
-        assert time.monotonic() < end, said
+        assert time.monotonic() < end, message
         time.sleep(0.02)
     return value
 
@@ -55,11 +57,11 @@ with tempfile.TemporaryDirectory() as name:
             process.wait(LIMIT)
             if how == signal.SIGTERM:   # before it ends itself
                 assert not any(map(runs, pids)), (kind, pids)
-            elif kind != "bare":        # that is found by its parent, which is killed too
+            elif kind != "bare":        # a bare process is found by its parent, which is killed too
                 until(lambda: not any(map(runs, pids)), (kind, how, pids))
             for pid in filter(runs, pids):
                 os.kill(int(pid), signal.SIGKILL)
-    # The program of a rank that died goes before the rank starts again.
+    # The program of a rank that died is ended before the rank restarts.
     process, pids = job(folder, "sh -c 'echo $$ >> pids; exec sleep 6543' & echo $$ >> ranks; wait", "--restart", "1", "--min", "1")
     ranks = until(lambda: (folder / "ranks").exists() and (found := (folder / "ranks").read_text().split())[1:] and found, "a rank does not start")
     os.kill(int(ranks[0]), signal.SIGKILL)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""top.py MUSTER_INFO MUSTER_LAUNCH TEST_ELASTIC_WORKER: what `muster-info top` shows of jobs that run, and that it finds them."""
+"""top.py MUSTER_INFO MUSTER_LAUNCH TEST_ELASTIC_WORKER: tests that `muster-info top` finds active jobs, and its output
+for them."""
 import json
 import os
 import pty
@@ -19,9 +20,9 @@ def top(*words, **variables):
     return subprocess.run([info, "top", *words], env={**clean, **variables}, capture_output=True, text=True, timeout=LIMIT)
 
 
-def refused(said, *words, **variables):
+def refused(message, *words, **variables):
     done = top(*words, **variables)
-    assert done.returncode == 2 and said in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, (said, done)
+    assert done.returncode == 2 and message in done.stderr and done.stderr.count("\n") == 1 and not done.stdout, (message, done)
 
 
 class Job:
@@ -30,7 +31,7 @@ class Job:
         self.process = subprocess.Popen([launcher, "-n", str(ranks), *words], env={**clean, "MUSTER_JOB": name}, stdout=subprocess.PIPE, text=True)
 
     def await_steps(self):
-        """Enough that their traffic has been judged."""
+        """Waits for enough steps to have an estimate of the traffic."""
         ready = 0
         while ready < self.ranks:
             ready += self.process.stdout.readline().startswith("ready")
@@ -67,7 +68,8 @@ for row in seen["ranks"]:
 text = top().stdout
 assert "rank 2, process " in text and "steps_per_second" in text and "links to 0, megabytes_per_second" in text, text
 
-# Of this host: here all, elsewhere none; one that stands still does not answer, and the others have not judged it yet.
+# Ranks on this host: here all, on another host none. A stopped rank does not reply, and the others have not expelled it
+# yet.
 assert top("--here").returncode == 0 and shown("--here")["ranks"][2]["rank"] == 2
 assert top("--here", MUSTER_HOST="another").returncode == 1
 still = subprocess.Popen([launcher, "-n", "1", worker, *TRAIN[1:], "--steps"], env={**clean, "MUSTER_JOB": "still"}, stdout=subprocess.PIPE, text=True)
@@ -82,11 +84,11 @@ two = Job("two", 2, *TRAIN, "--steps", "--transport", "shm")
 two.await_steps()
 refused("finds 2 running jobs (one, two); choose one by --job NAME")
 seen = shown("--job", "two")
-# Shared memory has no bandwidth that the system measures.
+# The system measures no bandwidth of shared memory.
 assert seen["job"] == "two" and [row["links"] for row in seen["ranks"]] == [[], []], seen
 assert "links -\n" in top("--job=two").stdout
 
-# On a terminal until the job ends.
+# On a terminal it runs until the job ends.
 ours, its = pty.openpty()
 live = subprocess.Popen([info, "top", "--job", "two"], env=clean, stdout=its, stderr=subprocess.PIPE)
 os.close(its)
@@ -100,7 +102,7 @@ assert live.wait(LIMIT) == 0 and live.stderr.read() == b""
 one.end()
 refused("finds no running job (")
 
-# A job that is not elastic has no group to ask. A store that is named is asked itself.
+# A job that is not elastic has no group to query. A named store is queried directly.
 once = Job("once", 1, "--elastic", "off", "sh", "-c", 'echo "ready"; echo "step 100 $MUSTER_RENDEZVOUS $MUSTER_TOKEN"; exec sleep 1000')
 once.process.stdout.readline()
 _, _, place, token = once.process.stdout.readline().split()

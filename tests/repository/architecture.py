@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""docs/architecture.md against the code: its layers are those of scan.py, its files are there, and each has the function named beside it.
+"""Compares docs/architecture.md with the code: its layers equal scan.py's, its files exist, and each has the function named beside it.
 
     architecture.py ROOT"""
 import pathlib
@@ -30,7 +30,7 @@ def main():
     root = pathlib.Path(sys.argv[1])
     text = (root / "docs" / "architecture.md").read_text()
     found = sorted(problems(text, root))
-    # The check itself: a name that is not there is found.
+    # The check itself: a name that does not exist is found.
     assert any("no function" in problem for problem in problems(text.replace("tcp_socket::try_write", "tcp_socket::try_pull"), root))
     assert any("is not there" in problem for problem in problems(text.replace("tcp/link.cpp", "tcp/links.cpp"), root))
     assert any("layers" in problem for problem in problems(text.replace("| data | core |", "| data | comm |"), root))

@@ -1,4 +1,4 @@
-"""What a program compiles that includes muster: the lines of its preprocessed headers, and standard headers that none of them needs.
+"""Measures the code that a program compiles if it includes muster: the lines of preprocessed headers, and unneeded standard headers.
 
     closure.py INCLUDE COMPILER
 """
@@ -8,7 +8,7 @@ import sys
 
 include, compiler = sys.argv[1:]
 LIMITS = {"muster/muster.hpp": 100_300, "muster/collectives.hpp": 90_000}
-# 1,500 to 8,600 lines each: what needs them is compiled, or has a loop of its own.
+# 1,500 to 8,600 lines each: code that needs them is compiled, or has its own loop.
 LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
 
 failed = False

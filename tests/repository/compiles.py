@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Whether another compiler, or another standard, compiles what a build compiles, without a warning.
+"""Checks that another compiler, or another standard, compiles the sources of a build, without a warning.
 
     compiles.py [--compiler PATH] [--std STD] BUILD FOLDER...   the sources below the folders (of the repository)
-    compiles.py --self-test COMPILER                            shows that a mistake is found, and where
+    compiles.py --self-test COMPILER                            shows that a mistake and its place are found
 
-The options of each source are those of BUILD/compile_commands.json. Nothing is built (-fsyntax-only). Sources with the same
-options are one translation unit, as in a unity build. Where that has errors its halves are compiled, down to single sources:
-names that meet in one unit are no mistake."""
+A source's options are read from BUILD/compile_commands.json. Nothing is built (-fsyntax-only). Sources with the same
+options are one translation unit, as in a unity build. If the unit has errors, its halves are compiled, down to single sources:
+names that collide in one unit are no mistake."""
 import argparse
 import json
 import pathlib
@@ -20,7 +20,7 @@ ALL = 64  # sources in a translation unit
 
 
 def sources_of(command, directory):
-    """The source of a command, or the sources that a unity source includes."""
+    """Returns the source of a command, or the sources that a unity source includes."""
     source = pathlib.Path(directory, command["file"])
     if source.parent.name != "Unity":
         return [str(source)]
@@ -28,7 +28,7 @@ def sources_of(command, directory):
 
 
 def options_of(command):
-    """The options of a command without compiler, source, object file, optimisation and precompiled header."""
+    """Returns the options of a command without compiler, source, object file, optimisation and precompiled header."""
     words, options = shlex.split(command["command"]), []
     words = words[next(i for i, word in enumerate(words) if word.startswith("-")):]
     while words:
@@ -41,7 +41,7 @@ def options_of(command):
 
 
 def database(build):
-    """(directory, target, options, sources) of each command of a build that compiles C++ for the host."""
+    """Yields (directory, target, options, sources) for each command in a build that compiles C++ for the host."""
     for command in json.loads(pathlib.Path(build, "compile_commands.json").read_text()):
         text, directory = command["command"], command["directory"]
         if "nvcc" not in text.split()[0]:
@@ -49,7 +49,8 @@ def database(build):
 
 
 def groups(build, folders):
-    """(directory, options, sources) of each target with other options, each pair of options and source once."""
+    """Returns (directory, options, sources) for each target with other options, each pair of options and source
+    once."""
     found, seen = {}, set()
     for directory, target, options, sources in database(build):
         for source in sources:
@@ -62,7 +63,7 @@ def groups(build, folders):
 
 
 class compiler:
-    """A compiler that only looks at sources."""
+    """A compiler that only checks sources."""
 
     def __init__(self, path, standard):
         self.command = [path, "-fsyntax-only", "-O0"]
@@ -72,20 +73,20 @@ class compiler:
         self.units = 0
 
     def run(self, directory, options, sources):
-        """What the compiler says of the sources as one, or "" if they are right."""
+        """Returns the errors of the sources compiled as one unit, or "" if they are right."""
         self.units += 1
         alone = len(sources) == 1
         text = "" if alone else "".join(f'#include "{source}"\n' for source in sources)
-        # What a name in one source hides of another is no mistake, as in any unity build.
+        # A name in one source that hides a name in another is no mistake, as in any unity build.
         words = [*options, *self.standard, *(["-x", "c++", sources[0]] if alone else ["-Wno-shadow", "-x", "c++", "-"])]
         done = subprocess.run([*self.command, *words], cwd=directory, input=text, capture_output=True, text=True)
         return "" if done.returncode == 0 else done.stderr or f"{self.command[0]} ended with {done.returncode}"
 
     def errors(self, directory, options, sources):
-        """What is wrong with each source that is wrong by itself."""
-        said = self.run(directory, options, sources)
-        if not said or len(sources) == 1:
-            return [said] if said else []
+        """Returns the errors by source, for sources that fail by themselves."""
+        text = self.run(directory, options, sources)
+        if not text or len(sources) == 1:
+            return [text] if text else []
         half = len(sources) // 2
         return [error for part in (sources[:half], sources[half:]) for error in self.errors(directory, options, part)]
 
@@ -120,9 +121,9 @@ def self_test(path):
         tool, found = compiler(path, "c++20"), []
         for directory, options, group in groups(folder, [folder]):
             found += tool.errors(directory, options, group)
-        said = [re.search(r"(\w+)\.cpp:\d+:\d+: error", error).group(1) for error in found]
-        if said != ["bad", "warned"]:
-            sys.exit(f"compiles.py: of {', '.join(texts)} it finds {said or 'nothing'}")
+        places = [re.search(r"(\w+)\.cpp:\d+:\d+: error", error).group(1) for error in found]
+        if places != ["bad", "warned"]:
+            sys.exit(f"compiles.py: of {', '.join(texts)} it finds {places or 'nothing'}")
 
 
 def main():

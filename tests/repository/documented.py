@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Counts the public names of include/muster that have no documentation comment; there are to be none.
+"""Counts the public names of include/muster that have no documentation comment; every name must have one.
 
     documented.py ROOT         prints each as file:line: name, and exits 1 if there is any
     documented.py --ctags ROOT prints each public name that Universal Ctags does not find, and exits 1 if there is any
     documented.py --self-test  shows that a name without a comment is found, and others are not
 
 Doxygen reads the headers. A comment covers the declarations below it up to the next blank line, and an enumeration's comment its
-enumerators. Left out are private names, those in a namespace detail, overriding functions (the overridden one has the comment),
+enumerators. Left out are private names, names in a namespace detail, overriding functions (the overridden one has the comment),
 deleted and defaulted functions, destructors, and functions with the name and meaning of the standard library's (STANDARD)."""
 import json
 import pathlib
@@ -22,7 +22,7 @@ STANDARD = {"begin", "end", "data", "size", "empty", "at", "front", "back", "get
 
 
 def doxygen(root, folder):
-    """The XML that Doxygen writes of the headers, by the configuration of the repository."""
+    """Returns the XML that Doxygen writes for the headers, with the configuration of the repository."""
     configuration = (pathlib.Path(__file__).resolve().parents[2] / "tools" / "Doxyfile").read_text()
     subprocess.run(["doxygen", "-"], cwd=root, check=True, text=True, stdout=subprocess.DEVNULL,
                    input=f"{configuration}\nOUTPUT_DIRECTORY = {folder}\nGENERATE_XML = YES\nHIDE_UNDOC_CLASSES = NO\n")
@@ -34,7 +34,7 @@ def has_comment(entity):
 
 
 def stands_below_comment(lines, number):
-    """Whether a comment precedes this line without a blank line between."""
+    """Returns true if a comment precedes this line without a blank line between."""
     for line in reversed(lines[:number - 1]):
         text = line.strip()
         if text.startswith("///") or "///<" in text:
@@ -51,7 +51,7 @@ def needs_none(member, scope):
 
 
 def public_names(root):
-    """[(file, line, name, whether it has a comment)] of the public names below include/muster."""
+    """Returns [(file, line, name, True with a comment)] of the public names below include/muster."""
     with tempfile.TemporaryDirectory(prefix="muster-documented-") as folder:
         compounds = [compound for file in doxygen(root, folder) for compound in xml.parse(file).getroot().iter("compounddef")]
     kinds = {"class", "struct", "union", "namespace", "concept"}
@@ -77,7 +77,7 @@ def public_names(root):
 
 
 def unknown_to_ctags(root, names):
-    """The public names that Universal Ctags does not find in the file that declares them."""
+    """Returns the public names that Universal Ctags does not find in the file that declares them."""
     listed = subprocess.run(["ctags", "-R", "--output-format=json", "--fields=NF",
                              "-f", "-", "include"], cwd=root, check=True, text=True, stdout=subprocess.PIPE).stdout
     tags = {(tag["path"].removeprefix("include/"), tag["name"]) for tag in map(json.loads, listed.splitlines()) if "path" in tag}

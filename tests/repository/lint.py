@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""clang-format of all sources, clang-tidy of changed ones.
+"""Runs clang-format on all sources, and clang-tidy on changed ones.
 
     lint.py format ROOT                          prints each line that clang-format would change; exits 1 if there is any
-    lint.py tidy ROOT BUILD [--seconds N]        prints what clang-tidy finds in the lines that changed since main
-    lint.py --self-test ROOT                     shows that both find what they are there to find
+    lint.py tidy ROOT BUILD [--seconds N]        prints findings of clang-tidy in the lines that changed since main
+    lint.py --self-test ROOT                     shows that both find deliberate mistakes
 
-Changed is what the working tree has beside the commit at which it left main, or on main itself beside the commit before.
-The options of a source are those of BUILD/compile_commands.json; a header is looked at where it is compiled alone. No
-source is begun after N seconds: the last line names those that were left."""
+Changed lines are the differences between the working tree and the commit at which it left main, or on main the commit before.
+The options of a source are read from BUILD/compile_commands.json; a header is checked in the unit that compiles it alone. No
+source is started after N seconds: the last line names the remaining sources."""
 import argparse
 import json
 import pathlib
@@ -20,7 +20,7 @@ import time
 
 import compiles
 
-VERSION = 14  # of Debian 12: another one formats and finds otherwise
+VERSION = 14  # the version of Debian 12: other versions format and check differently
 KINDS = (".hpp", ".cpp", ".cu")
 FOLDERS = ("include", "src", "examples", "bench", "tests", "python")
 
@@ -31,10 +31,10 @@ def skip(reason):
 
 
 def tool(name):
-    """The path of a tool of the version that decides."""
+    """Returns the path of a tool with the required version."""
     for path in filter(None, map(shutil.which, (f"{name}-{VERSION}", name))):
-        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
-        if re.search(rf"version {VERSION}\.", said):
+        version = subprocess.run([path, "--version"], capture_output=True, text=True, check=True).stdout
+        if re.search(rf"version {VERSION}\.", version):
             return path
     return skip(f"there is no {name} {VERSION} (Debian: apt-get install {name})")
 
@@ -53,7 +53,7 @@ def git(root, *words):
 
 
 def changed_lines(root):
-    """{file: [[first, last]...]} of the sources in which lines changed."""
+    """Returns {file: [[first, last]...]} of the sources in which lines changed."""
     if not shutil.which("git") or git(root, "rev-parse", "--show-toplevel") is None:
         skip("this is no clone of git, which would say what changed")
     head = git(root, "rev-parse", "HEAD")
@@ -72,12 +72,13 @@ def changed_lines(root):
 
 
 def where_compiled(build):
-    """{source: (source, directory, options)} of what the build compiles."""
+    """Returns {source: (source, directory, options)} of the sources that the build compiles."""
     return {source: (source, directory, options) for directory, _, options, sources in compiles.database(build) for source in sources}
 
 
 def unit_of(file, root, compiled):
-    """The source in which a file is compiled: itself, the unit that includes a public header alone, a source that includes it."""
+    """Returns the source in which a file is compiled: itself, the unit that includes a public header alone, a source
+    that includes it."""
     if str(root / file) in compiled:
         return compiled[str(root / file)]
     alone = re.sub(r"\W", "_", file.removeprefix("include/")) + ".cpp"
@@ -89,7 +90,7 @@ def unit_of(file, root, compiled):
 
 
 def tidy_one(path, root, unit, lines):
-    """What clang-tidy finds in these lines of a unit and of what it includes."""
+    """Returns the findings of clang-tidy in these lines of a unit and its includes."""
     source, directory, options = unit
     filters = json.dumps([{"name": str(root / file), "lines": at} for file, at in lines.items()])
     done = subprocess.run([path, "--quiet", f"--config-file={root}/.clang-tidy", "--header-filter=.*", f"--line-filter={filters}", source,
@@ -111,9 +112,9 @@ def check_tidy(root, build, seconds):
         if time.monotonic() - begun > seconds:
             left += files
             continue
-        said = tidy_one(path, root, unit, files)
-        found += bool(said)
-        print(said, end="")
+        findings = tidy_one(path, root, unit, files)
+        found += bool(findings)
+        print(findings, end="")
     print(f"{len(lines) - len(left) - len(nowhere)} changed sources, {found} with findings")
     for reason, files in (("not compiled by this build", nowhere), (f"left after {seconds} s", left)):
         if files:
@@ -122,35 +123,35 @@ def check_tidy(root, build, seconds):
 
 
 def self_test(root):
-    """A repository of its own whose second commit brings one badly formatted source, and one with a mistake in the line that
-    changed and the same mistake in a line that did not."""
+    """Makes a repository whose second commit adds one badly formatted source, and another source with a mistake in a
+    changed line and the same mistake in an unchanged line."""
     if not shutil.which("git"):
         skip("there is no git, which says what changed")
     tidy = tool("clang-tidy")
-    with tempfile.TemporaryDirectory() as made:
-        made = pathlib.Path(made).resolve()
-        (made / "src").mkdir()
+    with tempfile.TemporaryDirectory() as folder:
+        folder = pathlib.Path(folder).resolve()
+        (folder / "src").mkdir()
         for name in (".clang-format", ".clang-tidy"):
-            shutil.copy(root / name, made / name)
-        source = made / "src" / "bad.cpp"
+            shutil.copy(root / name, folder / name)
+        source = folder / "src" / "bad.cpp"
         before = "int* first() { return 0; }\n"
         source.write_text(before)
-        (made / "compile_commands.json").write_text(
-            json.dumps([{"directory": str(made), "command": f"c++ -std=c++20 -o bad.o -c {source}", "file": str(source)}]))
+        (folder / "compile_commands.json").write_text(
+            json.dumps([{"directory": str(folder), "command": f"c++ -std=c++20 -o bad.o -c {source}", "file": str(source)}]))
         commit = ("-c", "user.name=test", "-c", "user.email=test@localhost", "commit", "-q", "-a", "-m", "a source")
         for words in (("init", "-q", "-b", "main"), ("add", "src"), commit):
-            git(made, *words)
-        if check_format(made) != 0:
+            git(folder, *words)
+        if check_format(folder) != 0:
             sys.exit("lint.py: clang-format finds fault with a source that has none")
         source.write_text(before + "int* second() { return 0; }\n")
-        git(made, *commit)
-        if changed_lines(made) != {"src/bad.cpp": [[2, 2]]}:
-            sys.exit(f"lint.py: what changed is {changed_lines(made)}")
-        said = tidy_one(tidy, made, where_compiled(made)[str(source)], changed_lines(made))
-        if "bad.cpp:2:" not in said or "modernize-use-nullptr" not in said or "bad.cpp:1:" in said:
-            sys.exit(f"lint.py: of a mistake in a changed line clang-tidy says {said or 'nothing'}")
+        git(folder, *commit)
+        if changed_lines(folder) != {"src/bad.cpp": [[2, 2]]}:
+            sys.exit(f"lint.py: what changed is {changed_lines(folder)}")
+        findings = tidy_one(tidy, folder, where_compiled(folder)[str(source)], changed_lines(folder))
+        if "bad.cpp:2:" not in findings or "modernize-use-nullptr" not in findings or "bad.cpp:1:" in findings:
+            sys.exit(f"lint.py: of a mistake in a changed line clang-tidy says {findings or 'nothing'}")
         source.write_text(before + "int*  third( );\n")
-        if check_format(made) == 0:
+        if check_format(folder) == 0:
             sys.exit("lint.py: a badly formatted source passes")
     return 0
 

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The manual as a whole: links, the order of pages, and code that a test compiles.
+"""Checks the manual as a whole: links, the order of pages, and code that a test compiles.
 
     manual.py ROOT           prints each finding, and exits 1 if there is any
     manual.py --cut ROOT OUT writes each piece of C++ of a page but its first program as OUT/<page>_<number>.inc, for tests/manual/fragments.cpp
@@ -10,13 +10,13 @@ import sys
 
 
 def blocks(text):
-    """C++ of a page that is no program of its own (those are built and run): number -> code."""
+    """Returns the C++ of a page without complete programs (those are built and run): number -> code."""
     found = re.findall(r"^```cpp\n(.*?)^```", text, re.S | re.M)
     return {number: code for number, code in enumerate(found) if not (code.startswith("#include") and "int main(" in code)}
 
 
 def anchors(text):
-    """The anchors of a page's headings, as GitHub and mkdocs make them."""
+    """Returns the anchors of a page's headings, in the form of GitHub and mkdocs."""
     text = re.sub(r"^```.*?^```", "", text, flags=re.S | re.M)
     return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).strip().lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 

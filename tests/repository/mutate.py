@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""tools/mutate.py: its edits, its rooms, the programs that its tests run, and that it says what a test notices.
+"""Tests tools/mutate.py: its edits, its rooms, the programs that its tests run, and its report of a caught mutation.
 
 usage: mutate.py [BUILD]    BUILD: a build whose tests must all be known to tools/rooms.py
 """
@@ -92,8 +92,8 @@ class Rooms(unittest.TestCase):
                 self.assertTrue(any(rooms.re.search(some, name) for name in names), f"no test is called {some}")
 
     def test_the_programs_of_a_test_are_all_that_it_is_given(self):
-        made = {"/b/tests/test_a": "test_a", "/b/tests/elastic/worker": "worker", "/b/src/programs/muster-store": "store",
-                "/b/src/programs/muster-launch": "launch", "/b/examples/cnn": "cnn", "/b/src/libmuster_core.a": "core"}
+        targets = {"/b/tests/test_a": "test_a", "/b/tests/elastic/worker": "worker", "/b/src/programs/muster-store": "store",
+                   "/b/src/programs/muster-launch": "launch", "/b/examples/cnn": "cnn", "/b/src/libmuster_core.a": "core"}
         tests = [
             entry("test_a: case", "/b/tests/test_a", "case"),
             entry("test_new: not built"),
@@ -108,7 +108,7 @@ class Rooms(unittest.TestCase):
                 "test_a: case": {"test_a"}, "test_new: not built": {"test_new"}, "script": {"worker"},
                 "on its path": {"worker", "store", "launch"}, "by a folder": {"store", "cnn"},
                 "by the build": {"store", "launch", "cnn", "core"}, "a user of it": {"store", "launch", "cnn", "core"}}.items():
-            self.assertEqual(rooms.programs_of(tests, [name], "/b", made), programs, name)
+            self.assertEqual(rooms.programs_of(tests, [name], "/b", targets), programs, name)
 
 
 PROJECT = {
@@ -156,7 +156,7 @@ class Runs(unittest.TestCase):
             self.assertIn("1 of 2 caught (50 %), 1 by the tests of their room", done.stdout)
             tree = root / "build/mutate/tree"
             self.assertEqual(subprocess.run(["git", "status", "--short", "-uno"], cwd=tree, capture_output=True).stdout, b"")
-            again = ran("--lines", "2")  # nothing is left to do, and no test runs
+            again = ran("--lines", "2")  # no line is left, and no test runs
             self.assertEqual((again.stdout.splitlines()[:2]), done.stdout.splitlines()[:2])
 
 

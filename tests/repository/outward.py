@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""The outward list: every name by which users, their scripts and their files know muster, a line each, in docs/outward.txt.
+"""The outward list: every name that users, their scripts and their files depend on, one on each line, in docs/outward.txt.
 
     outward.py ROOT [--programs BUILD]          prints the difference between sources and list, and exits 1 if there is any
     outward.py ROOT [--programs BUILD] --write  writes the list again
-    outward.py ROOT --self-test                 renames a name of each kind in a copy, and checks that the difference has it
+    outward.py ROOT --self-test                 renames a name for each kind in a copy, and checks that the difference has it
 
-Names come from the sources. A line names the layer and not the file, so a name may move to another file of its layer.
+Names come from the sources. A line names the layer and not the file, so a name may move to another file in its layer.
 `--programs` adds names that only built programs print: cases of Google Benchmark, and the keys of the JSON documents of programs. Without
 `--programs`, and for programs that are not built, these lines stay unchanged."""
 import argparse
@@ -113,7 +113,7 @@ class Sources:
         tracker = ast.parse((self.root / "python/muster_bench/tracker.py").read_text())
         for node in [*tracker.body, *(inner for node in tracker.body if isinstance(node, ast.ClassDef) for inner in node.body)]:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not re.match("_[^_]", node.name):
-                arguments = [one.arg for one in (*node.args.args, *node.args.kwonlyargs)] if isinstance(node, ast.FunctionDef) else []
+                arguments = [argument.arg for argument in (*node.args.args, *node.args.kwonlyargs)] if isinstance(node, ast.FunctionDef) else []
                 self.add("python", f"muster_bench.tracker {node.name}({', '.join(arguments)})")
 
     def scripts(self):
@@ -132,8 +132,8 @@ class Sources:
         for word in re.findall(r"OUTPUT_NAME (muster-[\w]+)", (self.root / "src/programs/CMakeLists.txt").read_text()):
             self.add("program", word)
         for word in re.findall(r"foreach\(program ([\w ]+)\)", (self.root / "src/programs/CMakeLists.txt").read_text()):
-            for one in word.split():
-                self.add("program", f"muster-{one}")
+            for part in word.split():
+                self.add("program", f"muster-{part}")
         for path, name in self.files("include", ends=(".hpp",)):
             if "/detail/" not in name:
                 self.add("header", name.removeprefix("include/"))
@@ -164,21 +164,21 @@ def _names_of(node):
         if re.fullmatch(r"muster_(?!bench|flow|pool)[a-z0-9_]+", node.value):
             yield "metric", node.value
     if isinstance(node, ast.Dict):
-        yield from (("key", key) for one in node.keys if (key := _text(one)) and re.fullmatch(WORD, key))
+        yield from (("key", key) for element in node.keys if (key := _text(element)) and re.fullmatch(WORD, key))
     if isinstance(node, ast.Subscript) and (key := _text(node.slice)) and re.fullmatch(WORD, key):
         yield "key" if isinstance(node.ctx, ast.Store) else "word", key
     if isinstance(node, ast.Assign) and isinstance(node.value, (ast.Constant, ast.Tuple)):
         for target in node.targets:
             if isinstance(target, ast.Name) and re.search("FORMAT|VERSION", target.id) and isinstance(node.value, ast.Constant):
                 yield "format", target.id, repr(node.value.value)
-            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and "FINISHED" in [getattr(one, "id", "") for one in target.elts]:
-                for one, number in zip(target.elts, node.value.elts):
-                    yield "exit-status", number.value, "muster_bench", one.id
+            if isinstance(target, ast.Tuple) and isinstance(node.value, ast.Tuple) and "FINISHED" in [getattr(element, "id", "") for element in target.elts]:
+                for element, number in zip(target.elts, node.value.elts):
+                    yield "exit-status", number.value, "muster_bench", element.id
     if isinstance(node, ast.Call):
         called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
         first = _text(node.args[0]) if node.args else None
         if called == "add_argument":
-            yield from (("flag", word) for one in node.args if (word := _text(one)))
+            yield from (("flag", word) for element in node.args if (word := _text(element)))
         if called in ("add_parser", "command") and first:
             yield "command", first
         if isinstance(node.func, (ast.Attribute, ast.Name)) and called not in OF_TEXTS and first and re.fullmatch(WORD, first):
@@ -282,7 +282,8 @@ HEAD = """# The names of muster that users, scripts and files depend on, a line 
 
 
 def self_test(root):
-    """Renames a name of each kind in a copy of the sources, and checks that its line is missing from the list of the copy."""
+    """Renames a name for each kind in a copy of the sources, and checks that its line is missing from the list of the
+    copy."""
     renames = [("setting --timeout", "src/comm/settings.cpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
                ("flag muster_bench --dry-run", "python/muster_bench/cli.py", "--dry-run", "--look"), ("flag bench/train_step --models", "bench/train_step.cpp", "--models", "--nets"),
                ("command muster_bench revisions", "python/muster_bench/cli.py", '"revisions"', '"commits"'), ("variable MUSTER_FLOW_SLURM", "python/muster_flow/wrapper.py", "MUSTER_FLOW_SLURM", "MUSTER_SLURM"),
@@ -309,7 +310,7 @@ def self_test(root):
             (copy / name).write_text(text.replace(old, new))
         gone = former - lines_of(copy)
     for line, name, old, new in renames:
-        missing = [one for one in sorted(gone) if one.startswith(line)]
+        missing = [line_before for line_before in sorted(gone) if line_before.startswith(line)]
         assert missing, f"the list has the same line after '{old or name}' of {name} became '{new}'"
         print(f"- {missing[0]}")
 

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""The README's program as its reader starts it: alone, on threads, under mpirun, with a parameter server, and under
-muster-launch with a rank that is killed and one that joins in its place; on images drawn here. Its model records the
-samples of each committed step (recorded/mlp.hpp): however it is started, each step has the same.
+"""Runs the README's program in each way that a reader may: alone, on threads, under mpirun, with a parameter server, and under
+muster-launch with a killed rank and a replacement that joins; on generated images. Its model records the samples
+by committed step (recorded/mlp.hpp): each step has the same samples in every way.
 
 usage: readme_program.py --program PATH [--mpirun "WORDS"] [--launcher PATH]
 """
@@ -26,22 +26,23 @@ options = parser.parse_args()
 IMAGES, EPOCHS = 6000, 5
 
 
-def epochs_of(what, text):
-    """The losses, as they are written; with a server those of the first of two workers."""
-    seen = IMAGES // 2 if what == "on a server" else IMAGES
+def epochs_of(way, text):
+    """Returns the losses as printed; with a server only the first worker's losses."""
+    seen = IMAGES // 2 if way == "on a server" else IMAGES
     lines = re.findall(r"^epoch (\d+): loss (\S+), (\d+) samples in \S+ s$", text, re.M)
     if [int(line[0]) for line in lines] != list(range(1, EPOCHS + 1)) or any(line[2] != str(seen) for line in lines):
-        sys.exit(f"{what}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
+        sys.exit(f"{way}: these are not {EPOCHS} epochs of {IMAGES} samples:\n{text}")
     return [line[1] for line in lines]
 
 
 def committed(folder):
-    """How many samples the committed steps used, and a digest of (epoch, position of the step's batch, sample)."""
+    """Returns the number of samples in the committed steps, and a digest of (epoch, position of the step's batch,
+    sample)."""
     used = []
     for record in pathlib.Path(folder).glob("committed-*"):
         for line in record.read_text().splitlines():
             epoch, position, *ids = line.split()
-            used += [(int(epoch), int(position), int(one)) for one in ids]
+            used += [(int(epoch), int(position), int(sample)) for sample in ids]
         record.unlink()
     return len(used), hashlib.sha256(repr(sorted(used)).encode()).hexdigest()[:16]
 
@@ -51,40 +52,40 @@ def start(folder, *words):
     return subprocess.Popen(words, cwd=folder, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
 
-def run(what, folder, *words):
+def run(way, folder, *words):
     job = start(folder, *words)
     text = job.communicate(timeout=200)[0]
     if job.returncode != 0:
-        sys.exit(f"{what} ends with {job.returncode}:\n{text}")
+        sys.exit(f"{way} ends with {job.returncode}:\n{text}")
     return text
 
 
 def killed(folder):
-    """A rank is killed after the first epoch; the launcher starts another, which joins."""
+    """Kills a rank after the first epoch; the launcher starts another, which joins."""
     job = start(folder, options.launcher, "-n", "3", "--restart", "1", options.program)
-    said = []
+    lines = []
     for line in job.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith("epoch 1:"):
             with open(f"/proc/{job.pid}/task/{job.pid}/children", encoding="ascii") as children:
                 os.kill(int(children.read().split()[-1]), signal.SIGKILL)
-    text = "".join(said)
+    text = "".join(lines)
     if job.wait() != 0 or not re.search(r"generation \d+: .*1 joined", text):
         sys.exit(f"with a rank killed it ends with {job.returncode}, or no rank joined:\n{text}")
     return text
 
 
 def told_to_end(folder):
-    """SIGTERM after the first epoch: what is done is saved, and the same command goes on, as if nothing had been."""
+    """Sends SIGTERM after the first epoch: the state is saved, and the same command continues without a difference."""
     job = start(folder, options.program, "--ranks", "2")
-    said = []
+    lines = []
     for line in job.stdout:
-        said.append(line)
+        lines.append(line)
         if line.startswith("epoch 1:"):
             job.send_signal(signal.SIGTERM)
-    if job.wait() != 143 or "stopped by SIGTERM" not in said[-1]:
-        sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(said)}")
-    return "".join(said) + run("after SIGTERM", folder, options.program, "--ranks", "2")
+    if job.wait() != 143 or "stopped by SIGTERM" not in lines[-1]:
+        sys.exit(f"after SIGTERM it ends with {job.returncode}:\n{''.join(lines)}")
+    return "".join(lines) + run("after SIGTERM", folder, options.program, "--ranks", "2")
 
 
 ways = {"alone": [options.program], "on threads": [options.program, "--ranks", "2"]}
@@ -107,7 +108,8 @@ with tempfile.TemporaryDirectory(prefix="muster-readme-") as images:
     if options.launcher:
         losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
         samples["with a rank killed"] = committed(images)
-        if samples["with a rank killed"] != samples["alone"]:  # killed after a step committed, before its record of it?
+        # killed after a step committed, before its record was written?
+        if samples["with a rank killed"] != samples["alone"]:
             subprocess.run(["rm", "-r", os.path.join(images, "checkpoints")], check=True)
             losses["with a rank killed"] = epochs_of("with a rank killed", killed(images))
             samples["with a rank killed"] = committed(images)

@@ -1,6 +1,6 @@
-"""Compiles each case of refused.cpp alone: the compiler refuses it, and prints the words that stand behind its name.
+"""Compiles each case of refused.cpp alone: the compiler must refuse it, and print the words that follow its name.
 
-    refused.py SOURCE INCLUDE COMPILER [EXCEPT...]    without the cases whose names begin with one of EXCEPT
+    refused.py SOURCE INCLUDE COMPILER [EXCEPT...]    without the cases whose names begin with a word of EXCEPT
 """
 import os
 import re
@@ -16,7 +16,7 @@ for name, words in cases:
         continue
     run = subprocess.run([compiler, "-std=c++20", "-O1", "-Werror", f"-Dcase_{name}", f"-I{include}", "-c", "-o", os.devnull, source],
                          capture_output=True, text=True)
-    # What is to compile does; all else is refused with the words, and for no mistake of its own beside that.
+    # A valid case must compile; other cases must be refused with the words, without any other error.
     good = run.returncode == 0 if not words else run.returncode != 0 and words in run.stderr and run.stderr.count("error:") == 1
     print(f"{name}: {'as it should be' if good else 'expected: ' + (words or 'it compiles')}")
     if not good:

@@ -1,38 +1,39 @@
 #!/usr/bin/env python3
-"""Scans the sources for what a compiler does not check: the layers, vendor headers, the form of headers.
+"""Scans the sources for rules that a compiler does not check: the layers, vendor headers, the form of headers.
 
 scan.py ROOT        prints each finding as file:line: text, and exits 1 if there is any
-scan.py --self-test shows that every rule finds what it is there to find
+scan.py --self-test shows that every rule finds its deliberate violation
 """
 import pathlib
 import re
 import sys
 import tempfile
 
-# Each layer may include itself and those it is mapped to. data, comm and serve do not know each other.
+# Each layer may include itself and the layers it is mapped to. data, comm and serve do not know each other.
 LAYERS = {"core": [], "data": ["core"], "comm": ["core"], "serve": ["core"]}
-LAYERS["testing"] = ["core", "comm"]  # kits for what users write
+LAYERS["testing"] = ["core", "comm"]  # kits for users' types
 LAYERS["elastic"] = ["core", "data", "comm"]
 LAYERS["ps"] = [*LAYERS["elastic"], "elastic"]
 LAYERS["train"] = [*LAYERS["ps"], "ps"]
 
-# These are leaves: nothing but themselves and those they are mapped to, which are built where they are, includes them.
+# Leaves: only the leaves themselves and the layers mapped to them, which are built with them, include leaves.
 LEAVES = {"comm/transports/mpi/": [], "comm/transports/nccl/": ["train/device/"], "comm/bootstrap/tcp_store.hpp": ["comm/bootstrap/stores/tcp/"],
           "comm/bootstrap/etcd_store.hpp": ["comm/bootstrap/stores/etcd/"], "core/device/": ["comm/transports/nccl/", "train/device/"], "train/device/": []}
 
-# Headers that muster.hpp leaves out beside the leaves: of parts that are linked by name alone, and internals.
+# Headers that muster.hpp leaves out besides the leaves: headers of parts that are linked only by name, and internals.
 LEFT_OUT = ("collectives.hpp", "data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp", "serve/", "testing/")
 
 VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/|boost/|simdjson\.h"
                     r"|catch2/|benchmark/)")
-# The headers whose purpose is a vendor's types: a user who includes one has that vendor's headers.
+# The headers whose purpose is a vendor's types: a user who includes such a header has that vendor's headers.
 VENDOR_LEAVES = ["comm/transports/mpi/"]
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 
 
 def code_of(text):
-    """The text without comments and string literals, so that words in them are not found; lines stay lines."""
+    """Returns the text without comments and string literals, so that words in them are not found; the lines stay the
+    same."""
     def blank(match):
         found = match.group(0)
         return found if found.lstrip().startswith("#") else re.sub(r"[^\n]", " ", found)
@@ -47,7 +48,7 @@ def includes_of(code):
 
 
 def layer_of(path):
-    """"comm" for "comm/group.hpp"; None for muster.hpp and for src/programs, which may use everything."""
+    """Returns "comm" for "comm/group.hpp"; None for muster.hpp and for src/programs, which may use everything."""
     first = path.split("/")[0]
     return first if first in LAYERS else None
 
@@ -95,7 +96,7 @@ def scan(root):
                     if re.search(r"\busing\s+namespace\b", line):
                         report(number, "using namespace in a header")
 
-    # What muster.hpp reaches through any number of includes.
+    # Headers that muster.hpp reaches through any number of includes.
     reached, waiting = {}, [("muster.hpp", "muster.hpp")] if "muster.hpp" in headers else []
     while waiting:
         path, way = waiting.pop()
@@ -115,7 +116,7 @@ def scan(root):
 
 
 def self_test():
-    """Every rule against a tree that breaks it, and against one that does not."""
+    """Checks every rule against a tree that violates it, and against a tree that does not."""
     good = {
         "include/muster/muster.hpp": "#pragma once\n#include <muster/comm/group.hpp>\n",
         "include/muster/core/error.hpp": "#pragma once\n#include <string>\n// using namespace std; #include <mpi.h>\n",

@@ -8,7 +8,7 @@
 
 A rule is a construction that makes a text hard to read for readers of other code bases, and its budget is a rate per 1,000
 words: the upper end of the rates in the comments of KaMPIng, Gloo, Aluminum, Ginkgo, Celeritas, spdlog, stdexec, PCCL and
-Taskflow. A single finding is no fault; a page full of them is."""
+Taskflow. A single finding is no fault; a page with many findings is."""
 import argparse
 import collections
 import pathlib
@@ -29,7 +29,7 @@ RULES = (
     ("everyday verb for an event", r"\b(?:goes|comes|came|lies|stands|hears?|heard|says?|said|tells?|told|speaks?|gives? (?:up|back)|"
      r"takes? back|wants?)\b", 1.2, "the server hears a worker"),
 )
-# Identifiers that do not name what they hold, and how many may stand in include and src together.
+# Identifiers that do not name their content, and the maximum of their uses in include and src together.
 VAGUE_NAMES = ("what", "how", "its", "said", "told", "came", "one", "made", "such")
 VAGUE_LIMIT = 100
 
@@ -37,7 +37,7 @@ CODE = tuple(f"{folder}/**/*.{kind}" for folder in ("include", "src", "examples"
 PROGRAMS = tuple(pattern for pattern in CODE if not pattern.startswith("tests"))
 PYTHON = tuple(f"{folder}/**/*.py" for folder in ("bench", "tests", "tools", "python", "examples"))
 MANUAL = ("docs/*.md", "README.md", "CHANGELOG.md", "CONTRIBUTING.md")
-# Misspelt on purpose, by tests of suggestions; then words behind \n in text that tests parse.
+# Misspelt on purpose, by tests of suggestions; then words after \n in texts that tests parse.
 SPELLING = "tranport,lable,addd,wieght,konstant,acuracy,nin,nnumber"
 
 TOKEN = re.compile(r"//[^\n]*|/\*.*?\*/|R\"(?P<raw>\w*)\(.*?\)(?P=raw)\"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'", re.S)
@@ -48,7 +48,7 @@ def files_of(root, patterns):
 
 
 def comments_of(text):
-    """The comments of C++ code, a list of blocks: comments on consecutive lines are one block."""
+    """Returns the comments of C++ code as a list of blocks: comments on consecutive lines are one block."""
     blocks, end = [], -1
     for match in TOKEN.finditer(text):
         if not match.group().startswith("/"):
@@ -63,7 +63,7 @@ def comments_of(text):
 
 
 def literals_of(text):
-    """String literals of at least four words; adjacent literals are joined."""
+    """Returns string literals with at least four words; adjacent literals are joined."""
     joined = re.sub(r'"\s*\n\s*"', "", re.sub(r"//.*", "", text))
     return [words for words in re.findall(r'"((?:[^"\\\n]|\\.)*)"', joined) if len(re.findall(r"[A-Za-z]{2,}", words)) > 3]
 
@@ -73,7 +73,7 @@ def python_of(text):
 
 
 def manual_of(text):
-    """The paragraphs and table cells of a page, without code."""
+    """Returns the paragraphs and table cells of a page, without code."""
     text = re.sub(r"`[^`]*`", "X", re.sub(r"```.*?```", " ", text, flags=re.S))
     paragraphs = [part.replace("\n", " ") for part in re.split(r"\n\s*\n", text) if not part.lstrip().startswith(("|", "    "))]
     return paragraphs + [cell for line in text.splitlines() if line.startswith("|") for cell in line.strip("|").split("|")]
@@ -84,7 +84,7 @@ SECTIONS = (("comments of C++", CODE, comments_of), ("texts that programs print"
 
 
 def measure(root, patterns, blocks_of):
-    """(words, {rule: {file: findings}}, [(findings per word, file, sentence)]) of the files that match."""
+    """Returns (words, {rule: {file: findings}}, [(findings per word, file, sentence)]) of the files that match."""
     total, found, sentences = 0, collections.defaultdict(collections.Counter), []
     for file in files_of(root, patterns):
         path = file.relative_to(root).as_posix()
@@ -102,7 +102,7 @@ def measure(root, patterns, blocks_of):
 
 
 def vague_names(root):
-    """{file: uses of vague names} in the code of include and src; std::exception::what() is not counted."""
+    """Returns {file: uses of vague names} in the code of include and src; std::exception::what() is not counted."""
     uses = collections.Counter()
     for file in files_of(root, [pattern for pattern in CODE if pattern.startswith(("include", "src"))]):
         code = TOKEN.sub(" ", file.read_text())

@@ -1,22 +1,23 @@
-"""Bounds on the connections of the dashboard: how many there are, and how long one may wait for a request that does not come."""
+"""Bounds on the connections of the dashboard: their number, and the time that a connection may wait for a request."""
 import asyncio
 import contextlib
 import resource
 
-MOST = 256          # open at a time; fewer where the process may have few files open
-AT_ONCE = 8         # that are accepted before those in excess are closed
+MOST = 256          # open at a time; fewer if the process may have few files open
+AT_ONCE = 8         # connections that are accepted before connections in excess are closed
 PATIENCE = 30.0     # seconds for the head of a request
 
 
 class _Closed(asyncio.Protocol):
-    """A connection that is too many."""
+    """A connection above the limit."""
 
     def connection_made(self, transport):
         transport.abort()
 
 
 class Connections:
-    """Makes the protocol of each connection of an aiohttp server. Where there are too many, the one that has waited longest for a request is closed."""
+    """Makes a protocol for each connection to an aiohttp server. Above the limit the connection that has waited longest
+    for a request is closed."""
 
     def __init__(self, server):
         self._server, self._busy, self._since = server, set(), {}
@@ -34,7 +35,7 @@ class Connections:
 
     @contextlib.contextmanager
     def busy(self, connection):
-        """A request of the connection is answered within the block."""
+        """Marks the connection as busy within the block."""
         self._busy.add(connection)
         try:
             yield
@@ -43,7 +44,7 @@ class Connections:
             self._since[connection] = asyncio.get_running_loop().time()
 
     async def watch(self):
-        """Closes those that have waited too long, until it is cancelled."""
+        """Closes connections that have waited too long, until the task is cancelled."""
         while True:
             await asyncio.sleep(1)
             now, waiting = asyncio.get_running_loop().time(), self._waiting()
@@ -56,5 +57,5 @@ class Connections:
         return [each for each in self._server.connections if each.transport is not None]
 
     def _waiting(self):
-        """In the order in which they came."""
+        """Returns the waiting connections, oldest first."""
         return [each for each in self._open() if each not in self._busy]

@@ -1,4 +1,4 @@
-"""What Prometheus scrapes: the runs that go on, and those that ended within the last hour."""
+"""Metrics for Prometheus: the active runs, and the runs that ended within the last hour."""
 import re
 import time
 
@@ -12,7 +12,7 @@ PLAIN = re.compile(r"[^a-zA-Z0-9_]")
 
 
 class Exporter:
-    """A collector for prometheus_client, of what there is at each scrape."""
+    """A collector for prometheus_client that reads the runs at each scrape."""
 
     def __init__(self, runs, traces):
         self._runs, self._traces = runs, traces
@@ -37,7 +37,8 @@ class Exporter:
         families, known = {}, set()
 
         def put(name, text, labels, values, value):
-            """Of several names that are one here, the first: a sample that is there twice would take all away."""
+            """Adds a sample. Only the first of several equal names is kept: Prometheus rejects a scrape with a
+            duplicate sample."""
             if (name, *values) not in known:
                 known.add((name, *values))
                 families.setdefault(name, GaugeMetricFamily(name, text, labels=labels)).add_metric(values, value)
@@ -46,18 +47,18 @@ class Exporter:
                 continue
             try:
                 found = self._runs.run(row["folder"], row["run"])
-            except Refusal:   # it is gone
+            except Refusal:   # the run was removed
                 continue
             labels, values = ["folder", "run"], [row["folder"], row["run"]]
             if row["epoch"] is not None:
                 put("muster_run_epoch", "The last epoch that has ended", labels, values, row["epoch"])
             for name, value in {**row["metrics"], **found["results"]}.items():
-                put(f"muster_run_{PLAIN.sub('_', name)}", "Of the result; of the last epoch while the run goes on", labels, values, value)
+                put(f"muster_run_{PLAIN.sub('_', name)}", "From the result; from the last epoch while the run is active", labels, values, value)
             for worker in found["workers"]:
                 for name, text in (("cpu", "Processors in use"), ("memory", "Resident bytes"), ("network", "Bytes a second that its host received and sent")):
                     if worker[name]:
                         put(f"muster_worker_{name}", text, [*labels, "worker"], [*values, worker["worker"]], worker[name][-1][1])
             for name, workers in found["posted"].items():
                 for worker, points in workers.items():
-                    put(f"muster_posted_{PLAIN.sub('_', name)}", "What a worker has posted last", [*labels, "worker"], [*values, worker], points[-1][1])
+                    put(f"muster_posted_{PLAIN.sub('_', name)}", "The last value that a worker has posted", [*labels, "worker"], [*values, worker], points[-1][1])
         yield from families.values()

@@ -1,5 +1,5 @@
-"""What folders of results hold, as it is now: read from their files, whatever process wrote them. Programs write some of these files, so what has
-another form than it should is one run's status, "unreadable", and no other run's."""
+"""The contents of folders of results, read from their files at each request, for any process that wrote them. Programs
+write some files, so a file of another form gives its own run the status "unreadable" and affects no other run."""
 import contextlib
 import json
 import math
@@ -17,32 +17,34 @@ from ..text import shown_values, without_secrets
 from ..verdict import MACHINE, noise, verdict
 
 NAME = re.compile(r"[A-Za-z0-9_=+-][A-Za-z0-9_.=+-]{0,199}")
-EXPORTED = re.compile(r"^muster_(\w+) (-?[\d.]+(?:e[+-]?\d+)?)$", re.MULTILINE)   # whatever else there is, NaN among it, is not known
+# any other value, such as NaN, is treated as unknown
+EXPORTED = re.compile(r"^muster_(\w+) (-?[\d.]+(?:e[+-]?\d+)?)$", re.MULTILINE)
 LONG = 8 << 20      # bytes of a log that is read for its epochs after the run has ended
-POINTS = 600        # of a line that a page draws
+POINTS = 600        # points in one line of a page
 PIECE = 256 << 10   # bytes of a log in an answer
 LINE = 1 << 20      # bytes of a line of JSON
-FILES = 1000        # of a run that are listed
+FILES = 1000        # files of a run in its list
 OF_ANOTHER_FORM = (ArithmeticError, AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 NOTHING = {"series": [], "results": {}, "rows": [], "settings": {}, "attempts": [], "words": [], "environment": {}, "goals": [], "shares": {}, "phases": {}, "workers": [],
            "posted": {}, "trace": False}
-SHOWN = ("train_loss", "val_loss", "val_accuracy", "train_accuracy", "samples_per_second")   # of the last epoch, in a list
+# columns of the last epoch that a list shows
+SHOWN = ("train_loss", "val_loss", "val_accuracy", "train_accuracy", "samples_per_second")
 
 
 class Missing(Refusal):
-    """There is no such thing."""
+    """The thing that a request names does not exist."""
     http = 404
 
 
 class Runs:
-    """Folders of results in one folder. Nothing is written here; what has ended is read once."""
+    """Folders of results in one folder. This class writes nothing, and reads a run that has ended once."""
 
     def __init__(self, folder):
         self.folder = pathlib.Path(folder).absolute()
         self._ended, self._looks, self._contents = {}, {}, {}
 
     def home(self, *names):
-        """The path of a folder of results, or of a run in it."""
+        """Returns the path of a folder of results, or of a run in it."""
         for name in names:
             if not NAME.fullmatch(name):
                 raise Missing(f"there is no run '{name[:80]}' (a name has letters, digits and _ . = + -); take one of /api/runs")
@@ -53,7 +55,7 @@ class Runs:
         return path
 
     def content(self, folder):
-        """The file of the experiment that a folder is of."""
+        """Returns the file of the experiment that a folder belongs to."""
         path = self.folder / folder / MARKER
         with contextlib.suppress(OSError, Refusal):
             at = path.stat().st_mtime_ns
@@ -63,7 +65,7 @@ class Runs:
         return {}
 
     def list(self):
-        """All runs, the latest first."""
+        """Returns all runs, the latest first."""
         found, running = [], set()
         for entry in os.scandir(self.folder):
             if NAME.fullmatch(entry.name) and os.path.exists(os.path.join(entry.path, MARKER)):
@@ -77,7 +79,7 @@ class Runs:
         return sorted(found, key=lambda row: row["began"] or 0, reverse=True)
 
     def _row(self, folder, name, runner):
-        """The line of a run in a list; None in its first moments."""
+        """Returns the line of a run in a list; None in the run's first moments."""
         home = self.folder / folder / "experiments" / name
         times = []
         for path in (home / "config" / "run.json", home / "result" / "result.json"):
@@ -117,10 +119,10 @@ class Runs:
         self.home(folder, name)
         if row := self._row(folder, name, holder(self.folder / folder)):
             return row
-        raise Missing(f"the run '{name}' has only begun (nothing is known of it yet); ask again")
+        raise Missing(f"the run '{name}' has just begun (it has no data yet); ask again")
 
     def _series(self, folder, home, result):
-        """A row an epoch: of the result, else of the lines that were printed up to now."""
+        """Returns a row for each epoch: from the result, or else from the lines that the run has printed."""
         if result.get("series") or result.get("rows"):
             return [_numbers(row) for row in result["series"]]
         log = attempt_of(home) / "log.txt"
@@ -133,7 +135,7 @@ class Runs:
         return self._looks[key][1].series
 
     def run(self, folder, name):
-        """All of one run."""
+        """Returns the details of a run."""
         home, row = self.home(folder, name), self.row(folder, name)
         try:
             more = self._more(folder, home, row)
@@ -149,15 +151,15 @@ class Runs:
         series, content = self._series(folder, home, result), self.content(folder)
         found = _numbers(result.get("metrics") or {}) or _exported(attempt / "metrics.prom")
         goals = content.get("experiments", {}).get(row["experiment"], {}).get("goal", content.get("goal", []))
-        return {"series": series, "results": found, "rows": [{"row": _text(one["row"]), "metrics": _numbers(one["metrics"])} for one in result.get("rows", [])],
+        return {"series": series, "results": found, "rows": [{"row": _text(entry["row"]), "metrics": _numbers(entry["metrics"])} for entry in result.get("rows", [])],
                 "settings": _plain(result.get("settings", {})), "attempts": list(result.get("attempts", [])), "words": [without_secrets(_text(word)) for word in described.get("words", [])],
                 "environment": shown_values(_plain(described.get("environment", {}))),
-                "goals": [_goal(one, series) for one in (goals if isinstance(goals, list) else [goals])],
+                "goals": [_goal(entry, series) for entry in (goals if isinstance(goals, list) else [goals])],
                 "shares": shares(found, found.get("train_seconds")), "phases": {key[6:-8]: value for key, value in found.items() if key.startswith("phase_")},
                 "workers": _workers(attempt), "posted": _posted(attempt / "posted.jsonl"), "trace": (attempt / "trace.json").exists()}
 
     def log(self, folder, name, worker="", offset=-1):
-        """A piece of what a run printed, or one of its ranks: from there on, or the end."""
+        """Returns a piece of the log of a run or a rank, from an offset on or at the end."""
         attempt = attempt_of(self.home(folder, name))
         path = attempt / "workers" / f"{worker}.log" if worker else attempt / "log.txt"
         if worker and not _is_digits(worker):
@@ -173,7 +175,8 @@ class Runs:
         return {"text": data.decode(errors="replace"), "offset": begin, "next": begin + len(data), "bytes": size}
 
     def file(self, path, *names):
-        """A file in a folder of results or in a run, opened; nothing beside it, whatever the path says and whatever is renamed meanwhile."""
+        """Opens a file in a folder of results or in a run, and nothing outside it, even if the path has `..` or a
+        folder is renamed meanwhile."""
         home = self.home(*names).resolve()
         with contextlib.suppress(OSError, ValueError):
             if home in (home / path).resolve().parents:
@@ -184,14 +187,14 @@ class Runs:
         raise Missing(f"'{'/'.join(names)}' has no file '{path[:200]}' (it is not in its folder); take one that it lists")
 
     def compare(self, first, second):
-        """Two runs, measure by measure; the repetitions of each say what is noise."""
+        """Compares two runs, measure by measure. Their repetitions show the noise."""
         try:
             return self._compared(first, second)
         except OF_ANOTHER_FORM as error:
             raise Refusal(f"the runs cannot be compared (the files of one have another form: {type(error).__name__}: {str(error)[:100]}); compare others") from None
 
     def _compared(self, first, second):
-        sides = [self._repetitions(*one) for one in (first, second)]
+        sides = [self._repetitions(*names) for names in (first, second)]
         machine = noise(*[[result[MACHINE] for result in side if result.get(MACHINE)] for side in sides])
         measured = [{name: [result["all"][name] for result in side if name in result["all"]] for name in side[0]["all"]} for side in sides]
         rows = []
@@ -204,21 +207,22 @@ class Runs:
         return {"first": self.row(*first), "second": self.row(*second), "repetitions": [len(side) for side in sides], "machine": machine, "rows": rows}
 
     def _repetitions(self, folder, name):
-        """The results of a run, and of those that differ from it in seed and repetition alone."""
+        """Returns the results of a run and of the runs that differ from it only in seed and repetition."""
         mine = self.row(folder, name)
         alike = [name, *(run.name for run in os.scandir(self.folder / folder / "experiments") if run.name != name and NAME.fullmatch(run.name)
                          and (row := self._row(folder, run.name, None)) and row["status"] == "ok"
                          and (row["experiment"], row["parameters"]) == (mine["experiment"], mine["parameters"]))]
         results = []
-        for one in alike:
-            found = self.run(folder, one)
-            raw = _result_of(self.home(folder, one))
+        for repetition in alike:
+            found = self.run(folder, repetition)
+            raw = _result_of(self.home(folder, repetition))
             results.append({MACHINE: raw.get(MACHINE), "all": {**found["metrics"], **found["shares"], **found["results"]}})
         return results
 
 
 def _result_of(home):
-    """Returns the result of a run that has ended. A result of another format has the status unreadable; other runs are listed as usual."""
+    """Returns the result of a run that has ended. A result of another format has the status unreadable; other runs are
+    listed as usual."""
     try:
         return read_json(home / "result" / "result.json") or {}
     except Refusal as refused:
@@ -226,7 +230,8 @@ def _result_of(home):
 
 
 def holder(folder):
-    """The runner that works in a folder: its process, and since when. None where there is none: the file of the lock stays."""
+    """Returns the runner that works in a folder: its process and start time. Returns None without a runner: the file of
+    the lock remains."""
     path = os.path.join(folder, "lock")
     with contextlib.suppress(OSError, ValueError, IndexError):
         with open_regular(path) as file:
@@ -238,13 +243,13 @@ def holder(folder):
 
 
 def attempt_of(home):
-    """The folder of the last attempt."""
+    """Returns the folder of the last attempt."""
     numbers = [int(path.name) for path in (home / "output").glob("*") if _is_digits(path.name)]
     return home / "output" / str(max(numbers, default=1))
 
 
 def files_in(home, paths):
-    """The first of these paths, by name, that are files; those whose names a page can show."""
+    """Returns the first paths, by name, that are files. Files whose names a page cannot show are left out."""
     found = []
     for path in sorted(paths)[:FILES]:
         with contextlib.suppress(OSError, UnicodeError):
@@ -254,7 +259,7 @@ def files_in(home, paths):
 
 
 def _unreadable(error):
-    return {"status": "unreadable", "why": f"its files have another form than those of a run ({type(error).__name__}: {_text(str(error))[:200]})"}
+    return {"status": "unreadable", "why": f"its files do not have the form of a run ({type(error).__name__}: {_text(str(error))[:200]})"}
 
 
 def _is_digits(text):
@@ -266,7 +271,7 @@ def _mapping(value):
 
 
 def _text(value):
-    """That can be shown and sent, whatever the value is."""
+    """Returns a text that can be shown and sent, for any value."""
     if isinstance(value, str) and value.isascii() and len(value) <= 10000:
         return value
     return str(value)[:10000].encode(errors="replace").decode()
@@ -283,12 +288,12 @@ def _number(value):
 
 
 def _numbers(mapping):
-    """What a mapping has of finite numbers."""
+    """Returns the finite numbers of a mapping."""
     return {_text(name): value for name, value in mapping.items() if _is_number(value)}
 
 
 def _plain(mapping):
-    """With values that are numbers, truths, texts or nothing; anything else as text."""
+    """Returns the mapping with values that are numbers, booleans, texts or None; other values are converted to text."""
     return {_text(name): value if value is None or isinstance(value, bool) or _is_number(value) else _text(value) for name, value in mapping.items()}
 
 
@@ -306,7 +311,7 @@ def _goal(goal, series):
 
 
 def lines_of(path):
-    """The objects of a file with one a line; what is cut short at its end is left out."""
+    """Yields the objects of a file with one object a line; an incomplete last line is left out."""
     with contextlib.suppress(OSError), open_regular(path) as file:
         for line in iter(lambda: file.readline(LINE), b""):
             with contextlib.suppress(ValueError, RecursionError):
@@ -315,13 +320,13 @@ def lines_of(path):
 
 
 def _thin(points):
-    """At most as many as a page can show, the last one among them."""
+    """Returns at most as many points as a page can show, the last point among them."""
     step = -(-len(points) // POINTS)
     return points[::-1][::step][::-1] if step > 1 else points
 
 
 def _workers(attempt):
-    """What each rank used; of the network the rate of both directions, from its counters."""
+    """Returns the resources that each rank used; for the network the rate of both directions, from its counters."""
     found = []
     for path in sorted((attempt / "workers").glob("*.log"), key=lambda path: path.stem.zfill(9)):
         if not _is_digits(path.stem):
@@ -335,16 +340,16 @@ def _workers(attempt):
 
 
 def _exported(path):
-    """What a training says of itself up to now (docs/tracker.md)."""
+    """Returns the measures that a training has exported so far (docs/tracker.md)."""
     with contextlib.suppress(OSError), open_regular(path) as file:
         return _numbers({name: float(text) for name, text in EXPORTED.findall(file.read(LINE).decode(errors="replace"))})
     return {}
 
 
 def _posted(path):
-    """name -> worker -> [[time, value], ...]"""
-    made = {}
+    """Returns name -> worker -> [[time, value], ...]."""
+    posted = {}
     for row in lines_of(path):
         for name, value in _numbers(_mapping(row.get("metrics"))).items() if _is_number(row.get("at")) else ():
-            made.setdefault(name, {}).setdefault(_text(row.get("worker", 0)), []).append([row["at"], value])
-    return {name: {worker: _thin(points) for worker, points in workers.items()} for name, workers in made.items()}
+            posted.setdefault(name, {}).setdefault(_text(row.get("worker", 0)), []).append([row["at"], value])
+    return {name: {worker: _thin(points) for worker, points in workers.items()} for name, workers in posted.items()}

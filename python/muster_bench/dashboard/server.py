@@ -1,4 +1,4 @@
-"""The dashboard's HTTP: which request gets what (openapi.json says it too), and which are refused."""
+"""The HTTP server of the dashboard: its requests (openapi.json describes them too), and the refused ones."""
 import asyncio
 import contextlib
 import hmac
@@ -29,10 +29,11 @@ from .start import Starter
 HERE = pathlib.Path(__file__).parent
 POLICY = ("default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
           "frame-ancestors 'none'")
-FOREIGN = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"    # of what runs have written
-MOST_POSTED, MOST_METRICS = 4 << 20, 64 << 20     # bytes of a request; of what the workers of a run post
-MOST_BODIES = 16                                  # that are read at a time
-IN_TIME = 30.0                                    # seconds for a client to send a body, and to take an answer that is no file
+FOREIGN = "sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src data:"    # for files that runs have written
+MOST_POSTED, MOST_METRICS = 4 << 20, 64 << 20     # bytes of a request; bytes that the workers of a run may post
+MOST_BODIES = 16                                  # bodies that are read at a time
+# seconds for a client to send a body, and to receive a reply that is no file
+IN_TIME = 30.0
 
 
 class Dashboard:
@@ -57,11 +58,11 @@ class Dashboard:
             web.get("/api/traces", self.list_traces), web.get("/api/traces/{trace}", self.trace)])
         return app
 
-    # ---- what is refused ----
+    # ---- refused requests ----
 
     @web.middleware
     async def guard(self, request, handler):
-        """Answers here, so that the connection is known to be busy until the answer is sent."""
+        """Replies here, so that the connection is marked as busy until the reply is sent."""
         with self.connections.busy(request.protocol) if self.connections else contextlib.nullcontext():
             response = await self._answer(request, handler)
             response.headers.update({"X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer", "Cross-Origin-Resource-Policy": "same-origin",
@@ -83,12 +84,12 @@ class Dashboard:
         except Refusal as refusal:
             response = _error(getattr(refusal, "http", 400), refusal)
             if response.status in (401, 403):
-                response.force_close()   # else requests that are sent one behind another would wait here, however many
+                response.force_close()   # closes the connection: queued requests on it would wait here without limit
         except web.HTTPRequestEntityTooLarge:
             response = _error(413, f"the request is too long (at most {MOST_POSTED:,} bytes); send less at a time")
         except web.HTTPException as error:
             response = _error(error.status, f"{request.method} {request.path[:200]} is not answered ({error.reason}); see /api/openapi.json")
-        except Exception:  # it is this program's own mistake: said in its log, and the next request is answered
+        except Exception:  # an internal error: it is logged, and the next request is served
             logging.exception("%s %s", request.method, request.path)
             response = _error(500, "the dashboard failed (its log says why); try again")
         return response
@@ -109,7 +110,7 @@ class Dashboard:
     # ---- the page ----
 
     async def page(self, request):
-        if "token" in request.query:   # kept by the browser, and gone from its address bar
+        if "token" in request.query:   # the browser keeps it, and its address bar loses it
             if not self._is_token(request.query["token"]):
                 raise _refused(401, "the token is another one; open the address that muster-bench serve has printed")
             response = web.Response(status=303, headers={"Location": "/"})
@@ -119,7 +120,7 @@ class Dashboard:
         text = (HERE / name).read_text(encoding="utf-8")
         if name.endswith(".css"):
             text = (HERE.parent / "page.css").read_text(encoding="utf-8") + text
-        nonce = secrets.token_urlsafe(16)   # of the page's own script; nothing else that this origin sends is a script
+        nonce = secrets.token_urlsafe(16)   # for the page's own script; nothing else that this origin sends is a script
         return web.Response(text=text.replace("{nonce}", nonce), content_type={"html": "text/html", "js": "text/javascript", "css": "text/css"}[name.rpartition(".")[2]],
                             headers={"Content-Security-Policy": POLICY.format(nonce=nonce), "Cache-Control": "no-store" if name == "index.html" else "no-cache"})
 
@@ -129,7 +130,7 @@ class Dashboard:
     # ---- runs ----
 
     async def _read(self, call, *words):
-        """Files are read beside the loop, one request at a time: what is kept of them is no thread's own."""
+        """Reads files outside the event loop, one request at a time: the cached data belongs to no thread."""
         async with self._reading:
             return await asyncio.to_thread(call, *words)
 
@@ -145,7 +146,7 @@ class Dashboard:
     async def folder(self, request):
         folder = request.match_info["folder"]
         home = self.runs.home(folder)
-        return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.said_of(folder),
+        return _json(request, {"folder": folder, "content": self.runs.content(folder), "said": self.starter.last_line_of(folder),
                                "files": files_in(home, [path for path in home.iterdir() if path.name not in ("lock", MARKER)])})
 
     async def log(self, request):
@@ -159,15 +160,15 @@ class Dashboard:
         return _json(request, await self._read(self.runs.compare, *[_two(request, name) for name in ("first", "second")]))
 
     async def file(self, request):
-        """By the system's sendfile: however long, none of it is kept here. The report of a folder is looked at; anything else is text that is kept, for a
-        run has written it."""
+        """Sends a file by the system's sendfile, so that a long file takes no memory here. The report of a folder is
+        shown. Any other file is sent as a text attachment, because a run has written it."""
         path, names = request.match_info["path"], _names(request)
         file = self.runs.file(path, *names)
         is_report = path == "report.html" and len(names) == 1
         response = _File(f"/proc/self/fd/{file.fileno()}", headers={
             "Content-Security-Policy": FOREIGN, "Content-Type": f"text/{'html' if is_report else 'plain'}; charset=utf-8",
             "Content-Disposition": f"{'inline' if is_report else 'attachment'}; filename*=UTF-8''{urllib.parse.quote(path.rpartition('/')[2])}"})
-        response.held = file   # is open while it is sent
+        response.held = file   # keeps the file open while it is sent
         return response
 
     async def start(self, request):
@@ -181,7 +182,7 @@ class Dashboard:
     async def go_on(self, request):
         return web.json_response({"folder": await asyncio.to_thread(self.starter.go_on, request.match_info["folder"])}, status=201)
 
-    # ---- what workers and others send, and Prometheus asks for ----
+    # ---- metrics and traces from workers, and the scrape of Prometheus ----
 
     async def _body(self, request):
         if request.content_type != "application/json":
@@ -229,7 +230,7 @@ def _error(status, text):
 
 
 class _File(web.FileResponse):
-    """Is sent once: aiohttp prepares again what it is given."""
+    """A file that is sent once: aiohttp prepares such a response again."""
 
     async def prepare(self, request):
         return None if self.prepared else await super().prepare(request)
@@ -241,7 +242,7 @@ async def _send(request, response):
 
 
 def _finite(value):
-    """With null for numbers that JSON does not have."""
+    """Returns the value with null for numbers that JSON lacks."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):
@@ -250,7 +251,7 @@ def _finite(value):
 
 
 def _json(request, value):
-    """What is as it was at the last request is not sent again."""
+    """Returns the value as JSON, or status 304 if it has not changed since the client's last request."""
     try:
         text = json.dumps(value, allow_nan=False)
     except ValueError:
@@ -292,23 +293,23 @@ def _listed(body):
 
 
 def _posted(row):
-    """{"worker": 0, "metrics": {"loss": 0.5}}, perhaps with the time in "at"."""
-    said = "{\"worker\": 0, \"metrics\": {\"loss\": 0.5}}"
+    """Returns the checked form of {"worker": 0, "metrics": {"loss": 0.5}}, with an optional time in "at"."""
+    example = "{\"worker\": 0, \"metrics\": {\"loss\": 0.5}}"
     if not isinstance(row, dict) or set(row) - {"worker", "metrics", "at"} or not isinstance(row.get("metrics"), dict) or not row["metrics"]:
-        raise Refusal(f"a row is not worker, metrics and perhaps at (it is '{json.dumps(row)[:80]}'); send such as {said}")
+        raise Refusal(f"a row is not worker, metrics and perhaps at (it is '{json.dumps(row)[:80]}'); send such as {example}")
     worker, at = row.get("worker", 0), row.get("at", round(time.time(), 3))
     if not isinstance(worker, int) or isinstance(worker, bool) or not 0 <= worker < 1_000_000:
-        raise Refusal(f"the worker cannot be '{str(worker)[:40]}' (it is a whole number, 0 or more); send such as {said}")
+        raise Refusal(f"the worker cannot be '{str(worker)[:40]}' (it is a whole number, 0 or more); send such as {example}")
     for name, value in (*row["metrics"].items(), ("at", at)):
         if not name or len(name) > 100 or isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise Refusal(f"'{name[:40]}' cannot be '{str(value)[:40]}' (it is a finite number, under a name of up to 100 letters); send such as {said}")
+            raise Refusal(f"'{name[:40]}' cannot be '{str(value)[:40]}' (it is a finite number, under a name of up to 100 letters); send such as {example}")
     return {"at": at, "worker": worker, "metrics": row["metrics"]}
 
 
 # ---- the program ----
 
 def serve(folder, listen, token, places):
-    """Until it is told to end. Runs go on then."""
+    """Serves until SIGTERM or SIGINT. Runs continue after that."""
     host, _, port = listen.rpartition(":")
     host = host.strip("[]")
     if not host or not port.isdigit() or int(port) > 65535:
@@ -331,7 +332,8 @@ def _is_loopback(host):
 
 
 def _own_token(folder):
-    """Drawn at the first start, and kept where this user alone reads it: runs that go on know it."""
+    """Returns a token that is drawn at the first start and stored where only this user can read it: active runs know
+    it."""
     path = make_folder(folder / ".dashboard") / "token"
     with contextlib.suppress(OSError), open(path, encoding="ascii") as file:
         about = os.fstat(file.fileno())

@@ -1,4 +1,5 @@
-"""Spans of traces (Zipkin v2 JSON), a file a trace; and the steps of a run's timeline (docs/gradients.md), as spans."""
+"""Spans of traces (Zipkin v2 JSON), one file for each trace, and the steps of a run's timeline (docs/gradients.md) as
+spans."""
 import contextlib
 import json
 import os
@@ -10,7 +11,8 @@ from ..files import make_folder, open_regular, writing
 from .runs import LINE, OF_ANOTHER_FORM, Missing, lines_of
 
 HEX = re.compile(r"[0-9a-f]{16}(?:[0-9a-f]{16})?")
-MOST_TRACES, MOST_BYTES, MOST_SPANS = 1000, 8 << 20, 5000   # the latest that are kept; of one trace; that an answer has
+# limits: the latest traces that are kept, the bytes of a trace, the spans in a reply
+MOST_TRACES, MOST_BYTES, MOST_SPANS = 1000, 8 << 20, 5000
 
 
 class Traces:
@@ -19,13 +21,13 @@ class Traces:
         self.dropped = 0    # spans of traces that were too long
 
     def add(self, spans):
-        """Refuses all where one is none."""
+        """Adds the spans; refuses all if an item is no span."""
         if not isinstance(spans, list):
             raise Refusal(f"the spans are {type(spans).__name__} (they are a list, as Zipkin's v2 JSON has it); send such")
         lines = {}
         for number, span in enumerate(spans, 1):
-            made = _checked(span, f"span {number}")
-            lines.setdefault(made["traceId"], []).append(json.dumps(made, separators=(",", ":")) + "\n")
+            checked = _checked(span, f"span {number}")
+            lines.setdefault(checked["traceId"], []).append(json.dumps(checked, separators=(",", ":")) + "\n")
         make_folder(self._folder)
         for trace, texts in lines.items():
             path = self._folder / trace
@@ -42,7 +44,7 @@ class Traces:
         return [path for path in self._folder.glob("*") if HEX.fullmatch(path.name)]
 
     def list(self):
-        """The latest first."""
+        """Returns the traces, the latest first."""
         known = {}
         for path in self._paths():
             with contextlib.suppress(OSError):
@@ -53,7 +55,7 @@ class Traces:
 
     def trace(self, id_):
         if not HEX.fullmatch(id_) or not (self._folder / id_).exists():
-            raise Missing(f"there is no trace '{id_[:80]}' (none of its spans has come); take one of /api/traces")
+            raise Missing(f"there is no trace '{id_[:80]}' (no span of it was received); take one of /api/traces")
         spans = sorted(_spans_of(self._folder / id_), key=lambda span: span["timestamp"])
         return {**_summary(id_, spans), "spans": spans[:MOST_SPANS]}
 
@@ -65,7 +67,7 @@ def _spans_of(path):
 
 
 def _checked(span, where):
-    """What is drawn of a span, and no more."""
+    """Returns only the fields of a span that are drawn."""
     if not isinstance(span, dict):
         raise Refusal(f"{where} is {type(span).__name__} (it is an object of Zipkin's v2 JSON); send such")
     ids = {name: str(span.get(name, "")).lower() for name in ("traceId", "id", "parentId") if name != "parentId" or span.get(name)}
@@ -92,10 +94,12 @@ def _summary(id_, spans):
 
 
 def step(path, number):
-    """One step of the timeline that a run has written: what each rank did in it. Read a line at a time, however long it is."""
+    """Returns one step of the timeline that a run has written: the operations by rank. The file is read by lines, so
+    that a long file takes little memory."""
     if not os.path.exists(path):
         raise Missing("this run has no timeline (it was started without --trace, or has not ended); start it with one")
-    windows, spans, steps, within = {}, [], 0, False   # whether the rank whose events are read is in that step: others are many
+    # `within`: the current rank's events belong to that step; most events belong to other steps
+    windows, spans, steps, within = {}, [], 0, False
     with open_regular(path) as file:
         for line in iter(lambda: file.readline(LINE), b""):
             if not within and b'"cat":"step"' not in line:

@@ -1,4 +1,4 @@
-"""Starts and stops runners: processes of their own, which nothing that happens to the dashboard disturbs."""
+"""Starts and stops runners. Runners are separate processes, so a failure of the dashboard does not affect them."""
 import json
 import os
 import pathlib
@@ -17,12 +17,13 @@ from ..runner import MARKER
 from ..text import slug
 from .runs import NAME, holder
 
-PATIENCE = 30.0     # seconds, with a runner that is to say whether it can use what it was given
+PATIENCE = 30.0     # seconds that a runner has to accept or refuse its options
 LOOK = 0.05
 
 
 class Starter:
-    """`places` are where things lie here, `address` is where runs may post to, `token` what they show there."""
+    """Starts runners. `places` are folders on this machine, `address` is where runs may post metrics, `token`
+    authorizes them."""
 
     def __init__(self, folder, places, address, token):
         self.folder, self._places, self._address, self._token = pathlib.Path(folder).absolute(), places, address, token
@@ -30,7 +31,7 @@ class Starter:
         self._processes = []
 
     def presets(self):
-        """What can be chosen, and of what."""
+        """Returns the presets with their choices."""
         found = []
         for path in sorted(PRESETS.glob("*.yaml")):
             file = read_file(path)
@@ -40,11 +41,12 @@ class Starter:
         return found
 
     def start(self, request):
-        """The name of the folder that a new runner works in. `request` is what was posted; what is wrong in it is refused."""
+        """Starts a new runner and returns its folder's name. `request` is the posted object; errors in it are
+        refused."""
         section = Section(request, "the request")
         preset, command = section.get("preset", "a text", ""), section.get("command", "a text", "").strip()
         if bool(preset) == bool(command):
-            raise Refusal("the request does not say what is started (it is a preset or a command); give one of both")
+            raise Refusal("the request starts no run (it needs either a preset or a command); give one")
         known = [path.stem for path in PRESETS.glob("*.yaml")]
         if preset and preset not in known:
             raise Refusal(f"there is no preset '{preset[:80]}' (known: {listed(sorted(known))}); {closest(preset, known, 'take one of these')}")
@@ -64,7 +66,7 @@ class Starter:
         return self._run(folder, words)
 
     def _preset(self, preset, section, ranks):
-        """A closed one runs as it is published, or a part of it."""
+        """Returns the command of a preset. A closed preset runs as it is published, or in part."""
         file = read_file(PRESETS / f"{preset}.yaml")
         division = section.get("division", "a text", file.division)
         words = [preset, *(["--division", division] if division != file.division else [])]
@@ -91,7 +93,7 @@ class Starter:
                                              "read": [{"tracker": "tracker.json"}] if "tracker.json" in command else []}},
                    "experiments": {"run": {"template": "command", "parameters": {"ranks": ranks}, "repeats": repeats}}}
         path = self._own / f"{folder}.yaml"
-        write_json(path, content, mode=PRIVATE)   # which is YAML too
+        write_json(path, content, mode=PRIVATE)   # JSON is valid YAML
         return [str(path)]
 
     def _run(self, folder, words):
@@ -100,7 +102,7 @@ class Starter:
         return self.go_on(folder, line)
 
     def go_on(self, folder, line=None):
-        """Runs the command of a folder, also again, and waits until it works or has said why it does not."""
+        """Runs the command of a folder, also again, and waits until the runner works or has reported its error."""
         line = line or read_json(self._own / f"{folder}.json")
         if not NAME.fullmatch(folder) or not isinstance(line, list):
             raise Refusal(f"'{folder[:80]}' was not started here (its command is not known); run it as it was started")
@@ -111,29 +113,30 @@ class Starter:
                        **({"BENCH_TOKEN": self._token} if self._token else {})}
         with open(log, "wb") as output:
             process = subprocess.Popen(line, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True, env=environment)
-        self._processes = [one for one in self._processes if one.poll() is None] + [process]
+        self._processes = [running for running in self._processes if running.poll() is None] + [process]
         until = time.monotonic() + PATIENCE
         while process.poll() is None and time.monotonic() < until:
             if (self.folder / folder / MARKER).exists() and holder(self.folder / folder):
                 return folder
             time.sleep(LOOK)
         if process.poll() in (REFUSED, BUSY, NO_ROOM) or (process.returncode and not (self.folder / folder / MARKER).exists()):
-            raise Refusal(said(log).removeprefix("muster-bench: "))
+            raise Refusal(last_line(log).removeprefix("muster-bench: "))
         return folder
 
     def stop(self, folder):
-        """Tells the runner of a folder to end its runs; it still writes its tables."""
+        """Signals the runner of a folder to end its runs; it still writes its tables."""
         runner = holder(self.folder / folder) if NAME.fullmatch(folder) else None
         if runner is None:
             raise Refusal(f"'{folder[:80]}' is not running (no runner works in it); there is nothing to stop")
         os.kill(runner["process"], signal.SIGTERM)
 
-    def said_of(self, folder):
-        """What its runner has said last, of one that was started here."""
-        return said(self._own / f"{folder}.log")
+    def last_line_of(self, folder):
+        """Returns the last line that the runner of a folder has printed; empty for a runner that was not started
+        by this dashboard."""
+        return last_line(self._own / f"{folder}.log")
 
 
-def said(log):
+def last_line(log):
     try:
         with open(log, "rb") as file:
             file.seek(max(0, log.stat().st_size - 4096))
@@ -143,8 +146,8 @@ def said(log):
 
 
 def _unused(folder, name):
-    number, made = 1, name
-    while (folder / made).exists() or (folder / ".dashboard" / f"{made}.json").exists():
+    number, candidate = 1, name
+    while (folder / candidate).exists() or (folder / ".dashboard" / f"{candidate}.json").exists():
         number += 1
-        made = f"{name}-{number}"
-    return made
+        candidate = f"{name}-{number}"
+    return candidate

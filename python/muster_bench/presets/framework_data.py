@@ -1,4 +1,5 @@
-"""The data of frameworks.yaml, as arrays of numpy: the same files that muster reads, and the same algorithms' constants."""
+"""The data of frameworks.yaml, as arrays of numpy: the same files as muster's, and the same constants of the
+algorithms."""
 import argparse
 import os
 import pathlib
@@ -11,7 +12,7 @@ CHANNELS = (0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)
 def arguments():
     parser = argparse.ArgumentParser()
     parser.add_argument("--task", required=True, choices=("logistic", "resnet20", "vgg16"))
-    parser.add_argument("--data", required=True, help="a folder: CIFAR-10's files, or those that make() writes")
+    parser.add_argument("--data", required=True, help="a folder: CIFAR-10's files, or the files of make()")
     parser.add_argument("--json", required=True)
     parser.add_argument("--alpha", type=float, default=200.0, help="logistic: alpha / sqrt(t)")
     for name, value in (("epochs", 1), ("batch", 100), ("seed", 1), ("steps", 0), ("ranks", 1)):
@@ -20,7 +21,8 @@ def arguments():
 
 
 def load(task, folder):
-    """(training samples, labels, test samples, labels): rows of floats and labels -1 / +1, or images uint8 [n, 3, 32, 32] and classes."""
+    """Returns (training samples, labels, test samples, labels): rows of floats and labels -1 / +1, or images uint8 [n,
+    3, 32, 32] and classes."""
     folder = pathlib.Path(folder)
     if task == "logistic":
         return tuple(numpy.load(folder / f"{name}.npy") for name in ("train", "train-labels", "test", "test-labels"))
@@ -32,7 +34,7 @@ def load(task, folder):
 
 
 def images(raw, draw=None):
-    """Normalised floats; moved by up to 4 pixels and flipped by chance where there is something to draw from."""
+    """Returns normalised floats; with `draw` images are moved by up to 4 pixels and flipped at random."""
     if draw is not None:
         padded = numpy.pad(raw, ((0, 0), (0, 0), (4, 4), (4, 4)))
         downs, acrosses, flips = draw.integers(0, 9, len(raw)), draw.integers(0, 9, len(raw)), draw.integers(0, 2, len(raw))
@@ -43,7 +45,7 @@ def images(raw, draw=None):
 
 
 def rate(chosen, ranks, step, steps_an_epoch):
-    """The learning rate of step 0, 1, ...: that of the published task."""
+    """Returns the learning rate of step 0, 1, ... of the published task."""
     if chosen.task == "logistic":
         return chosen.alpha / (step + 1) ** 0.5
     if chosen.task == "vgg16":
@@ -54,7 +56,7 @@ def rate(chosen, ranks, step, steps_an_epoch):
 
 
 def make(folder, rows=20000, features=2000, seed=1):
-    """Rows of norm 1 that a plane splits under noise: in small what epsilon is. Whole or not at all."""
+    """Writes rows of norm 1 that a plane splits under noise: a small version of epsilon. Writes all files or none."""
     folder = pathlib.Path(folder)
     if (folder / "test-labels.npy").exists():
         return

@@ -1,7 +1,8 @@
 #!/usr/bin/python3
-"""Tasks of frameworks.yaml by TensorFlow with parameter servers: this process coordinates, a process a rank computes gradients of its
-batches, and one more keeps the variables, to which each is applied as it comes (asynchronous). Without Keras, whose version 3 has no
-parameter servers; batch normalisation is by the batch, also of the test images."""
+"""Tasks of frameworks.yaml by TensorFlow with parameter servers. This process coordinates, one process for each rank
+computes its batches' gradients, and one more process keeps the variables and applies each gradient when it arrives
+(asynchronous). Without Keras, whose version 3 has no parameter servers. Batch normalisation uses the batch, also for
+the test images."""
 import json
 import os
 import pathlib
@@ -23,12 +24,12 @@ def serve():
 
 
 def start(ranks):
-    """(resolver, processes) of a cluster on this machine."""
+    """Starts a cluster on this machine and returns (resolver, processes)."""
     held = [socket.create_server(("127.0.0.1", 0)) for _ in range(ranks + 1)]
-    places = [f"127.0.0.1:{one.getsockname()[1]}" for one in held]
+    places = [f"127.0.0.1:{listener.getsockname()[1]}" for listener in held]
     cluster = {"worker": places[:ranks], "ps": places[ranks:]}
-    for one in held:
-        one.close()
+    for listener in held:
+        listener.close()
     processes = [subprocess.Popen([sys.executable, __file__], env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "TF_CONFIG": json.dumps(
         {"cluster": cluster, "task": {"type": kind, "index": index}})}) for kind, each in cluster.items() for index in range(len(each))]
     return tf.distribute.cluster_resolver.SimpleClusterResolver(tf.train.ClusterSpec(cluster), rpc_layer="grpc"), processes
@@ -48,9 +49,9 @@ class Network:
         inside = 1
         for size in shape[:-1]:
             inside *= size
-        made = tf.Variable(tf.random.normal(shape, stddev=(2 / inside) ** 0.5) if value is None else tf.fill(shape, value))
-        self.variables.append(made)
-        return made
+        variable = tf.Variable(tf.random.normal(shape, stddev=(2 / inside) ** 0.5) if value is None else tf.fill(shape, value))
+        self.variables.append(variable)
+        return variable
 
     def _dense(self, inside, outside, zero=False):
         weights, shift = self._weights(inside, outside, value=0.0 if zero else None), self._weights(outside, value=0.0)
@@ -89,7 +90,7 @@ class Network:
 
 
 def batches(chosen, features, count):
-    """Of the files themselves, so that workers read them; shuffled anew in every epoch, and each worker in an order of its own."""
+    """Returns batches that workers read from the files, shuffled anew in every epoch and for each worker."""
     folder = pathlib.Path(chosen.data)
     if chosen.task == "logistic":
         rows, labels = (tf.data.FixedLengthRecordDataset(str(folder / f"{name}.npy"), size, header_bytes=HEADER).map(
@@ -127,7 +128,7 @@ def train(chosen, resolver):
     decay = 2.5e-6 if logistic else 1e-4
 
     def losses(outputs, wanted):
-        """(the sum of losses, hits)"""
+        """Returns (the sum of losses, hits)."""
         if logistic:
             return tf.reduce_sum(tf.nn.softplus(-wanted * outputs[:, 0])), tf.reduce_sum(tf.cast(outputs[:, 0] * wanted > 0, tf.float32))
         return (tf.reduce_sum(tf.nn.sparse_softmax_cross_entropy_with_logits(wanted, outputs)),
@@ -141,7 +142,7 @@ def train(chosen, resolver):
             mean = loss / tf.cast(tf.shape(wanted)[0], tf.float32)
         for place, (variable, gradient) in enumerate(zip(network.variables, tape.gradient(mean, network.variables))):
             gradient += decay * variable
-            if momenta:   # Nesterov's
+            if momenta:   # Nesterov momentum
                 momenta[place].assign(0.9 * momenta[place] + gradient)
                 gradient += 0.9 * momenta[place]
             variable.assign_sub(learning * gradient)
@@ -154,7 +155,8 @@ def train(chosen, resolver):
             for at, value in enumerate(losses(network(here if logistic else images(here).transpose(0, 2, 3, 1)), answers[first:first + 500])):
                 sums[at] += float(value)
         return [value / len(test) for value in sums]
-    tracker = Tracker(chosen.ranks, 0, lambda numbers: [numbers], transport="grpc", lines=True)   # the coordinator measures
+    # the coordinator measures
+    tracker = Tracker(chosen.ranks, 0, lambda numbers: [numbers], transport="grpc", lines=True)
     iterator = iter(coordinator.create_per_worker_dataset(lambda: batches(chosen, features, count)))
     together, done = chosen.batch * chosen.ranks, 0
     steps = count // together

@@ -66,7 +66,7 @@ def main():
                  torch.optim.SGD(model.parameters(), lr=1.0, momentum=0.9, nesterov=True, weight_decay=1e-4))
 
     def losses(outputs, wanted):
-        """(the sum of losses, hits)"""
+        """Returns (the sum of losses, hits)."""
         if logistic:
             return nn.functional.softplus(-wanted * outputs[:, 0]).sum(), (outputs[:, 0] * wanted > 0).sum()
         return nn.functional.cross_entropy(outputs, wanted, reduction="sum"), (outputs.argmax(1) == wanted).sum()
@@ -82,8 +82,8 @@ def main():
         with torch.no_grad():
             for first in range(rank * 500, len(test), ranks * 500):
                 here = test[first:first + 500]
-                one, more = losses(model(torch.from_numpy(here if logistic else images(here))), torch.from_numpy(answers[first:first + 500]))
-                loss, hits = loss + one.item(), hits + more.item()
+                batch_loss, more = losses(model(torch.from_numpy(here if logistic else images(here))), torch.from_numpy(answers[first:first + 500]))
+                loss, hits = loss + batch_loss.item(), hits + more.item()
         model.train()
         return [value / len(test) for value in total(loss, hits)]
 

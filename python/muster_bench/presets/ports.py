@@ -5,8 +5,9 @@ _held = []
 
 
 def free_port():
-    """One of this host. It stays bound until this process ends, and nothing listens at it: the system gives it to nothing else,
-    also while its server is down, and a server that sets SO_REUSEADDR can listen at it."""
+    """Returns a free port on the host. The port stays bound until this process ends, and nothing listens on it: the
+    system assigns it to no other socket, also while its server is down. A server that sets SO_REUSEADDR can listen
+    on it."""
     held = socket.socket()
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     held.bind(("127.0.0.1", 0))

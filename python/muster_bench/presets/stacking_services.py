@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""The functions of the stacked ensemble (docs/stacking.md) as processes of this machine, with the store that they use; and an
+"""The functions of the stacked ensemble (docs/stacking.md) as processes on this machine, with the store that they use, and an
 experiment with them.
 
     stacking_services.py PROGRAM DATA TRANSFER TRAINERS sequential|parallel INVOCATIONS
 
 prints the median latency in milliseconds, the bytes that were put and got, and the share of the time that each span had. PROGRAM
-may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none). TRANSFER `away` is INLINE by turns
-without tracing and with it, where no collector takes the spans."""
+may be `python`: scikit-learn does the same in this process, without functions (TRANSFER none). TRANSFER `away` alternates INLINE
+without tracing and with it, where no collector receives the spans."""
 import collections
 import contextlib
 import http.server
@@ -31,7 +31,7 @@ BUCKET = "vhive-stacking"
 
 
 class Collector:
-    """Takes spans as Zipkin does."""
+    """A collector that receives spans as Zipkin does."""
 
     def __init__(self):
         self.spans = []
@@ -72,7 +72,7 @@ class S3:
 
 
 def missing(transfer):
-    """The server of Debian that a transfer needs and that is not here; "" otherwise."""
+    """Returns the server of Debian that a transfer needs and that is not installed here; "" otherwise."""
     needed = {"S3": "swift-proxy-server", "REDIS": "redis-server"}.get(transfer)
     return needed if needed and shutil.which(needed) is None else ""
 
@@ -104,7 +104,7 @@ class Ensemble:
                    f"127.0.0.1:{self.ports['metatrainer']}", "--data", data, *(["--models", ",".join(models)] if models else []))
 
     def start(self, name, *words, port=0):
-        """One of them, whose log is in the folder."""
+        """Starts one function, whose log is in the folder."""
         log = pathlib.Path(self.folder) / f"{name}.log"
         with log.open("a") as to:
             self.processes[name] = subprocess.Popen([self.program, "--function", name.split("-")[0], "-sp", str(port), *self.zipkin, *map(str, words)],
@@ -114,9 +114,9 @@ class Ensemble:
                 self.ports[name] = int(found[-1])
                 return
             if self.processes[name].poll() is not None:
-                said = log.read_text().strip()
+                output = log.read_text().strip()
                 self.stop()
-                raise RuntimeError(said)
+                raise RuntimeError(output)
             time.sleep(0.05)
         raise RuntimeError(f"{name} does not listen")
 
@@ -129,8 +129,8 @@ class Ensemble:
                               capture_output=True, timeout=timeout, check=False, env={**os.environ, "ENABLE_TRACING": "false"})
 
     def stop(self):
-        """What each of them said in the end; once."""
-        said = {}
+        """Ends the functions and returns their last output; must be called once."""
+        last_lines = {}
         for process in self.processes.values():
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
@@ -140,16 +140,16 @@ class Ensemble:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-            said[name] = (pathlib.Path(self.folder) / f"{name}.log").read_text()
+            last_lines[name] = (pathlib.Path(self.folder) / f"{name}.log").read_text()
         if self.processes and self.store:
             self.store.stop()
         self.processes = {}
         self.stack.close()
-        return said
+        return last_lines
 
 
 def learner(model):
-    """As the driver has them."""
+    """Returns a learner with the parameters of the driver."""
     from sklearn.ensemble import RandomForestRegressor
     from sklearn.linear_model import Lasso
     from sklearn.neighbors import KNeighborsRegressor
@@ -169,14 +169,14 @@ def train_in_python(data, model):
 
 
 def invoke_in_python(data, trainers, pool):
-    """The score."""
+    """Returns the score of an ensemble in this process."""
     import numpy
     from sklearn.linear_model import LogisticRegression
     from sklearn.metrics import roc_auc_score
     from sklearn.model_selection import cross_val_predict
     models = [MODELS[k % len(MODELS)] for k in range(trainers)]
-    made = list((pool.map if pool else map)(train_in_python, [data] * trainers, models))
-    features, meta = numpy.transpose([predictions for predictions, _ in made]), LogisticRegression()
+    learned = list((pool.map if pool else map)(train_in_python, [data] * trainers, models))
+    features, meta = numpy.transpose([predictions for predictions, _ in learned]), LogisticRegression()
     classes = cross_val_predict(meta, features, data[:, -1], cv=5)
     meta.fit(features, data[:, -1])
     return roc_auc_score(classes, data[:, -1])
@@ -229,7 +229,7 @@ def run_services(program, data, transfer, trainers, parallel, invocations):
 
 
 def run_away(program, data, trainers, parallel, invocations):
-    """The medians, what the second is of the first, and spans of the driver."""
+    """Returns the medians, the ratio of the second to the first, and the spans of the driver."""
     ensembles = [Ensemble(program, data, "INLINE", trainers, parallel, zipkin=zipkin) for zipkin in ("", "http://127.0.0.1:1/api/v2/spans")]
     times = [[], []]
     try:
@@ -243,9 +243,9 @@ def run_away(program, data, trainers, parallel, invocations):
                 times[which] += [int(line) / 1e3 for line in file.read_text().split()]
                 file.unlink()
     finally:
-        said = [each.stop() for each in ensembles]
+        last_lines = [each.stop() for each in ensembles]
     off, away = map(statistics.median, times)
-    print(f"latency_ms {away:.2f}\nwithout tracing {off:.2f}\nratio {away / off:.4f}\n{re.search('spans: .*', said[1]['driver'])[0]}")
+    print(f"latency_ms {away:.2f}\nwithout tracing {off:.2f}\nratio {away / off:.4f}\n{re.search('spans: .*', last_lines[1]['driver'])[0]}")
 
 
 def main():

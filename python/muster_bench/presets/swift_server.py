@@ -23,7 +23,7 @@ def wait_for(port):
 
 
 class swift:
-    """Swift with its S3, one server of each kind and one copy of everything."""
+    """Swift with its S3: with a single server for each kind and a single copy of the data."""
     user, key = "test:tester", "testing"
 
     def __init__(self, folder):
@@ -58,7 +58,7 @@ class swift:
         self.processes.pop(kind).wait()
 
     def put(self, path, body=b""):
-        """Signed by hand, so that it is not libcurl alone that agrees with itself."""
+        """Puts an object with a hand-made signature, so that the test does not depend only on libcurl's."""
         now = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
         digest, host = hashlib.sha256(body).hexdigest(), f"127.0.0.1:{self.ports['proxy']}"
         names = "host;x-amz-content-sha256;x-amz-date"

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""A small network in PyTorch on generated images, for pytorch.yaml: what a training script prints of each epoch is all that
-the platform knows of it.
+"""A small network in PyTorch on generated images, for pytorch.yaml: the platform knows only the lines that a training script
+prints for each epoch.
 
     torch_training.py [--ranks 2] [--batch 64] [--epochs 4] [--images 2000] [--seed 1]     # ranks: DistributedDataParallel
 """
@@ -13,7 +13,7 @@ from torch import nn
 
 
 def images(count, seed):
-    """Ten classes, each a pattern of its own under noise."""
+    """Returns images of ten classes, each class a pattern under noise."""
     draw = torch.Generator().manual_seed(7)
     patterns = torch.randn(10, 3, 32, 32, generator=draw)
     draw.manual_seed(seed)

@@ -41,7 +41,7 @@ for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
 def by_file():
     """Checks that the file through which ranks find the store is removed at the end, whatever its contents were."""
     with tempfile.TemporaryDirectory() as folder:
-        its = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
+        rank_file = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
 
         def meet(what, **more):
             run(what, 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"],
@@ -51,10 +51,10 @@ def by_file():
 
         meet("in a folder")
         meet("in a folder, with a token", MUSTER_TOKEN="a secret")
-        its.write_text(f"muster-store-1 127.0.0.1:{free_port()} of-a-job-that-was-killed\n")
+        rank_file.write_text(f"muster-store-1 127.0.0.1:{free_port()} of-a-job-that-was-killed\n")
         meet("where a job that was killed has left its file")
         with socket.create_server(("127.0.0.1", 0)) as silent:
-            its.write_text(f"muster-store-1 127.0.0.1:{silent.getsockname()[1]} of-a-host-that-is-silent\n")
+            rank_file.write_text(f"muster-store-1 127.0.0.1:{silent.getsockname()[1]} of-a-host-that-is-silent\n")
             meet("where the file names what says nothing")
         run("in no folder", 2, 2, "choose a folder that every rank may write to",
             words=["--rendezvous", f"file:{folder}/none"], variables={"MUSTER_JOB": "a"})
@@ -74,11 +74,11 @@ def by_file():
         lone = subprocess.Popen([program, "--timeout", "50", "--by", "file"], stderr=subprocess.DEVNULL,
                                 env={"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "2",
                                      "MUSTER_JOB": "lone", "TMPDIR": folder})
-        its = pathlib.Path(folder) / f"muster-{os.geteuid()}-lone"
-        while not its.exists() and lone.poll() is None:
+        rank_file = pathlib.Path(folder) / f"muster-{os.geteuid()}-lone"
+        while not rank_file.exists() and lone.poll() is None:
             time.sleep(0.01)
         start_another("beside a job that lives")
-        if not its.exists():
+        if not rank_file.exists():
             failures.append("a job that lives has lost its file")
         lone.kill()
         lone.wait()

@@ -22,8 +22,8 @@ with hosts.Network(3) as network:
     server, holder, watcher = network.hosts
     at = ["tcp", f"{server.address}:29600", "a secret", "--"]
 
-    def start(host, *what):
-        return subprocess.Popen(host.inside(worker, *at, *what), stderr=subprocess.PIPE, text=True)
+    def start(host, *words):
+        return subprocess.Popen(host.inside(worker, *at, *words), stderr=subprocess.PIPE, text=True)
 
     def ends(what, one, status, says, within):
         """Checks that a worker ends with `status` and prints `says`; `within` is generous, because the worker must only end at all."""

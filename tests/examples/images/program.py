@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The programs that train on images as their users run them: alone, with ranks as threads and under mpirun.
+"""The programs that train on images, run like a user would: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS, the launcher
 and its flags in MUSTER_TEST_MPIRUN (empty: without MPI), muster-launch in MUSTER_TEST_LAUNCHER (or nothing), muster-data in
@@ -23,7 +23,7 @@ import digits  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
-HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; what is here takes some
+HANG = 200 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; the programs are slow
 
 
 def crc32c(data):
@@ -39,12 +39,12 @@ def crc32c(data):
 
 
 def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
-    """A training of seconds."""
+    """Returns the arguments of a training that takes seconds."""
     return ["--data", data, "--batch", "24", "--epochs", epochs, "--schedule", schedule]
 
 
 def launch(ranks, kind):
-    """The words before and after a program that make it run on so many ranks."""
+    """Returns the words before and after a program that run it on so many ranks."""
     if kind == "local":
         return [], ["--ranks", str(ranks)] if ranks > 1 else []
     return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
@@ -71,7 +71,7 @@ class Case(unittest.TestCase):
 
 class Together(Case):
     def check_shares(self, report):
-        """Each moment is counted once, also where layers communicate within a phase."""
+        """Checks that each moment is counted once, also if layers communicate within a phase."""
         for each in (report, *report["epochs"]):
             parts = [each[f"mean_{part}_seconds"] for part in ("compute", "communication", "data_wait", "other")]
             self.assertGreaterEqual(min(parts), -1e-9, each)
@@ -79,24 +79,24 @@ class Together(Case):
 
     def test_a_limit_of_seconds_ends_a_training_that_has_not_reached_its_goal(self):
         arguments = [*small(epochs=100000), "--depth", "8", "--goal", "accuracy=1", "--max-train-seconds", "0.5"]
-        report, said = self.report("resnet", arguments, 2)
+        report, output = self.report("resnet", arguments, 2)
         self.assertGreaterEqual(report["train_seconds"], 0.5)
-        self.assertIn("top-1 accuracy", said)
+        self.assertIn("top-1 accuracy", output)
         self.assertIsNotNone(report["epochs"][-1]["val_accuracy"])
 
     def test_a_share_of_the_training_images_takes_the_place_of_the_test_images(self):
-        report, said = self.report("cnn", [*small(epochs=1), "--holdout", "0.2"], 2)
+        report, output = self.report("cnn", [*small(epochs=1), "--holdout", "0.2"], 2)
         self.assertEqual(report["samples"], 96)
         self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 24 % 1, 0)     # of 24 images
-        self.assertIn("held out 0.2", said)
+        self.assertIn("held out 0.2", output)
         refused = run("cnn", [*small(), "--holdout", "0.005"])
         self.assertIn("--holdout leaves nothing to validate on (it is less than one of 120 training samples)", refused.stderr)
 
     def test_the_settings_that_were_resolved_are_in_the_report(self):
-        said = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
+        annotations = self.report("resnet", [*small(epochs=1), "--depth", "8", "--optimizer", "adam", "--mode", "gossip"], 2)[0]["annotations"]
         expected = {"program": "resnet", "model": "resnet8-v1-B", "mode": "gossip", "compress": "none", "optimizer": "adam",
                     "schedule": "constant:0.02", "batch": "24", "epochs": "1", "augment": "on", "sync_batch_norm": "off"}
-        self.assertEqual({name: said[name] for name in expected}, expected)
+        self.assertEqual({name: annotations[name] for name in expected}, expected)
 
     def test_ranks_train_as_one_with_shared_statistics(self):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
@@ -122,12 +122,12 @@ class Saved(Case):
                                ("cnn", ["--variant", "batch-norm"])]:
             for ranks in (1, 2):
                 model = self.folder / "model"
-                _, told = self.report(program, [*small(), *extra, "--save", model], ranks)
+                _, output = self.report(program, [*small(), *extra, "--save", model], ranks)
                 ran = run("predict", ["--model", model, "--data", "cifar-like:120", "--show", "3"])
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 for line in ("top-1 accuracy", "top-5 accuracy"):
                     number = re.compile(line + r"\s+(\S+)")
-                    self.assertEqual(number.search(told).group(1), number.search(ran.stdout).group(1), line)
+                    self.assertEqual(number.search(output).group(1), number.search(ran.stdout).group(1), line)
 
     def test_a_damaged_model_is_refused(self):
         model = self.folder / "model"
@@ -147,11 +147,11 @@ class Saved(Case):
         self.report("resnet", [*small(epochs=2), "--depth", "8", "--checkpoint", store])
         rest, _ = self.report("resnet", [*arguments, "--checkpoint", store, "--resume"])
         self.assertEqual(whole["epochs"][-1]["val_loss"], rest["epochs"][-1]["val_loss"])
-        self.assertEqual(len(rest["epochs"]), 3)  # those of before come with the checkpoint
+        self.assertEqual(len(rest["epochs"]), 3)  # the checkpoint contains the earlier epochs
 
 
     def lose_a_rank(self, store, before):
-        """A job that needs two ranks and has a checkpoint loses one: its status, and what it said."""
+        """Kills a rank of a job that needs two ranks and has a checkpoint; returns the job's status and output."""
         launcher = os.environ.get("MUSTER_TEST_LAUNCHER")
         if not launcher:
             self.skipTest("there is no muster-launch")
@@ -160,28 +160,28 @@ class Saved(Case):
                                stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         try:
             until = time.monotonic() + HANG
-            while not any(store.glob("*.state")):  # which is written last
+            while not any(store.glob("*.state")):  # this file is written last
                 self.assertLess(time.monotonic(), until)
                 self.assertIsNone(job.poll())
                 time.sleep(0.05)
             ranks = [int(pid) for pid in pathlib.Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()]
             self.assertEqual(len(ranks), 2)
-            for pid in ranks:  # so that nobody is in the middle of a checkpoint of both
+            for pid in ranks:  # so that no rank is in the middle of a checkpoint of both
                 os.kill(pid, signal.SIGSTOP if before else signal.SIGCONT)
             if before:
                 before()
             os.kill(ranks[0], signal.SIGKILL)
             os.kill(ranks[1], signal.SIGCONT)
-            _, said = job.communicate(timeout=HANG)
+            _, output = job.communicate(timeout=HANG)
         finally:
             job.kill()
-        return job.returncode, said
+        return job.returncode, output
 
     def test_the_last_of_too_few_ranks_saves_and_another_job_goes_on(self):
         store = self.folder / "checkpoints"
-        status, said = self.lose_a_rank(store, None)
-        self.assertEqual(status, 11, said)
-        saved = int(re.search(r"saved after step (\d+) in", said).group(1))
+        status, output = self.lose_a_rank(store, None)
+        self.assertEqual(status, 11, output)
+        saved = int(re.search(r"saved after step (\d+) in", output).group(1))
         self.assertGreaterEqual(saved, 5)
         rest = run("resnet", [*small(epochs=4000), "--depth", "8", "--checkpoint", store, "--resume", "--steps", saved + 3])
         self.assertEqual(rest.returncode, 0, rest.stderr)
@@ -195,17 +195,17 @@ class Saved(Case):
             store.write_text("no folder any more")
 
         for _ in range(5):
-            status, said = self.lose_a_rank(store, take_away)
-            if status != 2 or "cannot write" not in said:
+            status, output = self.lose_a_rank(store, take_away)
+            if status != 2 or "cannot write" not in output:
                 break
-            store.unlink()  # it was stopped on its way into an ordinary checkpoint, which may not fail: again
-        self.assertEqual(status, 11, said)
-        self.assertIn("the state could not be saved", said)
-        self.assertIn("1 of at least 2 are left", said)
+            store.unlink()  # the job stopped while entering an ordinary checkpoint, which may not fail: tries again
+        self.assertEqual(status, 11, output)
+        self.assertIn("the state could not be saved", output)
+        self.assertIn("1 of at least 2 are left", output)
 
 
 class Device(Case):
-    """--device cuda, over the test double of CUDA: the program is another one, and slow."""
+    """--device cuda, over the test double of CUDA: another program, which is slow."""
     DOUBLE = pathlib.Path(os.environ.get("MUSTER_TEST_ON_DOUBLE", "/"))
 
     def train(self, device, ranks, *more):
@@ -220,10 +220,10 @@ class Device(Case):
         return json.loads(report.read_text())["epochs"][0], struct.unpack(f"{len(numbers) // 4}f", numbers), ran.stdout
 
     def test_it_trains_what_the_host_trains(self):
-        for ranks, said in [(1, "1 rank (self), cuda (float32)\n"), (2, "cuda (float32), gradients summed by NCCL\n")]:
+        for ranks, expected in [(1, "1 rank (self), cuda (float32)\n"), (2, "cuda (float32), gradients summed by NCCL\n")]:
             host, wanted, _ = self.train("cpu", ranks)
             device, found, printed = self.train("cuda", ranks)
-            self.assertIn(said, printed)
+            self.assertIn(expected, printed)
             for name in ("train_loss", "val_loss"):
                 self.assertAlmostEqual(device[name], host[name], delta=1e-4)
             self.assertLess(max(abs(a - b) for a, b in zip(found, wanted)), 2e-3)
@@ -236,18 +236,18 @@ class Device(Case):
             self.assertAlmostEqual(coded["val_loss"], plain["val_loss"], delta=0.1)
 
     def test_what_a_device_does_not_have_is_a_line(self):
-        for flags, said in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
-                            (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank alone
-                            (["--backend", "direct"], "--backend cannot be used with --device cuda"),
-                            (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
-                            (["--sync-batch-norm"], "each device has statistics of its own"),
-                            (["--virtual-shards", "2"], "need gradients on the host"),
-                            (["--optimizer", "lars"], "lars")]:
+        for flags, expected in [(["--compress", "topk:0.1"], "--compress topk:0.1 cannot be used with --device cuda"),
+                                (["--compress", "powersgd:2"], "powersgd where NCCL sums"),  # one rank
+                                (["--backend", "direct"], "--backend cannot be used with --device cuda"),
+                                (["--device", "cpu", "--precision", "tf32"], "--precision cannot be used with --device cpu"),
+                                (["--sync-batch-norm"], "each device has statistics of its own"),
+                                (["--virtual-shards", "2"], "need gradients on the host"),
+                                (["--optimizer", "lars"], "lars")]:
             ran = subprocess.run([self.DOUBLE, "--depth", "8", "--data", "cifar-like:10", *([] if "--device" in flags else ["--device", "cuda"]), *flags],
                                  stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=HANG)
             lines = [line for line in ran.stderr.splitlines() if "TEST DOUBLE" not in line]
             self.assertEqual((ran.returncode, len(lines)), (2, 1), ran.stderr)
-            self.assertIn(said, lines[0])
+            self.assertIn(expected, lines[0])
 
 
 class Flags(Case):
@@ -280,16 +280,16 @@ class Flags(Case):
 
 class Photographs(Case):
     def tree(self):
-        """ILSVRC's folders, of the small JPEG files from which a fuzzer goes on."""
+        """Makes ILSVRC's folders from the small JPEG files that seed a fuzzer."""
         seeds = pathlib.Path(__file__).parents[2] / "fuzz" / "seeds.py"
         subprocess.run([sys.executable, seeds, self.folder / "seeds"], check=True, capture_output=True, timeout=HANG)
         files = sorted((self.folder / "seeds" / "jpeg").iterdir())
         for part in ("train", "val"):
             for label in range(3):
-                made = self.folder / part / f"n0{label}"
-                made.mkdir(parents=True)
+                target = self.folder / part / f"n0{label}"
+                target.mkdir(parents=True)
                 for number in range(4):
-                    (made / f"{number}.JPEG").write_bytes(files[label].read_bytes())
+                    (target / f"{number}.JPEG").write_bytes(files[label].read_bytes())
         return ["--depth", "50", "--image-size", "32", "--batch", "12", "--epochs", "1", "--schedule", "constant:0.0001",
                 "--data", f"images:{self.folder / 'train'}", "--test", f"images:{self.folder / 'val'}"]
 
@@ -304,7 +304,7 @@ class Photographs(Case):
         ran = run("predict", ["--model", str(saved), *arguments[-4:]])
         self.assertEqual(ran.returncode, 0, ran.stderr)
         self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
-        # The preparation is the model's: another one gives another loss.
+        # The preparation belongs to the model: another preparation gives another loss.
         content = saved.read_bytes()
         head["preparation"] = head["preparation"].replace("mean=0.485", "mean=0.9")
         body = json.dumps(head).encode() + b"\n" + content.split(b"\n", 1)[1][:-4]
@@ -376,7 +376,7 @@ class Defaults(Case):
 
 
 class TestSet(Case):
-    """A test set beside the training set in one --data."""
+    """A test set and the training set in one --data."""
 
     def setUp(self):
         super().setUp()
@@ -393,16 +393,17 @@ class TestSet(Case):
     def test_it_is_what_is_validated_with_by_the_training_of_the_book(self):
         saved, kept = self.folder / "model", self.folder / "checkpoints"
         for variant in ("plain", "dropout", "batch-norm"):
-            report, said = self.report("cnn", [*self.words(), "--epochs", "4", "--variant", variant, "--save", saved], 2)
+            report, output = self.report("cnn", [*self.words(), "--epochs", "4", "--variant", variant, "--save", saved], 2)
             self.assertEqual([e["samples"] for e in report["epochs"]], [200] * 4)    # no tenth is held out
             self.assertAlmostEqual(report["epochs"][0]["val_accuracy"] * 40 % 1, 0)  # of 40 images
             expected = {"optimizer": "adam", "schedule": "step:0.001,epochs=3+7,factor=0.1", "batch": "128", "augment": "off"}
             self.assertEqual({name: report["annotations"][name] for name in expected}, expected)
-            rates = re.findall(r"^ +\d+ .* (\S+) +\S+ +\S+$", said, re.MULTILINE)
+            rates = re.findall(r"^ +\d+ .* (\S+) +\S+ +\S+$", output, re.MULTILINE)
             self.assertEqual(rates, ["0.001", "0.001", "0.001", "0.0001"])
             head = json.loads(saved.read_bytes().split(b"\n", 1)[0])
             self.assertEqual(head["parameters"], 93514 if variant == "batch-norm" else 93322)
-            self.assertEqual(head["preparation"], "normalise,mean=0/0/0,deviation=1/1/1,layout=hwc")  # by 255 alone
+            # only divides by 255
+            self.assertEqual(head["preparation"], "normalise,mean=0/0/0,deviation=1/1/1,layout=hwc")
             ran = run("predict", ["--model", saved, *self.words()])
             self.assertIn(" on 40 images of ", ran.stdout)
             self.assertIn(f"loss            {report['epochs'][-1]['val_loss']:.4f}", ran.stdout)
@@ -442,7 +443,7 @@ class RealData(Case):
         data = ["--data", f"idx:{files[0]},{files[1]}", "--augment", "off"]
         report, _ = self.report("cnn", [*data, "--epochs", "3", "--batch", "50", "--schedule", "constant:0.001"])
         self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.96)
-        for seed in ["1", "2"]:  # as the documentation has it
+        for seed in ["1", "2"]:  # the seeds of the documentation
             report, _ = self.report("cnn", [*data, "--seed", seed], 2)
             self.assertGreater(report["epochs"][-1]["val_accuracy"], 0.95)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Every codec and every mode on a9a with 4 ranks as threads, for the same epochs: accuracy beside that of the exact
-allreduce, and what a rank has sent. Fails when one is more than half a percent worse.
+"""Trains a9a with every codec and every mode on 4 ranks as threads, for the same epochs. Prints the accuracy beside the accuracy of the
+exact allreduce, and the bytes that a rank has sent. Fails if an accuracy is more than half a percent worse.
 
     tests/examples/logistic_regression/convergence.py --program build/release/examples/logistic_regression --data FOLDER
 """

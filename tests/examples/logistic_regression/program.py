@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The logistic regression program as its users run it: alone, with ranks as threads and under mpirun.
+"""The logistic regression program, run like a user would: alone, with ranks as threads and under mpirun.
 
 CTest runs one class at a time: program.py CLASS, with the program in MUSTER_TEST_PROGRAM, the launcher and its flags in
 MUSTER_TEST_MPIRUN (empty: without MPI) and the root of the sources in MUSTER_TEST_SOURCES.
@@ -18,11 +18,11 @@ import unittest
 PROGRAM = os.environ["MUSTER_TEST_PROGRAM"]
 MPIRUN = os.environ.get("MUSTER_TEST_MPIRUN", "").split()
 SOURCES = pathlib.Path(os.environ["MUSTER_TEST_SOURCES"])
-HANG = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; nothing here takes more than a few
+HANG = 60 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))  # seconds; each step takes a few at most
 
 
 def write_libsvm(path, samples, dense, seed, labels=("-1", "+1"), features=12):
-    """Samples of a noisy linear model."""
+    """Writes samples of a noisy linear model."""
     draw = random.Random(seed)
     model = [random.Random(99).gauss(0, 1) for _ in range(features)]  # the same for training and test sets
     with open(path, "w") as file:
@@ -34,7 +34,7 @@ def write_libsvm(path, samples, dense, seed, labels=("-1", "+1"), features=12):
 
 
 def launch(ranks, kind):
-    """The words before and after the program that make it run on so many ranks."""
+    """Returns the words before and after the program that run it on so many ranks."""
     if kind in ("mpi", "shm"):
         return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
     return [], ["--ranks", str(ranks)] if ranks > 1 else []
@@ -79,7 +79,7 @@ class Case(unittest.TestCase):
 
 
 class SameLoss(Case):
-    """The same global batch and seed give the same training, however many ranks share the work."""
+    """The same global batch and seed give the same training, for any number of ranks."""
 
     def check(self, dense, *more, test_features=12):
         write_libsvm(self.folder / "train", 203, dense, seed=1)
@@ -153,12 +153,12 @@ class Resumed(Case):
 
 
 class Report(Case):
-    """What docs/tracker.md says of the report is so."""
+    """The report has the fields that docs/tracker.md documents."""
 
     TYPES = {"number": (int, float), "integer": int, "string": str, "object": dict, "array": list}
 
     def documented(self):
-        """Path -> (type, whether it may be null), from the rows `| \\`path\\` | type | ...` of the tables."""
+        """Returns path -> (type, true if it may be null), from the rows `| \`path\` | type | ...` of the tables."""
         fields = {}
         for line in (SOURCES / "docs" / "tracker.md").read_text().splitlines():
             row = re.match(r"\| `([^`]+)` \| (\w+)( or null)? \|", line)
@@ -189,7 +189,8 @@ class Report(Case):
         fields, seen = self.documented(), set()
         for key, value in report.items():
             self.walk(value, key, fields, seen)
-        return {name for name in set(fields) - seen if not name.startswith(("push_ages.", "ranks[].links[]"))}  # of a parameter server; over tcp
+        # in reports of a parameter server; over tcp
+        return {name for name in set(fields) - seen if not name.startswith(("push_ages.", "ranks[].links[]"))}
 
     def test_every_field_is_documented_and_every_documented_field_is_there(self):
         arguments = ["--synthetic", "epsilon:500", "--epochs", "3", "--goal", "accuracy=0.5"]
@@ -206,11 +207,11 @@ class Report(Case):
                 self.assertGreater(report["phases"][name]["max_seconds"], 0)
 
     def test_the_settings_that_were_resolved_are_in_it(self):
-        said = self.report(["--synthetic", "epsilon:500", "--epochs", "1", "--preset", "mlbench-2a", "--compress", "qsgd8"], 2)["annotations"]
+        annotations = self.report(["--synthetic", "epsilon:500", "--epochs", "1", "--preset", "mlbench-2a", "--compress", "qsgd8"], 2)["annotations"]
         expected = {"program": "logistic_regression", "mode": "allreduce", "compress": "qsgd8", "optimizer": "sgd,decay=2.5e-06",
                     "schedule": "inverse-sqrt:400", "batch": "200", "epochs": "1", "elastic": "off", "train": "epsilon:500",
                     "test": "epsilon:125@500"}
-        self.assertEqual({name: said[name] for name in expected}, expected)
+        self.assertEqual({name: annotations[name] for name in expected}, expected)
 
     def test_without_a_goal(self):
         report = self.report(["--synthetic", "epsilon:500", "--epochs", "1"])
@@ -224,7 +225,7 @@ class Report(Case):
 
 
 class BadInput(Case):
-    """One line that says what and where, the same exit status at every rank, no hang."""
+    """Errors are one line with the fault and its place, the same exit status at every rank, without a hang."""
 
     CONFIGURATION, DATA, TRAINING = 2, 3, 7
 
@@ -261,9 +262,9 @@ class BadInput(Case):
             self.check_mpi(arguments, status, words, environment)
 
     def check_mpi(self, arguments, status, words, environment=None, ranks=2):
-        """Under mpirun each rank notes its exit status; `RANK` in an argument stands for its number.
+        """Runs under mpirun; each rank writes its exit status to a file. `RANK` in an argument is replaced by the rank's number.
 
-        The launcher is told not to kill the others when one ends with a failure, and then itself ends with 0."""
+        The launcher is configured not to kill the others after a failed rank, and then ends with 0."""
         with self.subTest(arguments=arguments, ranks=ranks, kind="mpi"):
             script = self.folder / "rank.sh"
             script.write_text('rank=$OMPI_COMM_WORLD_RANK\nfor word; do shift\n'
@@ -321,10 +322,10 @@ class BadInput(Case):
         self.check(self.files("spoilt"), self.DATA, f"{self.folder / 'spoilt'}:8:")
         self.check([*self.files("spoilt"), "--on-bad-record", "weep"], self.CONFIGURATION, "weep", "quarantine:FILE")
         self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", "skip"])), good)
-        told = self.folder / "told"
-        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{told}"], 2)),
+        report_file = self.folder / "told"
+        self.assertEqual(losses(self.report([*self.files("spoilt"), "--on-bad-record", f"quarantine:{report_file}"], 2)),
                          losses(self.report(self.files("good"), 2)))
-        self.assertEqual([json.loads(line)["line"] for line in told.read_text().splitlines()], [8, 22])
+        self.assertEqual([json.loads(line)["line"] for line in report_file.read_text().splitlines()], [8, 22])
 
     def test_labels(self):
         self.check(self.files("three"), self.DATA, self.folder / "three", "3 labels")

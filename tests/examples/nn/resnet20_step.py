@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Writes resnet20_step.json: what one training step of ResNet-20 comes to in PyTorch, which tests/examples/nn/step.cpp
-compares with. Weights and data are numbers of a formula that both sides know.
+"""Writes resnet20_step.json: the results of a training step with ResNet-20 in PyTorch, for the comparison in
+tests/examples/nn/step.cpp. Both sides calculate weights and data by the same formula.
 
     /usr/bin/python3 tests/examples/nn/resnet20_step.py > tests/examples/nn/resnet20_step.json
 """
@@ -18,7 +18,7 @@ BATCH, RATE, MOMENTUM, DECAY, PROBES = 8, 0.1, 0.9, 1e-4, 4
 
 
 def numbers(which, count, scale=1.0, offset=0.0):
-    """As numbers.hpp."""
+    """Returns the numbers of numbers.hpp."""
     h = (numpy.arange(count, dtype=numpy.uint64) + numpy.uint64(1 + which * 7919)).astype(numpy.uint32)
     h ^= h >> numpy.uint32(16)
     h *= numpy.uint32(0x7FEB352D)
@@ -29,7 +29,7 @@ def numbers(which, count, scale=1.0, offset=0.0):
 
 
 def to_torch(values, shape):
-    """From muster's order (taps, inputs, outputs) to PyTorch's."""
+    """Converts from muster's order (taps, inputs, outputs) to PyTorch's."""
     if len(shape) == 4:
         out, inner, height, width = shape
         return torch.from_numpy(values.reshape(height, width, inner, out).transpose(3, 2, 0, 1).copy())
@@ -59,25 +59,25 @@ def main():
     pixels = numbers(1000, BATCH * 32 * 32 * 3, 3.0).reshape(BATCH, 32, 32, 3).transpose(0, 3, 1, 2).copy()
     labels = torch.arange(BATCH) * 3 % 10
     optimizer = torch.optim.SGD(model.parameters(), lr=RATE, momentum=MOMENTUM, nesterov=True, weight_decay=DECAY)
-    # In double: the reference is not to have a rounding of its own.
+    # In double precision, so that the reference adds no rounding.
     model = model.double()
     loss = torch.nn.functional.cross_entropy(model(torch.from_numpy(pixels).double()), labels)
     loss.backward()
-    made = {"loss": loss.item(), "parameters": []}
+    results = {"loss": loss.item(), "parameters": []}
     gradients = [to_muster(parameter.grad).clone() for _, parameter in parameters]
     optimizer.step()
     for (name, parameter), gradient in zip(parameters, gradients):
         count = gradient.numel()
         at = [k * (count - 1) // (PROBES - 1) for k in range(PROBES)]
         values = to_muster(parameter.detach())
-        made["parameters"].append({
+        results["parameters"].append({
             "name": name, "size": count, "norm": float(f"{gradient.norm().item():.8g}"), "at": at,
             "gradient": [float(f"{gradient[k].item():.8g}") for k in at],
             "after": [float(f"{values[k].item():.9g}") for k in at]})
-    made["running_mean"] = [float(f"{v:.8g}") for v in model[1].running_mean.tolist()]
-    made["running_var"] = [float(f"{v:.8g}") for v in model[1].running_var.tolist()]
-    rows = made.pop("parameters")
-    print(json.dumps(made)[:-1] + ',\n "parameters": [\n' + ",\n".join(map(json.dumps, rows)) + "]}")
+    results["running_mean"] = [float(f"{v:.8g}") for v in model[1].running_mean.tolist()]
+    results["running_var"] = [float(f"{v:.8g}") for v in model[1].running_var.tolist()]
+    rows = results.pop("parameters")
+    print(json.dumps(results)[:-1] + ',\n "parameters": [\n' + ",\n".join(map(json.dumps, rows)) + "]}")
 
 
 if __name__ == "__main__":

@@ -75,12 +75,12 @@ def evaluate(path, rows):
 
 def crc32c(data):
     """Computes the checksum bit by bit."""
-    made = 0xFFFFFFFF
+    checksum = 0xFFFFFFFF
     for byte in data:
-        made ^= byte
+        checksum ^= byte
         for _ in range(8):
-            made = made >> 1 ^ (0x82F63B78 if made & 1 else 0)
-    return made ^ 0xFFFFFFFF
+            checksum = checksum >> 1 ^ (0x82F63B78 if checksum & 1 else 0)
+    return checksum ^ 0xFFFFFFFF
 
 
 class Export(Case):
@@ -95,14 +95,14 @@ class Export(Case):
     def check(self, *commands):
         """Trains the models by commands. All parameters differ from their initial values."""
         for number, command in enumerate(commands):
-            made = self.run_shell(f"mkdir -p models/m{number}/1 && {command} --save models/m{number}/1/model.muster")
-            self.assertEqual(made.returncode, 0, made.stdout)
+            done = self.run_shell(f"mkdir -p models/m{number}/1 && {command} --save models/m{number}/1/model.muster")
+            self.assertEqual(done.returncode, 0, done.stdout)
         _, port = self.start("--models", "models", "--listen", "127.0.0.1:0")
         random = numpy.random.default_rng(1)
         for number, command in enumerate(commands):
             with self.subTest(command):
-                made = self.export(f"models/m{number}/1/model.muster", f"{number}.onnx")
-                self.assertEqual((made.returncode, made.stdout), (0, ""))
+                done = self.export(f"models/m{number}/1/model.muster", f"{number}.onnx")
+                self.assertEqual((done.returncode, done.stdout), (0, ""))
                 tensor = json.loads(self.ask(port, "GET", f"/v2/models/m{number}")[1])["inputs"][0]
                 shape = [3, *tensor["shape"][1:]]
                 rows = random.integers(0, 256, shape, "uint8") if tensor["datatype"] == "UINT8" else random.normal(size=shape).astype("float32")
@@ -149,10 +149,10 @@ class Export(Case):
             (self.folder / name).write_bytes(content)
         for name, words in (("none", "none cannot be read"), ("short", "is not a model"), ("damaged", "its checksum does not match: it is damaged"), ("text", "is not a model"),
                             ("unknown", "unknown"), ("steps", "does not end with normalise")):
-            made = self.export(name, "out.onnx")
-            self.assertEqual(made.returncode, 2, made.stdout)
-            self.assertEqual(made.stdout.count("\n"), 1, made.stdout)
-            self.assertIn(words, made.stdout)
+            done = self.export(name, "out.onnx")
+            self.assertEqual(done.returncode, 2, done.stdout)
+            self.assertEqual(done.stdout.count("\n"), 1, done.stdout)
+            self.assertIn(words, done.stdout)
         self.assertFalse((self.folder / "out.onnx").exists())
 
 

@@ -82,8 +82,8 @@ class Answers(GatewayCase):
         self.assertEqual(self.ask(port, "GET", "/v2/models/line"), self.ask(whole, "GET", "/v2/models/line"))
 
     def test_an_answer_about_images_is_bitwise_that_of_one_server(self):
-        made = self.run_shell("cnn --data cifar-like:200 --epochs 1 --save model.muster && mkdir -p models/cnn/1 && mv model.muster models/cnn/1")
-        self.assertEqual(made.returncode, 0, made.stdout)
+        done = self.run_shell("cnn --data cifar-like:200 --epochs 1 --save model.muster && mkdir -p models/cnn/1 && mv model.muster models/cnn/1")
+        self.assertEqual(done.returncode, 0, done.stdout)
         replicas = [self.start("--models", "models", "--listen", "127.0.0.1:0") for _ in range(2)]
         _, port = self.start_gateway(replicas)
         _, whole = self.start("--models", "models", "--listen", "127.0.0.1:0", "--max-batch", "4096")
@@ -166,11 +166,11 @@ class Rows(GatewayCase):
                 (self.folder / kind / label).mkdir(parents=True)
                 for k in range(8):
                     (self.folder / kind / label / f"{k}.jpg").write_bytes(self.JPEG)
-        made = self.run_shell("cnn --data images:train --test images:test --image-size 32 --augment off --batch 8 --epochs 1 --save model.muster && "
+        done = self.run_shell("cnn --data images:train --test images:test --image-size 32 --augment off --batch 8 --epochs 1 --save model.muster && "
                               "mkdir -p models/cnn/1 && mv model.muster models/cnn/1")
-        if "JPEG" in made.stdout and made.returncode == 2:
+        if "JPEG" in done.stdout and done.returncode == 2:
             self.skipTest("libjpeg is not there")
-        self.assertEqual(made.returncode, 0, made.stdout)
+        self.assertEqual(done.returncode, 0, done.stdout)
         replicas = [self.start("--models", "models", "--listen", "127.0.0.1:0") for _ in range(3)]
         _, port = self.start_gateway(replicas)
         _, whole = self.start("--models", "models", "--listen", "127.0.0.1:0", "--max-batch", "4096")

@@ -182,17 +182,17 @@ class Callers(PoolCase):
 
     def together(self, count, refused=0, **headers):
         """Sends requests at the same time and returns the replies. No request is answered before `refused` requests are refused."""
-        made, hold = [], self.folder / "hold"
+        answers, hold = [], self.folder / "hold"
         if refused:
             hold.touch()
-        threads = [threading.Thread(target=lambda: made.append(self.post(self.PATH, **headers))) for _ in range(count)]
+        threads = [threading.Thread(target=lambda: answers.append(self.post(self.PATH, **headers))) for _ in range(count)]
         for thread in threads:
             thread.start()
-        self.until(lambda: len(made) >= refused)
+        self.until(lambda: len(answers) >= refused)
         hold.unlink(missing_ok=True)
         for thread in threads:
             thread.join()
-        return made
+        return answers
 
     def most(self, answers):
         self.assertEqual({status for status, _, _ in answers}, {200})

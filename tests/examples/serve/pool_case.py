@@ -124,7 +124,7 @@ def state_of(folder):
 def end_all(folder):
     """Returns the processes that have outlived a pool, according to the pool's files."""
     state = state_of(folder)
-    for pid, _ in [*state["haproxy"], *(each[3] for one in state["services"].values() for each in one["replicas"])]:
+    for pid, _ in [*state["haproxy"], *(each[3] for service_state in state["services"].values() for each in service_state["replicas"])]:
         try:
             os.kill(pid, signal.SIGKILL)
         except ProcessLookupError:

@@ -42,11 +42,11 @@ class Sockets(unittest.TestCase):
     def begin(self, folder, host, port, earlier):
         sys.path.insert(0, str(PLATFORM))
         from muster_pool.haproxy import Haproxy
-        made = Haproxy(folder, earlier, f"{host}:{port}", "127.0.0.1:0", None).sockets
-        for each in made:
+        sockets = Haproxy(folder, earlier, f"{host}:{port}", "127.0.0.1:0", None).sockets
+        for each in sockets:
             self.addCleanup(each.close)
-        made[0].setblocking(False)
-        return made[0]
+        sockets[0].setblocking(False)
+        return sockets[0]
 
     def accepted(self, listens):
         count = 0

@@ -95,11 +95,11 @@ class Trainings(PoolCase):
             job.communicate()
 
     def launch(self, name, ranks, most, *words):
-        made = subprocess.Popen([self.launcher, "-n", str(ranks), "--max", str(most), "--control", f"{name}.sock", *map(str, words)], cwd=self.folder,
-                                env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.jobs.append(made)
+        job = subprocess.Popen([self.launcher, "-n", str(ranks), "--max", str(most), "--control", f"{name}.sock", *map(str, words)], cwd=self.folder,
+                               env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.jobs.append(job)
         self.until(lambda: self.status(name), lives=False)
-        return made
+        return job
 
     def idle(self, name, ranks, most):
         """A job of idle ranks. A rank leaves immediately on request."""
@@ -112,8 +112,8 @@ class Trainings(PoolCase):
                 to.settimeout(HANG)
                 to.connect(str(self.folder / f"{name}.sock"))
                 to.sendall(b"status\n")
-                said = json.loads(to.makefile().readline())
-                return said["ranks"], said["size"]
+                reply = json.loads(to.makefile().readline())
+                return reply["ranks"], reply["size"]
         except (FileNotFoundError, ConnectionError):
             return None
 
@@ -143,13 +143,13 @@ class Trainings(PoolCase):
             self.until(lambda: load.counts[200] > at + 100)
         self.come_to(night=2)
         self.assertIsNone(job.poll(), "it ended before the burst was over")
-        said = job.communicate(timeout=HANG)[0]
-        self.assertEqual(job.returncode, 0, said)
+        output = job.communicate(timeout=HANG)[0]
+        self.assertEqual(job.returncode, 0, output)
         self.assertEqual(load.failed, [])
         print(f"{load.counts[200]} requests, none failed; the rank had left after {left:.2f} s, the replica served after {there:.2f} s")
         for text in ("rank 1 left; 1 ranks (2 before)", "1 joined; 2 ranks (1 before)", " 0 died, and the job is done"):
-            self.assertIn(text, said)
-        self.assertNotRegex(said, r"[1-9]\d* steps run again")
+            self.assertIn(text, output)
+        self.assertNotRegex(output, r"[1-9]\d* steps run again")
         calm = subprocess.run([PROGRAMS / "cnn", *words, "--ranks", "2", "--save", "calm.model", "--json", "calm.json"], cwd=self.folder,
                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=HANG)
         self.assertEqual(calm.returncode, 0, calm.stdout)

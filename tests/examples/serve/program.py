@@ -59,9 +59,9 @@ class Case(unittest.TestCase):
         return answer.status, content
 
     def add_model(self, version=1):
-        made = self.run_shell(f"logistic_regression --synthetic epsilon:200 --epochs 1 --save model.muster && mkdir -p models/line/{version}.new && "
+        done = self.run_shell(f"logistic_regression --synthetic epsilon:200 --epochs 1 --save model.muster && mkdir -p models/line/{version}.new && "
                               f"mv model.muster models/line/{version}.new && mv models/line/{version}.new models/line/{version}")
-        self.assertEqual(made.returncode, 0, made.stdout)
+        self.assertEqual(done.returncode, 0, done.stdout)
 
 
 class Transcript(Case):
@@ -107,13 +107,13 @@ class Combined(Case):
             self.save(f"combined/all/1/{seed}.muster", seed)
 
     def save(self, path, seed):
-        made = self.run_shell(f"mkdir -p {os.path.dirname(path)} && logistic_regression --synthetic epsilon:200 --seed {seed} --epochs 1 --save {path}")
-        self.assertEqual(made.returncode, 0, made.stdout)
+        done = self.run_shell(f"mkdir -p {os.path.dirname(path)} && logistic_regression --synthetic epsilon:200 --seed {seed} --epochs 1 --save {path}")
+        self.assertEqual(done.returncode, 0, done.stdout)
 
     def predict(self, port, model):
-        status, said = self.ask(port, "POST", f"/v1/models/{model}:predict", json.dumps({"instances": self.rows}))
-        self.assertEqual(status, 200, said)
-        return json.loads(said)["predictions"]
+        status, reply = self.ask(port, "POST", f"/v1/models/{model}:predict", json.dumps({"instances": self.rows}))
+        self.assertEqual(status, 200, reply)
+        return json.loads(reply)["predictions"]
 
     def test_the_mean_and_the_union_of_what_the_models_say(self):
         _, alone = self.start("--models", "models", "--listen", "127.0.0.1:0")

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The functions of the stacked ensemble under muster-pool, as examples/stacking/services.yaml describes them: gRPC through HAProxy.
+"""Tests the functions of the stacked ensemble under muster-pool, as in examples/stacking/services.yaml: gRPC through HAProxy.
 
 CTest runs one class at a time. MUSTER_TEST_PROGRAMS is the folder of the program, MUSTER_TEST_SOURCES the repository."""
 import os
@@ -25,7 +25,7 @@ from pool_case import ENVIRONMENT, PoolCase, service, slow  # noqa: E402  (besid
 from program import HANG  # noqa: E402
 
 
-# Answers each message of a stream at once.
+# A service that answers each message of a stream at once.
 ECHO = """
 import concurrent.futures, grpc, os
 class Handler(grpc.GenericRpcHandler):
@@ -65,7 +65,7 @@ class Grpc(PoolCase):
         self.begin(trainer=4)
         whole = self.score()
         victim = self.replicas("trainer")[1]
-        os.kill(victim, signal.SIGSTOP)   # of four calls at once it has one
+        os.kill(victim, signal.SIGSTOP)   # it serves a quarter of the concurrent calls
         kill = threading.Timer(0.3, os.kill, [victim, signal.SIGKILL])
         kill.start()
         self.assertEqual(self.score(), whole)
@@ -94,10 +94,10 @@ class Grpc(PoolCase):
         (self.folder / "echo.py").write_text(ECHO)
         container = {"command": [sys.executable, "echo.py"], "ports": [{"name": "h2c", "containerPort": 80}]}
         self.start(service("echo", {"maxReplicas": 1, "minReplicas": 0, "containers": [container]}), service("other", slow(more={"minReplicas": 0})))
-        self.assertEqual(self.post("/v1/models/other:predict")[0], 200)   # beside it one of HTTP/1
+        self.assertEqual(self.post("/v1/models/other:predict")[0], 200)   # a service with HTTP/1 beside it
         answers = queue.Queue()
         with grpc.insecure_channel(f"127.0.0.1:{self.port}", [("grpc.default_authority", "echo.default.example.com")]) as channel:
-            for wanted in (1, 5):   # the first call is held, as a whole
+            for wanted in (1, 5):   # the whole first call is held
                 answers.put(b"0")
                 for number, got in enumerate(channel.stream_stream("/one.Echo/All")(iter(answers.get, None), timeout=HANG), 1):
                     self.assertEqual(got, b"%d" % (number - 1))

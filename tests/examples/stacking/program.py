@@ -32,35 +32,35 @@ DISTRIBUTED = "DistributedLogisticRegression"
 
 
 def field(number, value):
-    """A field of a protocol buffer with bytes."""
+    """Returns a field of a protocol buffer with bytes."""
     return bytes([number << 3 | 2, len(value)]) + value   # of less than 128
 
 
-def matrix_of(made):
-    """The second field of bytes, where there are two."""
+def matrix_of(data):
+    """Returns the second field with bytes, if there are two."""
     at = 0
     while True:
-        number, at, size, shift = made[at] >> 3, at + 1, 0, 0
-        while shift == 0 or made[at - 1] > 127:
-            size, at, shift = size | (made[at] & 127) << shift, at + 1, shift + 7
+        number, at, size, shift = data[at] >> 3, at + 1, 0, 0
+        while shift == 0 or data[at - 1] > 127:
+            size, at, shift = size | (data[at] & 127) << shift, at + 1, shift + 7
         if number == 2:
-            return made[at:at + size]
+            return data[at:at + size]
         at += size
 
 
 class Case(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        made = tempfile.TemporaryDirectory()
-        cls.addClassCleanup(made.cleanup)
-        cls.folder = pathlib.Path(made.name)
+        folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(folder.cleanup)
+        cls.folder = pathlib.Path(folder.name)
         cls.data = cls.folder / "data.npy"
         subprocess.run([sys.executable, SOURCES / "examples/stacking/make_data.py", cls.data], check=True, capture_output=True)
 
     def ensemble(self, *words, **more):
-        made = Ensemble(PROGRAM, self.data, *words, **more)
-        self.addCleanup(made.stop)
-        return made
+        started = Ensemble(PROGRAM, self.data, *words, **more)
+        self.addCleanup(started.stop)
+        return started
 
     def score(self, ensemble, *words):
         done = ensemble.client(*words)
@@ -197,9 +197,9 @@ class Traces(Case):
     def test_a_collector_that_is_away_is_not_waited_for(self):
         ensemble = self.ensemble("INLINE", 1, models=["Lasso"], zipkin="http://127.0.0.1:1/api/v2/spans")
         self.score(ensemble)
-        said = ensemble.stop()["driver"]
-        self.assertRegex(said, r"spans: 0 sent, [1-9]\d* dropped")
-        self.assertEqual(said.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not accept them"), 1, said)
+        last_lines = ensemble.stop()["driver"]
+        self.assertRegex(last_lines, r"spans: 0 sent, [1-9]\d* dropped")
+        self.assertEqual(last_lines.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not accept them"), 1, last_lines)
 
 
 class Faults(Case):
@@ -330,9 +330,9 @@ class Manifests(unittest.TestCase):
                 notes, container = template["metadata"]["annotations"], template["spec"]["containers"][0]
                 instances[each["metadata"]["name"]] = notes["autoscaling.knative.dev/minScale"]
                 self.assertEqual(notes["autoscaling.knative.dev/minScale"], notes["autoscaling.knative.dev/maxScale"])
-                said = {one["name"]: one.get("value") for one in container["env"]}
-                self.assertEqual((said["TRANSFER_TYPE"], said["TrainersNum"], said["BUCKET_NAME"]), (transfer.upper(), "16", "redis:6379"))
-                self.assertEqual("AWS_SECRET_KEY" in said, transfer == "s3")
+                variables = {variable["name"]: variable.get("value") for variable in container["env"]}
+                self.assertEqual((variables["TRANSFER_TYPE"], variables["TrainersNum"], variables["BUCKET_NAME"]), (transfer.upper(), "16", "redis:6379"))
+                self.assertEqual("AWS_SECRET_KEY" in variables, transfer == "s3")
                 self.assertNotIn("secret}", str(each))
             self.assertEqual(instances, {"driver": "1", "trainer": "16", "reducer": "1", "metatrainer": "1"})
 

@@ -1,9 +1,9 @@
 #!/usr/bin/python3
-"""Makes crds.json of CustomResourceDefinitions and of documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
-A kind whose CRD says nothing (Argo Events') is taken from its project's OpenAPI definitions.
+"""Makes crds.json from CustomResourceDefinitions and documents: of_crds.py "COMMENT" DOCUMENTS.yaml... -- CRD.yaml... [SWAGGER.json] >crds.json
+A kind whose CRD has no schema (Argo Events') is read from its project's OpenAPI definitions.
 
-What a cluster checks stays: names, types, patterns, required and listed values of all that the documents have, and the names alone
-of what is beside it. Unknown names are errors, as they are to an API server that validates strictly."""
+The parts that a cluster checks stay: names, types, patterns, required and listed values of the fields in the documents, and only the names
+of other fields. Unknown names are errors, as for an API server with strict validation."""
 import json
 import sys
 
@@ -13,26 +13,26 @@ KEPT = ("type", "enum", "pattern", "required", "minItems", "maxItems", "minLengt
 
 
 def kept(schema, values):
-    """As much of a schema as these values ask for."""
+    """Returns the part of a schema that these values need."""
     if "$ref" in schema:
         schema = named[schema["$ref"].rpartition("/")[2]]
     if schema.get("format") == "int-or-string":
         schema = {"anyOf": [{"type": "integer"}, {"type": "string"}]}
-    made = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
+    part = {key: schema[key] for key in KEPT if key in schema and not (key == "format" and schema[key] in ("int32", "int64"))}
     if schema.get("x-kubernetes-int-or-string"):
-        made.pop("type", None)
+        part.pop("type", None)
     if "properties" in schema:
-        made["properties"] = {}
+        part["properties"] = {}
         for name, each in schema["properties"].items():
             inner = [value[name] for value in values if isinstance(value, dict) and name in value]
-            made["properties"][name] = {"type": "object"} if name == "metadata" else kept(each, inner) if inner else {}
+            part["properties"][name] = {"type": "object"} if name == "metadata" else kept(each, inner) if inner else {}
         if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            made["additionalProperties"] = False
+            part["additionalProperties"] = False
     elif isinstance(schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = kept(schema["additionalProperties"], [inner for value in values if isinstance(value, dict) for inner in value.values()])
+        part["additionalProperties"] = kept(schema["additionalProperties"], [inner for value in values if isinstance(value, dict) for inner in value.values()])
     if "items" in schema:
-        made["items"] = kept(schema["items"], [inner for value in values if isinstance(value, list) for inner in value])
-    return made
+        part["items"] = kept(schema["items"], [inner for value in values if isinstance(value, list) for inner in value])
+    return part
 
 
 def read(paths):
