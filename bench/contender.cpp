@@ -17,7 +17,7 @@ namespace bench {
 
 void workspace::resize(std::size_t bytes) {
   const auto count = bytes / sizeof(float);
-  const bool threads_here = context_->transport_name() == "local" || context_->world().rank() == 0;
+  const bool threads_here = context_->transport_name() == "threads" || context_->world().rank() == 0;
   of_threads_.clear();
   of_threads_.resize(threads_here ? static_cast<std::size_t>(context_->ranks()) : 1, std::vector<float>(count));
   registered_ = {};  // before the next, so that both are not there at once
@@ -71,13 +71,13 @@ void use_own_core(int rank, int ranks) {
 }
 
 std::vector<double> time_threads(op what, int ranks, workspace& memory, repeats count, muster::algorithm how) {
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  const auto hub = std::make_shared<muster::thread_hub>(ranks);
   std::vector<double> times;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
-      muster::group world(std::make_unique<muster::local_transport>(hub, rank));
+      muster::group world(std::make_unique<muster::thread_transport>(hub, rank));
       auto mine = time_group(what, world, memory.plain(rank), count, how);
       if (rank == 0) times = std::move(mine);
     });
@@ -130,7 +130,7 @@ void add_threads(std::vector<contender>& list, op what, muster::context& context
   const int ranks = context.ranks();
   for (const auto how : algorithms(what, by_name, false)) {
     list.push_back({what, "muster_local" + suffix(how), ranks, [=, &context](workspace& memory, repeats count) {
-                      if (context.transport_name() == "local") return time_threads(what, ranks, memory, count, how);
+                      if (context.transport_name() == "threads") return time_threads(what, ranks, memory, count, how);
                       std::vector<double> times;
                       if (context.world().rank() == 0) times = time_threads(what, ranks, memory, count, how);
                       wait_asleep(context.world());
