@@ -199,7 +199,7 @@ int main(int argc, char** argv) {
     if (benchmark::ReportUnrecognizedArguments(argc, argv)) {
       throw muster::configuration_error("a flag is not known (it is named above); --help lists all");
     }
-    const int rank = context.transport_name() == "local" ? 0 : context.world().rank();
+    const int rank = context.transport_name() == "threads" ? 0 : context.world().rank();
     constexpr bench::op written[] = {bench::op::written};
     const bench::contest contest(context, mpi, taken.algorithms,
                                  taken.mlbench         ? std::span(written)

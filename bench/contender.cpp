@@ -17,7 +17,7 @@ namespace bench {
 
 void workspace::resize(std::size_t bytes) {
   const auto count = bytes / sizeof(float);
-  const bool threads_here = context_->transport_name() == "local" || context_->world().rank() == 0;
+  const bool threads_here = context_->transport_name() == "threads" || context_->world().rank() == 0;
   of_threads_.clear();
   of_threads_.resize(threads_here ? static_cast<std::size_t>(context_->ranks()) : 1, std::vector<float>(count));
   registered_ = {};  // Released before the next allocation, so that both do not exist at once.
@@ -74,13 +74,13 @@ void use_own_core(int rank, int ranks) {
 
 std::vector<double> time_threads(op operation, int ranks, workspace& memory, repeats count,
                                  muster::algorithm algorithm) {
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  const auto hub = std::make_shared<muster::thread_hub>(ranks);
   std::vector<double> times;
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
-      muster::group world(std::make_unique<muster::local_transport>(hub, rank));
+      muster::group world(std::make_unique<muster::thread_transport>(hub, rank));
       auto mine = time_group(operation, world, memory.plain(rank), count, algorithm);
       if (rank == 0) times = std::move(mine);
     });
@@ -134,7 +134,7 @@ void add_threads(std::vector<contender>& list, op operation, muster::context& co
   for (const auto algorithm : algorithms(operation, by_name, false)) {
     list.push_back(
         {operation, "muster_local" + suffix(algorithm), ranks, [=, &context](workspace& memory, repeats count) {
-           if (context.transport_name() == "local") return time_threads(operation, ranks, memory, count, algorithm);
+           if (context.transport_name() == "threads") return time_threads(operation, ranks, memory, count, algorithm);
            std::vector<double> times;
            if (context.world().rank() == 0) times = time_threads(operation, ranks, memory, count, algorithm);
            wait_asleep(context.world());

@@ -98,7 +98,7 @@ inline std::string take_flag(int& argc, char** argv, std::string_view prefix) {
 template <class Enrol>
 int run_everywhere(int argc, char** argv, Enrol enrol, benchmark::BenchmarkReporter* shown = nullptr) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    if (context.transport_name() == "local") {
+    if (context.transport_name() == "threads") {
       throw muster::configuration_error(
           "ranks that are threads cannot run this (Google Benchmark has one main thread); start with mpirun -n");
     }

@@ -8,9 +8,10 @@ constexpr auto some_seconds = detail::from(0.001, 1e8);
 
 }  // namespace
 
-constexpr setting_info transport{"transport", "NAME", "auto",
-                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes on the "
-                                 "same host), mpi, tcp, hierarchical (shm within a host)"};
+constexpr setting_info transport{
+    "transport", "NAME", "auto",
+    "how ranks communicate: auto, self (one rank), threads (of one process), shm (processes on the "
+    "same host), mpi, tcp, hierarchical (shm within a host)"};
 constexpr setting_info between{"between", "NAME", "auto",
                                "hierarchical: transport between hosts: mpi, tcp, auto (mpi under an MPI launcher)"};
 constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads in this process, without a launcher",

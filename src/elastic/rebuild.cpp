@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include <muster/comm/settings.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
@@ -62,7 +62,7 @@ std::unique_ptr<transport> over_mpi(const transport_config& config, const elasti
 std::string transport_between(const elastic::generation_record& group, const transport_config& config) {
   const settings& configuration = *config.configuration;
   const auto hosts = hosts_of(group);
-  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
+  (void)configuration.choice(setting::transport, {"auto", "self", "threads", "shm", "mpi", "tcp", "hierarchical"});
   const auto& requested = configuration.value(setting::transport);
   const auto refuse = [&](const std::string& why) {
     throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + requested + " (" +
@@ -73,7 +73,7 @@ std::string transport_between(const elastic::generation_record& group, const tra
         "this program's MPI ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
         "hierarchical");
   }
-  if (requested == "self" || requested == "local")
+  if (requested == "self" || requested == "threads")
     refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose shm, tcp, hierarchical or auto");
   const bool has_lost_mpi =
       std::ranges::any_of(group.members, [](const auto& member) { return member.endpoints.ends_with(without_mpi); });

@@ -46,7 +46,7 @@ std::string name_of_job(group& ranks) {
 // Returns one store for all threads of a process, or for processes the store that the settings and the launcher select.
 std::shared_ptr<any_store> store_for(context& ctx, group& ranks) {
   const std::string transport = ctx.transport_name();
-  if (transport != "local" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
+  if (transport != "threads" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
   return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
 }
 

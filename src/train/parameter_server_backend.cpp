@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>

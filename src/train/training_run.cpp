@@ -6,7 +6,7 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>

@@ -49,12 +49,12 @@ TEST_CASE("what is off by default is on where its flag stands alone, and takes n
 
 TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
   const scoped_variable ranks("MUSTER_RANKS", "2");
-  const scoped_variable transport("MUSTER_TRANSPORT", "local");
+  const scoped_variable transport("MUSTER_TRANSPORT", "threads");
   test::command_line line({"app", "--ranks", "3"});
   const muster::settings settings(line.argc, line.argv());
   CHECK(settings.value(muster::setting::ranks) == "3");
   CHECK(settings.origin(muster::setting::ranks) == "--ranks");
-  CHECK(settings.value(muster::setting::transport) == "local");
+  CHECK(settings.value(muster::setting::transport) == "threads");
   CHECK(settings.origin(muster::setting::transport) == "MUSTER_TRANSPORT");
   CHECK(settings.is_default(muster::setting::check));
 }

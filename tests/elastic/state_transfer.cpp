@@ -134,7 +134,7 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
 }
 
 TEST_CASE("a state that was damaged on its way is refused, and that of before stays") {
-  test::connections all(test::fabric::local, 2);
+  test::connections all(test::fabric::threads, 2);
   std::exception_ptr refused;
   const auto become = [&](int rank) {
     muster::group world(std::make_unique<damaging_transport>(all.connect(rank)));

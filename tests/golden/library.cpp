@@ -215,7 +215,7 @@ void save_by_server(ps::job& job, const std::string& folder) {
 }
 
 void write_tables(const std::string& folder) {
-  run_job(test::fabric::local, 2, tables_of(2), [&](ps::job& job, muster::group& workers) {
+  run_job(test::fabric::threads, 2, tables_of(2), [&](ps::job& job, muster::group& workers) {
     if (workers.rank() == 0) {
       step(job.tables(), 1);
       step(job.tables(), 2);
@@ -229,7 +229,7 @@ std::string values_of_tables(const std::string& folder) {
   std::string text;
   for (const std::string by : {"of workers", "of servers"}) {
     // Tables that servers saved require the same ranges.
-    run_job(test::fabric::local, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
+    run_job(test::fabric::threads, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
       const auto found = ps::load_tables(job, workers, folder + "/" + by);
       if (!found) throw muster::data_error({folder + "/" + by}, "has no tables; check the path");
       text += by + ": steps " + std::to_string(found->at.steps) + ", epoch " + std::to_string(found->at.at.epoch) +

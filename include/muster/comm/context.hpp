@@ -52,7 +52,7 @@ class context {
   [[nodiscard]] group& world();
   /// Returns the world size; may be called anywhere.
   [[nodiscard]] int ranks() const noexcept;
-  /// Returns the name of the transport in use: "self", "local", "mpi".
+  /// Returns the name of the transport in use: "self", "threads", "mpi".
   [[nodiscard]] std::string transport_name() const;
   /// Returns the choice of the transport and its reason, one line.
   [[nodiscard]] const std::string& why() const noexcept;

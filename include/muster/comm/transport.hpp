@@ -79,7 +79,7 @@ struct transport_costs {
 
 /// The abilities of a transport. A caller must test an ability before it relies on it.
 struct transport_abilities {
-  std::string_view name;            ///< "self", "local", "mpi": a string literal
+  std::string_view name;            ///< "self", "threads", "mpi": a string literal
   bool native_collectives = false;  ///< `native` may return true
   bool native_first =
       false;  ///< native collectives compare signatures, can be cancelled and are faster than the library's

@@ -7,7 +7,7 @@
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -72,7 +72,7 @@ struct context::implementation {
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.name == "local") (void)choices(detail::local_abilities(), chosen.threads, for_groups.algorithm);
+    if (chosen.name == "threads") (void)choices(detail::thread_abilities(), chosen.threads, for_groups.algorithm);
     if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <muster/comm/collectives/call.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -69,13 +69,13 @@ context::outcome settle_world(group& world, std::exception_ptr failure) {
 }
 
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body) {
-  const auto hub = std::make_shared<local_hub>(count);
+  const auto hub = std::make_shared<thread_hub>(count);
   std::vector<outcome> outcomes(static_cast<std::size_t>(count));
   std::vector<std::jthread> threads;  // joined even if not all threads could be started
   for (int rank = 0; rank < count; ++rank) {
     threads.emplace_back([&, rank] {
       set_log_rank(rank);
-      group world(std::make_unique<local_transport>(hub, rank), settings);
+      group world(std::make_unique<thread_transport>(hub, rank), settings);
       const rank_of_thread current_rank(world);
       try {
         body(world);

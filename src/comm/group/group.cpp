@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/hash.hpp>
 

@@ -6,7 +6,7 @@
 #include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
@@ -33,7 +33,7 @@ double draw_constant(muster::random_stream& random, double low, double high) {
 
 muster::transport_abilities draw_transport(muster::random_stream& random) {
   muster::transport_abilities made;
-  made.name = "local";
+  made.name = "threads";
   made.native_collectives = random.below(2) == 0;
   made.costs = {draw_constant(random, 1e-7, 1e-4), draw_constant(random, 1e-11, 1e-8),
                 draw_constant(random, 1e-11, 1e-8), draw_constant(random, 0.1, 1)};
@@ -218,9 +218,9 @@ TEST_CASE("a rule comes before native_first, that before the model") {
 
 TEST_CASE("native is refused where the transport has none, when the group is made") {
   const auto refused = [](const muster::group_settings& settings) {
-    auto hub = std::make_shared<muster::local_hub>(2);
+    auto hub = std::make_shared<muster::thread_hub>(2);
     try {
-      const muster::group made(std::make_unique<muster::local_transport>(hub, 0), settings);
+      const muster::group made(std::make_unique<muster::thread_transport>(hub, 0), settings);
     } catch (const muster::configuration_error& error) {
       return std::string(error.what());
     }
@@ -228,7 +228,7 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
   };
   CHECK_THAT(refused({.algorithm = algorithm::native}), contains("the algorithm rule 'native' asks for native"));
   CHECK_THAT(refused({.algorithm = algorithm_rules::parse("allreduce:4k-inf:native")}),
-             contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
+             contains("'allreduce:4k-inf:native' asks for native (transport threads has no collectives of its own)"));
 
   // Alone there is no peer to be native with, so a program runs with the same settings.
   muster::group alone(muster::make_self_transport(), {.algorithm = algorithm::native});

@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 #include "comm/matching/matcher.hpp"
@@ -39,8 +39,8 @@ struct world {
   std::vector<wire> wires{peers};
   matching::matcher messages{peers, [this](int peer, std::uint64_t number) { clear(peer, number); }};
 
-  muster::local_transport owner{std::make_shared<muster::local_hub>(1),
-                                0};  // whatever it is: requests in flight have one
+  muster::thread_transport owner{std::make_shared<muster::thread_hub>(1),
+                                 0};  // whatever it is: requests in flight have one
 
   world() { messages.open(group); }
 

@@ -6,7 +6,7 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
@@ -29,10 +29,10 @@ struct outcome {
 /// normalisation.
 outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>()>& make,
               std::size_t global_batch = batch) {
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  const auto hub = std::make_shared<muster::thread_hub>(ranks);
   std::vector<outcome> results(static_cast<std::size_t>(ranks));
   const auto body = [&](int rank) {
-    muster::group world(std::make_unique<muster::local_transport>(hub, rank));
+    muster::group world(std::make_unique<muster::thread_transport>(hub, rank));
     muster::group statistics = world.duplicate();
     auto& result = results[static_cast<std::size_t>(rank)];
     const auto net = make();

@@ -144,7 +144,7 @@ TEST_CASE("gossip graphs are undirected and connected, and every rank has as man
 }
 
 TEST_CASE("gossip alone brings all ranks to the mean they began with, faster where there are more neighbours") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
   std::vector<double> final_distance(3);
   for (const auto graph : graphs) {
     test::run_ranks(over, 6, [&](muster::group& world) {
