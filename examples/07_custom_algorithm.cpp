@@ -16,7 +16,7 @@
 
 // Partial sums go up the line of ranks and the result comes down it again: two messages at a time, 2 (N - 1) steps. A
 // coroutine that every rank runs; `co_await at.done(r)` lets go of the thread until the message is there.
-muster::task line_allreduce(muster::executor& at, const muster::collective_call& call) {
+muster::task line_allreduce(muster::collective_context& at, const muster::collective_call& call) {
   const std::size_t bytes =
       call.count * call.element_size;  // this rank's values are in call.out, the result goes there
   const int before = at.rank() - 1, behind = at.rank() + 1;
@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     }
     context.run([](muster::group& world) {
       std::vector<float> values(1000, static_cast<float>(world.rank() + 1));
-      muster::allreduce(world, values, muster::sum);  // by what --algorithm says; or options{.algorithm = line}
+      muster::allreduce(world, values, muster::sum);  // by what --algorithm says; or collective_options{.algorithm = line}
       if (world.rank() == 0)
         std::printf("the sum of %d ranks is %g, by %s\n", world.size(), static_cast<double>(values[0]),
                     std::string(to_string(world.chosen(muster::collective::allreduce, sizeof(float) * 1000))).c_str());

@@ -80,7 +80,7 @@ void allreduce(muster::group& world, const words& said) {
     hierarchy levels(world, static_cast<int>(number(said, "per-host")));
     time = timed(world, [&] { levels.allreduce(data); });
   } else {
-    const muster::options options{.algorithm = by_name(how)};
+    const muster::collective_options options{.algorithm = by_name(how)};
     time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
   }
   for (const float value : data) {

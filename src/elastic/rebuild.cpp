@@ -115,7 +115,7 @@ built_group connect_members(const transport_config& config, const elastic::gener
     std::unique_ptr<shm_transport> within;
     if (const int local_size = static_cast<int>(hosts.neighbours(rank).size()); local_size > 1) {
       const auto self = static_cast<std::size_t>(rank);
-      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], local_size, is_canceled);
+      within = over_memory(config, group, group.members[self].host, hosts.local_rank_of[self], local_size, is_canceled);
       built.host = within->shared_host();
     }
     built.transport =

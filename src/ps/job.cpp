@@ -40,14 +40,14 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
 
 // Returns the key prefix under which the job keeps its map, unique in the store.
 std::string name_of_job(group& ranks) {
-  return "ps/" + muster::detail::word_of(ranks, muster::detail::random_token().substr(0, 16), 0);
+  return "ps/" + muster::detail::broadcast_string(ranks, muster::detail::random_token().substr(0, 16), 0);
 }
 
 // Returns one store for all threads of a process, or for processes the store that the settings and the launcher select.
 std::shared_ptr<any_store> store_for(context& ctx, group& ranks) {
   const std::string transport = ctx.transport_name();
   if (transport != "local" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
-  return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
+  return muster::detail::construct_on_rank_zero(ranks, [] { return std::make_shared<memory_store>(); });
 }
 
 // Returns the first map of a job. Places are ranks of the launch. The ranks in `present` have joined.

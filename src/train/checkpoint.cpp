@@ -50,7 +50,7 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   const auto first = std::ranges::find(all, std::uint8_t{troubled});
   if (first == all.end()) return {};
   const int rank = static_cast<int>(first - all.begin());
-  const std::string text = detail::word_of(ranks, mine, rank);
+  const std::string text = detail::broadcast_string(ranks, mine, rank);
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
@@ -302,7 +302,7 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& saved_s
   if (ranks.rank() == 0) candidates = list(folder_);
   std::string newest;
   for (;;) {
-    const std::string name = detail::word_of(ranks, candidates.empty() ? "" : candidates.back(), 0);
+    const std::string name = detail::broadcast_string(ranks, candidates.empty() ? "" : candidates.back(), 0);
     if (name.empty()) break;
     content loaded;
     const std::string why = read_checkpoint(ranks, saved_state, name, loaded);

@@ -27,7 +27,7 @@ training::sums training::training_run::sum_over_ranks(group& ranks, const sums& 
     writer.add(entry.values, entry.weights);
   }
   sums all;
-  for (const auto& rank_text : detail::words_of_all(ranks, writer.take())) {
+  for (const auto& rank_text : detail::allgather_strings(ranks, writer.take())) {
     detail::wire_reader reader(rank_text);
     all.samples += reader.number();
     all.seconds += reader.number<double>();

@@ -156,7 +156,7 @@ class connections {
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& host = hosts_[static_cast<std::size_t>(map_.host_of[index])];
-    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.place_of[index]) : nullptr;
+    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.local_rank_of[index]) : nullptr;
     return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 

@@ -16,7 +16,9 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 {
+
+namespace detail {
 
 /// Memory of a group for objects that live as long as a collective: coroutine frames, operations. Released blocks
 /// return to a list of their size and are used again, so that a repeated collective allocates nothing. Used by one
@@ -70,11 +72,11 @@ class frame_pool {
 };
 
 /// Runs a coroutine and the coroutines that it awaits; their frames are allocated from a pool.
-class driver {
+class coroutine_scheduler {
  public:
-  explicit driver(frame_pool& pool) noexcept : pool_(pool) {}
-  driver(const driver&) = delete;
-  driver& operator=(const driver&) = delete;
+  explicit coroutine_scheduler(frame_pool& pool) noexcept : pool_(pool) {}
+  coroutine_scheduler(const coroutine_scheduler&) = delete;
+  coroutine_scheduler& operator=(const coroutine_scheduler&) = delete;
 
   [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
 
@@ -83,7 +85,7 @@ class driver {
   template <std::predicate<> Ready>
   [[nodiscard]] auto until(Ready ready) noexcept {
     struct awaiter {
-      driver* d;
+      coroutine_scheduler* d;
       Ready ready;
       bool await_ready() { return ready(); }
       void await_suspend(std::coroutine_handle<> at) noexcept {
@@ -122,23 +124,25 @@ class driver {
   std::coroutine_handle<> resume_at_;
 };
 
+}  // namespace detail
+
 /// The state that the coroutines of a collective share: the transport, the signature in all their messages, and the
 /// condition that they wait for.
-class executor : public driver {
+class collective_context : public detail::coroutine_scheduler {
  public:
   /// Runs among all ranks of the transport, or among `members` alone: some ranks of the transport, in an order of their
   /// own in which this rank has the number `rank`. The signature and the members live as long as this.
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+  collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature)
-      : driver(pool),
+      : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
         signature_(signature),
         rank_(over.rank()),
         size_(over.size()) {}
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+  collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
            const collective_signature& signature, std::span<const int> members, int rank)
-      : driver(pool),
+      : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
         signature_(signature),
@@ -190,7 +194,7 @@ class executor : public driver {
   bool test(request& r) { return transport_.test(r); }
   /// Returns true if a request is known to be done, without a call to its transport, which may be a system call. A
   /// transport that advances all outstanding requests at once has updated this one when another was tested.
-  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.held_by() == nullptr; }
+  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.owning_transport() == nullptr; }
 
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), abilities().costs);
@@ -217,7 +221,7 @@ class executor : public driver {
   template <std::size_t count>
   struct transfer {
     template <class Start>
-    transfer(executor& context, Start start) : ctx(context) {
+    transfer(collective_context& context, Start start) : ctx(context) {
       start(moving);
     }
     bool await_ready() {
@@ -229,7 +233,7 @@ class executor : public driver {
     }
     void await_resume() const noexcept {}
 
-    executor& ctx;
+    collective_context& ctx;
     request moving[count];
     std::size_t done = 0;
   };
@@ -249,7 +253,7 @@ class executor : public driver {
   int size_;
 };
 
-/// A coroutine of a scheduler. It starts when it is awaited or passed to `driver::start`; destroying it cancels the
+/// A coroutine of a scheduler. It starts when it is awaited or passed to `coroutine_scheduler::start`; destroying it cancels the
 /// requests that it has started.
 class [[nodiscard]] task {
  public:
@@ -272,13 +276,13 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Allocates the frame. Every coroutine's first parameter is its driver or executor, and the frame is allocated from
-    // its group's pool.
+    // Allocates the frame. The first parameter of every coroutine is its collective_context or another scheduler, and
+    // the frame is allocated from the pool of the group.
     template <class... Others>
-    static void* operator new(std::size_t size, driver& d, const Others&...) {
+    static void* operator new(std::size_t size, detail::coroutine_scheduler& d, const Others&...) {
       return d.pool().take(size);
     }
-    static void operator delete(void* frame, std::size_t) noexcept { frame_pool::release(frame); }
+    static void operator delete(void* frame, std::size_t) noexcept { detail::frame_pool::release(frame); }
   };
 
   task() = default;
@@ -323,4 +327,4 @@ class [[nodiscard]] task {
   std::coroutine_handle<promise_type> handle_;
 };
 
-}}}  // namespace muster::v0::detail
+}}  // namespace muster::v0

@@ -110,7 +110,7 @@ class checker {
   }
 
   void start() {
-    const options call_options{.algorithm = s_.algorithm};
+    const collective_options call_options{.algorithm = s_.algorithm};
     const auto whole_in = in();
     const auto whole_out = out();
     const auto mine = block_of(s_.count, me_, n_);

@@ -213,12 +213,12 @@ inline void check_traffic(group& world) {
     got.start(transport, false, from_any ? any_source : peer, tag);
     // The message arrives soon, or the receive is cancelled if nothing of the message has arrived.
     for (int i = 0; i < 40 && !transport.test(got.r); ++i) std::this_thread::yield();
-    const bool has_begun = got.r.held_by() != nullptr && got.r.received != 0;
+    const bool has_begun = got.r.owning_transport() != nullptr && got.r.received != 0;
     if (has_begun) {
       const auto deadline = deadline_after(detail::patience);
       while (!transport.test(got.r)) detail::require(clock::now() < deadline, "a message does not complete");
     }
-    if (got.r.held_by() != nullptr) continue;
+    if (got.r.owning_transport() != nullptr) continue;
     auto& expected = to_come[{got.r.source, tag}];
     detail::require(!expected.empty(), "a message arrives twice");
     got.expect(expected.front(), size_of(expected.front()));

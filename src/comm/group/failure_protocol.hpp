@@ -33,7 +33,7 @@ namespace muster { inline namespace v0 { namespace detail {
 struct departure {
   int status = 0;
   /// true when the peer failed by its own cause, false when it followed another rank or left without an error
-  bool first_hand = false;
+  bool failed_by_own_cause = false;
   std::string text;
 };
 

@@ -134,7 +134,7 @@ class process {
     link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
                     [&](int rank, bool may_return, const char* why) {
                       if (!by_members) return on_lost(link_.places()[static_cast<std::size_t>(rank)], may_return);
-                      end_->saw_end_of(rank, why);
+                      end_->on_peer_ended(rank, why);
                       connect_again();
                     });
   }

@@ -133,11 +133,11 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
   std::vector<std::string> endpoints;
   for (int k = 0; k < count; ++k) {
     listeners.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
-    const auto all_endpoints = words_of_all(ranks, listeners.back().endpoints());
+    const auto all_endpoints = allgather_strings(ranks, listeners.back().endpoints());
     endpoints.insert(endpoints.end(), all_endpoints.begin(), all_endpoints.end());
   }
   // Only the processes in the group learn the token that rank 0 draws.
-  const auto token = word_of(ranks, random_token(), 0);
+  const auto token = broadcast_string(ranks, random_token(), 0);
   const auto deadline = deadline_after(plan.patience);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,

@@ -204,13 +204,13 @@ void connection_manager::on_control_frame(int peer, const frame& head, std::span
   switch (head.kind) {
     case frame_kind::beat: {
       control_message position;
-      position.what = control_message::kind::position;
+      position.type = control_message::kind::position;
       position.signature = head.signature;
       return mesh_.on_control_message(peer, head, position);
     }
     case frame_kind::control_message: {
       control_message message;
-      if (!decode_notice(payload, message)) return;
+      if (!decode_control_message(payload, message)) return;
       return mesh_.on_control_message(peer, head, message);
     }
     case frame_kind::goodbye:

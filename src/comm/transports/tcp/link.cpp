@@ -26,7 +26,7 @@ tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::u
       limits_(limits),
       number_(number),
       send_credit_(limits.credit),
-      target_(messages.arrival_of(peer)) {}
+      target_(messages.target_of(peer)) {}
 
 void tcp_link::attach(tcp_socket connection) {
   socket_ = std::move(connection);
@@ -37,7 +37,7 @@ void tcp_link::sever(std::string reason) noexcept {
   if (connection_error_.empty()) connection_error_ = std::move(reason);
   socket_ = {};
   frame_out_ = {};
-  messages_.lose(peer_);
+  messages_.on_peer_lost(peer_);
 }
 
 // ---- sending: requests ----

@@ -102,21 +102,21 @@ TEST_CASE("any bytes whatever are a frame within the limits, or none") {
 
 TEST_CASE("a notice is read as it was written") {
   muster::control_message sent;
-  sent.what = muster::control_message::kind::abort;
+  sent.type = muster::control_message::kind::abort;
   sent.status = 3;
   sent.signature.sequence = 17;
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, sizeof sent.text - 1}) {
     sent.set_text(std::string(length, 'x'));
-    const auto payload = encode_notice(sent);
+    const auto payload = encode_control_message(sent);
     muster::control_message decoded;
-    REQUIRE(decode_notice(payload, decoded));
-    CHECK(decoded.what == sent.what);
+    REQUIRE(decode_control_message(payload, decoded));
+    CHECK(decoded.type == sent.type);
     CHECK(decoded.status == 3);
     CHECK(decoded.signature == sent.signature);
     CHECK(std::string(decoded.text) == std::string(length, 'x'));
-    CHECK_FALSE(decode_notice(payload.first(offsetof(muster::control_message, text) - 1), decoded));
+    CHECK_FALSE(decode_control_message(payload.first(offsetof(muster::control_message, text) - 1), decoded));
     const std::vector<std::byte> longer(sizeof sent, std::byte{1});
-    CHECK_FALSE(decode_notice(longer, decoded));
+    CHECK_FALSE(decode_control_message(longer, decoded));
   }
 }
 

@@ -25,7 +25,7 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
       }
       require(text.find("left before it finished") != std::string::npos, "rank 1 is gone from the other: " + text);
       for (muster::control_message message; finished->transport().poll(message);)
-        require(message.what != muster::control_message::kind::gone, std::string("it is not gone: ") + message.text);
+        require(message.type != muster::control_message::kind::peer_ended, std::string("it is not gone: ") + message.text);
     }
     muster::barrier(world);
   });

@@ -132,7 +132,7 @@ struct odd_pair {
       (void)transport->test(r);
       transport->pause(muster::deadline_after(muster::seconds(0.05)));
     }
-    require(message.what == muster::control_message::kind::gone && message.origin == 1,
+    require(message.type == muster::control_message::kind::peer_ended && message.origin == 1,
             "the message reports that rank 1 is gone");
     return message.text;
   }

@@ -38,7 +38,7 @@ struct device_call {
   /// The function of NCCL that is called.
   enum class kind { allreduce, reduce, broadcast, allgather, reduce_scatter, send, receive };
 
-  kind what = kind::allreduce;
+  kind function = kind::allreduce;
   const void* in = nullptr;  ///< null for a receive
   void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
   std::size_t count = 0;     ///< elements, as NCCL counts them: elements of a single rank's block if there are blocks

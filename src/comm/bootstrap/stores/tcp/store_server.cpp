@@ -144,7 +144,7 @@ struct store_server::implementation {
 
   [[nodiscard]] clock::time_point next_turn() const {
     const auto next = incoming->next();
-    if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::doubt_poll));
+    if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::ended_client_poll));
     const bool waits = !unwritten.empty() || !absent.empty() || last_turn < unknown_until;
     return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
   }
