@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
     }
     context.run([](muster::group& world) {
       std::vector<float> values(1000, static_cast<float>(world.rank() + 1));
-      muster::allreduce(world, values, muster::sum);  // by what --algorithm says; or collective_options{.algorithm = line}
+      muster::allreduce(world, values, muster::sum);  // by what --algorithm says; or {.algorithm = line}
       if (world.rank() == 0)
         std::printf("the sum of %d ranks is %g, by %s\n", world.size(), static_cast<double>(values[0]),
                     std::string(to_string(world.chosen(muster::collective::allreduce, sizeof(float) * 1000))).c_str());

@@ -31,7 +31,7 @@ inline std::string count_of(int count, std::string_view what) {
 
 /// Whether the parameters lie on servers.
 inline bool on_servers(const muster::context& context) {
-  return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
+  return muster::sync_mode_of(context).method == muster::sync_mode::kind::parameter_server;
 }
 
 /// Ranks that train: all, or those that do not serve alone. At least 1: more servers than ranks are refused elsewhere.

@@ -112,12 +112,12 @@ void read_step(std::string_view step, const Use& use) {
 }  // namespace
 
 record_schema resize_image::output(const record_schema& in) {
-  from_ = image_in(in, "resize");
-  if (height_ == 0 || width_ == 0 || from_.height == 0 || from_.width == 0)
+  input_shape_ = image_in(in, "resize");
+  if (height_ == 0 || width_ == 0 || input_shape_.height == 0 || input_shape_.width == 0)
     throw configuration_error("an image cannot be resized (it has no pixel, or would have none); give both its sides");
   record_schema made = in;
   auto& shape = made.fields[0].shape;
-  const std::size_t rows = shape.size() == 3 && from_.layout == image_layout::chw ? 1 : 0;
+  const std::size_t rows = shape.size() == 3 && input_shape_.layout == image_layout::chw ? 1 : 0;
   shape[rows] = height_;
   shape[rows + 1] = width_;
   return made;
@@ -128,27 +128,32 @@ std::uint64_t resize_image::version() const noexcept {
 }
 
 void resize_image::operator()(std::span<const std::byte> from, std::span<std::byte> to) const {
-  const auto rows = static_cast<std::uint32_t>(from_.height), columns = static_cast<std::uint32_t>(from_.width);
+  const auto rows = static_cast<std::uint32_t>(input_shape_.height),
+             columns = static_cast<std::uint32_t>(input_shape_.width);
   const detail::resampled_axis down(0, rows, rows, height_), across(0, columns, columns, width_);
   const auto* const in = reinterpret_cast<const std::uint8_t*>(from.data());
   auto* const out = reinterpret_cast<std::uint8_t*>(to.data());
-  if (from_.channels == 3 && from_.layout == image_layout::hwc)
-    return resize<3>(in, 3 * from_.width, from_.height, down, across, out);
-  for (std::size_t c = 0; c < from_.channels; ++c) {
-    resize<1>(in + c * from_.height * from_.width, from_.width, from_.height, down, across, out + c * height_ * width_);
+  if (input_shape_.channels == 3 && input_shape_.layout == image_layout::hwc)
+    return resize<3>(in, 3 * input_shape_.width, input_shape_.height, down, across, out);
+  for (std::size_t c = 0; c < input_shape_.channels; ++c) {
+    resize<1>(in + c * input_shape_.height * input_shape_.width, input_shape_.width, input_shape_.height, down, across,
+              out + c * height_ * width_);
   }
 }
 
 record_schema greyscale::output(const record_schema& in) {
-  from_ = image_in(in, "greyscale");
-  if (from_.channels != 3)
+  input_shape_ = image_in(in, "greyscale");
+  if (input_shape_.channels != 3)
     throw configuration_error("images of one channel are grey already (greyscale takes three); leave the step out");
-  return {
-      record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels, in.classes};
+  return {record_form::fixed,
+          {{in.fields[0].name, dtype::uint8, {input_shape_.height, input_shape_.width}}},
+          0,
+          in.labels,
+          in.classes};
 }
 
 void greyscale::operator()(std::span<const std::byte> from, std::span<std::byte> to) const noexcept {
-  const bool planes = from_.layout == image_layout::chw;
+  const bool planes = input_shape_.layout == image_layout::chw;
   const std::size_t pixel = planes ? 1 : 3, channel = planes ? to.size() : 1;
   for (std::size_t k = 0; k < to.size(); ++k) {
     const auto value = [&](std::size_t c) { return std::to_integer<unsigned>(from[k * pixel + c * channel]); };
@@ -187,11 +192,11 @@ preparation::preparation(const prepare& steps, const record_schema& records) : o
 void preparation::operator()(std::span<const std::byte> from, std::span<std::byte> to) {
   for (std::size_t k = 0; k < steps_.size(); ++k) {
     auto& here = steps_[k];
-    if (k == 0 && here.from.size() == from.size() && from.size() > 0) {  // of numbers, which must be aligned
-      std::memcpy(here.from.data(), from.data(), from.size());
-      from = here.from.span();
+    if (k == 0 && here.aligned_input.size() == from.size() && from.size() > 0) {  // of numbers, which must be aligned
+      std::memcpy(here.aligned_input.data(), from.data(), from.size());
+      from = here.aligned_input.span();
     }
-    const auto made = k + 1 < steps_.size() ? steps_[k + 1].from.span() : to;
+    const auto made = k + 1 < steps_.size() ? steps_[k + 1].aligned_input.span() : to;
     here.apply(from, made);
     from = made;
   }

@@ -38,7 +38,7 @@ constexpr std::string_view without_mpi = " no-mpi";
 std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
                                     tcp_listeners listeners, const std::function<bool()>& is_canceled) {
   const tcp_plan plan = plan_of(*config.configuration);
-  const auto until = deadline_after(plan.patience);
+  const auto until = deadline_after(plan.connect_timeout);
   std::vector<std::string> endpoints;
   for (const auto& member : group.members)
     endpoints.push_back(member.endpoints.substr(0, member.endpoints.find(without_mpi)));

@@ -165,7 +165,7 @@ json describe_choices(const muster::detail::planned_world& planned) {
 
 int describe_all(int argc, char** argv) {
   const muster::settings settings(argc, argv);
-  if (const auto text = muster::answer_to(settings.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(settings.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }

@@ -74,7 +74,7 @@ std::string file_in(const std::string& folder, const muster::settings& configura
     if (!name.starts_with(prefix) || (asked != "auto" && name != muster::detail::store_name(asked))) continue;
     try {
       const auto place = muster::detail::read_store_file(at->path());
-      if (muster::detail::look_for_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
+      if (muster::detail::probe_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
     } catch (const muster::detail::socket_error&) {  // another user's, or no such file
     }
   }
@@ -138,7 +138,7 @@ answers ask(const job& of) {
   muster::detail::datagram_socket words("auto", "muster-info", of.token);
   std::vector<muster::detail::address> places;
   for (const auto& one : of.record.members) {
-    const auto its = words.read_place(one.words, false);
+    const auto its = words.parse_endpoints(one.datagram_endpoints, false);
     places.insert(places.end(), its.begin(), its.end());
   }
   answers heard{.at = clock::now(), .of = {}};
@@ -146,7 +146,7 @@ answers ask(const job& of) {
   const auto until = muster::deadline_after(patience);
   while (heard.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
     for (std::size_t most = 65536; const auto text = words.receive(most);) {
-      if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->from)) heard.of[said->from] = *said;
+      if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->sender)) heard.of[said->sender] = *said;
     }
   }
   return heard;
@@ -162,7 +162,7 @@ json describe(const job& of, const answers& before, const answers& now) {
     const auto earlier = before.of.find(one.id);
     const auto found = now.of.find(one.id);
     const auto said = found == now.of.end() ? heartbeat() : found->second;
-    json row = {{"rank", ranks.size()},        {"process", one.process.process}, {"answers", said.from != 0},
+    json row = {{"rank", ranks.size()},        {"process", one.process.process}, {"answers", said.sender != 0},
                 {"steps_per_second", nullptr}, {"own_step_ms", nullptr},         {"links", json::array()}};
     furthest = std::max(furthest, said.step);
     if (earlier != before.of.end() && said.step >= earlier->second.step) {
@@ -171,7 +171,7 @@ json describe(const job& of, const answers& before, const answers& now) {
     }
     if (said.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(said.work));
     for (const auto& link : said.links) {
-      const auto to = of.record.rank_of(link.to);
+      const auto to = of.record.rank_of(link.peer);
       if (!to) continue;
       row["links"].push_back({{"to", *to},
                               {"megabytes_per_second", rounded(1e-6 * static_cast<double>(link.rate))},
@@ -206,7 +206,7 @@ int show_own(const job& of, std::uint64_t host, bool as_json) {
 
 int watch_job(int argc, char** argv, const char* usage) {
   const muster::settings configuration(argc, argv);
-  if (const auto text = muster::answer_to(configuration.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(configuration.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }

@@ -29,7 +29,7 @@ clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock:
 protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   const auto unheard =
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
-  protocol_settings protocol{.model = options.how,
+  protocol_settings protocol{.model = options.consistency_model,
                              .retry = span_of(options.retry),
                              .silence = span_of(options.silence),
                              .worker_silence = span_of(options.timeout),
@@ -171,7 +171,8 @@ struct job::implementation {
     links = std::make_shared<muster::detail::member_links>(ctx, store, self);
     muster::detail::member_links::connected linked;
     links->await([&](const auto& connected, const auto&) { linked = connected; });
-    if (!linked.over->abilities().any_source) detail::refuse_transport(linked.over->abilities());
+    if (!linked.member_transport->abilities().any_source)
+      detail::refuse_transport(linked.member_transport->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found = store->get(map_key, deadline_after(options.timeout));  // the process may have waited for long
     const auto serve = [&](node_id at) {
@@ -260,7 +261,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   options.standby = static_cast<int>(chosen.integer(setting::standby));
   detail::check_remote(chosen, options);
   options.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  options.how = parse_consistency(chosen.value(setting::consistency));
+  options.consistency_model = parse_consistency(chosen.value(setting::consistency));
   options.compress = parse_compression(chosen.value(setting::compress));
   options.timeout = seconds(chosen.positive(setting::timeout));
   return options;

@@ -186,7 +186,7 @@ void cut_strings(parsed_request& to, std::span<const std::byte> tensor, std::siz
     to.rows.push_back(reader.bytes(size));
     if (!reader.good()) refuse_field("inputs[0]", "row " + std::to_string(k) + " is longer than its binary data");
   }
-  if (!reader.whole()) refuse_field("inputs[0]", "its binary data go on behind the last row");
+  if (!reader.is_complete()) refuse_field("inputs[0]", "its binary data go on behind the last row");
 }
 
 void take_binary(parsed_request& to, const tensor_info& input, std::span<const std::byte> behind, std::uint64_t size,

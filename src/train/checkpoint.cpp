@@ -25,7 +25,7 @@ namespace muster { inline namespace v0 {
 using detail::checkpoint_head;
 using detail::checkpoint_image;
 using detail::checkpoint_part;
-using detail::is_made_name;
+using detail::matches_name_pattern;
 
 namespace {
 
@@ -126,8 +126,8 @@ std::string name_in(const std::string& file) {
   const std::string stem = file.substr(0, file.find('.', file.find('.') + 1));
   const std::string ending = file.substr(stem.size());
   const bool is_checkpoint =
-      is_made_name(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
-  const auto ends = [&](const char* pattern) { return is_made_name(ending, pattern); };
+      matches_name_pattern(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
+  const auto ends = [&](const char* pattern) { return matches_name_pattern(ending, pattern); };
   return is_checkpoint && (ends(".state") || ends(".rank-#") || ends(".state.#-#.tmp") || ends(".rank-#.#-#.tmp"))
              ? stem
              : "";

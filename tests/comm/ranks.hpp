@@ -118,13 +118,13 @@ class tcp_job {
   /// Returns settings for a busy machine, on which a thread may wait for a core for a long time.
   static muster::detail::tcp_plan busy_plan() {
     muster::detail::tcp_plan plan;
-    plan.missed = 100;
+    plan.missed_heartbeats = 100;
     return plan;
   }
   /// Connects a rank. Called once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
     return muster::detail::connect_mesh(plan_, rank, endpoints_, std::move(*listeners_[static_cast<std::size_t>(rank)]),
-                                        token, muster::deadline_after(plan_.patience));
+                                        token, muster::deadline_after(plan_.connect_timeout));
   }
   [[nodiscard]] const std::vector<std::string>& endpoints() const noexcept { return endpoints_; }
 

@@ -64,7 +64,7 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
         if (random.below(5) == 0) {  // a rank that joins, or a job that is resumed, has the cursor alone
           auto other = make();
           other.open(loader.cursor());
-          REQUIRE(other.cursor().now() == loader.cursor().now());
+          REQUIRE(other.cursor().current() == loader.cursor().current());
           loader = std::move(other);
         }
         std::vector<muster::sample_id> of_step;
@@ -85,7 +85,7 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
           used.resize(used.size() - of_step.size());
           continue;
         }
-        const auto before = loader.cursor().now();
+        const auto before = loader.cursor().current();
         const bool may = loader.may_grow();
         if (may) loader.grow_to(loader.newest());
         if (!may && !joined && written > before.size) ++waits;

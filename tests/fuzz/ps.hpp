@@ -48,7 +48,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
     const auto apart = bytes.subspan(heads);
     ps::message_reader alone(bytes.subspan(ps::frame_head_bytes, ps::message_head_bytes), apart);
     if (alone.next(said))
-      require(said.payload.data() == apart.data() && said.payload.size() == apart.size() && alone.whole(),
+      require(said.payload.data() == apart.data() && said.payload.size() == apart.size() && alone.is_complete(),
               "a payload that came by itself is another");
   }
   return messages;

@@ -133,7 +133,7 @@ class collective_context : public detail::coroutine_scheduler {
   /// Runs among all ranks of the transport, or among `members` alone: some ranks of the transport, in an order of their
   /// own in which this rank has the number `rank`. The signature and the members live as long as this.
   collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
-           const collective_signature& signature)
+                     const collective_signature& signature)
       : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
@@ -141,7 +141,7 @@ class collective_context : public detail::coroutine_scheduler {
         rank_(over.rank()),
         size_(over.size()) {}
   collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
-           const collective_signature& signature, std::span<const int> members, int rank)
+                     const collective_signature& signature, std::span<const int> members, int rank)
       : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
@@ -253,8 +253,8 @@ class collective_context : public detail::coroutine_scheduler {
   int size_;
 };
 
-/// A coroutine of a scheduler. It starts when it is awaited or passed to `coroutine_scheduler::start`; destroying it cancels the
-/// requests that it has started.
+/// A coroutine of a scheduler. It starts when it is awaited or passed to `coroutine_scheduler::start`; destroying it
+/// cancels the requests that it has started.
 class [[nodiscard]] task {
  public:
   struct promise_type {

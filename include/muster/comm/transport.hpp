@@ -48,7 +48,7 @@ struct control_message {
     acknowledge = 2,  ///< the sender has failed because another rank has failed
     position = 3,     ///< the sender waits, in the collective of `signature`
     leave = 4,        ///< the sender has left the group, after `signature.sequence` collectives
-peer_ended = 5    ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
+    peer_ended = 5    ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
   kind type = kind::position;
   std::int32_t origin = 0;  ///< rank of the sender in the group of the transport that received the message
@@ -141,9 +141,9 @@ class request {
   std::size_t received = 0;  ///< bytes of the message
 
   // State of the transport.
-  transport* owner = nullptr;      ///< set while the transport may touch the request; null: done, or never started
-  request* next = nullptr;         ///< the next request in the transport's list that contains this request
-  int state = 0;                   ///< defined by the transport
+  transport* owner = nullptr;  ///< set while the transport may touch the request; null: done, or never started
+  request* next = nullptr;     ///< the next request in the transport's list that contains this request
+  int state = 0;               ///< defined by the transport
   alignas(16) std::byte transport_storage[96];  ///< the transport's own data of the request; not initialised
 };
 
@@ -174,10 +174,10 @@ struct collective_call : collective_signature {
 
 /// The arguments of making a group of some of a transport's ranks.
 struct subgroup_call {
-  std::span<const int> members;          ///< ranks of the members, in the new order
-  std::uint64_t id = 0;                  ///< id of the new group: new, and the same at all members
+  std::span<const int> members;             ///< ranks of the members, in the new order
+  std::uint64_t id = 0;                     ///< id of the new group: new, and the same at all members
   std::span<const std::uint64_t> prepared;  ///< results that `prepare` returned at each rank, by rank in this transport
-  clock::time_point until;               ///< deadline
+  clock::time_point until;                  ///< deadline
 
   /// Returns the number that `rank`, a member, has in the new group.
   [[nodiscard]] int new_rank_of(int rank) const;

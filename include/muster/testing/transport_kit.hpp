@@ -132,7 +132,7 @@ inline void check_any_source(group& world) {
 }
 
 /// Checks that a receive that is cancelled after `tests_before` polls leaves the later messages complete.
-inline void check_taken_back(group& world, int tests_before) {
+inline void check_cancelled_receive(group& world, int tests_before) {
   auto& transport = world.transport();
   constexpr std::size_t large = 700000;  // several rings
   if (world.rank() == 0) {
@@ -238,7 +238,7 @@ inline void check_transport(group& world, const case_list& cases = {.count = 200
       check_any_source(world);
       check_traffic(world);
     }
-    for (int tests_before = 0; tests_before < 4; ++tests_before) check_taken_back(world, tests_before);
+    for (int tests_before = 0; tests_before < 4; ++tests_before) check_cancelled_receive(world, tests_before);
   }
   check_cases(cases, world);
   group half = world.split(world.rank() % 2);

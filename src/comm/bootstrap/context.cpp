@@ -72,7 +72,8 @@ struct context::implementation {
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.name == "local") (void)algorithm_selector(detail::local_abilities(), chosen.threads, for_groups.algorithm);
+    if (chosen.name == "local")
+      (void)algorithm_selector(detail::local_abilities(), chosen.threads, for_groups.algorithm);
     if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();

@@ -83,8 +83,8 @@ int run_main(int& argc, char** argv, const main_options& options, bool has_own_a
   bool connected = false;  // true after the program has connected its ranks
   try {
     settings chosen(argc, argv);
-    if (const auto question = chosen.asks(); question != settings::question::none) {
-      if (detect_launch().rank == 0) std::fputs(answer_to(question, usage_of(program, options)).c_str(), stdout);
+    if (const auto question = chosen.requested(); question != settings::request::none) {
+      if (detect_launch().rank == 0) std::fputs(output_for(question, usage_of(program, options)).c_str(), stdout);
       return 0;
     }
     if (!has_own_arguments && argc > 1) throw unknown_argument(argv[1]);

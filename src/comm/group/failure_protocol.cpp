@@ -36,7 +36,8 @@ void failure_protocol::on_control_message(const control_message& message) {
     leavers_.push_back({message.origin, message.signature.sequence, clock::now() + group_timing::late_reason});
     return;
   }
-  if (message.type == control_message::kind::peer_ended) {  // a dead rank sends nothing itself; the transport reports its end
+  if (message.type ==
+      control_message::kind::peer_ended) {  // a dead rank sends nothing itself; the transport reports its end
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }

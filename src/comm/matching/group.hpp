@@ -37,12 +37,12 @@ class matching_group {
   virtual void wake() noexcept {}
 
   // The fields below are guarded by the lock of the matcher's transport.
-  request_queue posted;        // receives that have no message yet
-  std::exception_ptr failure;  // the error of a receive, which the next test throws
-  std::uint64_t called = 0;    // number of the group's collectives that this rank has started
-  std::uint64_t finished = 0;  // number of finished requests; any thread may have finished them
-  std::uint64_t finished_at_last_test = 0;    // value of `finished` at the last test
-  std::vector<bool> ended_members;      // by member: set when the group was notified that the member is gone
+  request_queue posted;                     // receives that have no message yet
+  std::exception_ptr failure;               // the error of a receive, which the next test throws
+  std::uint64_t called = 0;                 // number of the group's collectives that this rank has started
+  std::uint64_t finished = 0;               // number of finished requests; any thread may have finished them
+  std::uint64_t finished_at_last_test = 0;  // value of `finished` at the last test
+  std::vector<bool> ended_members;          // by member: set when the group was notified that the member is gone
   [[nodiscard]] bool has_ended(int member) const noexcept {
     return member >= 0 && ended_members[static_cast<std::size_t>(member)];
   }

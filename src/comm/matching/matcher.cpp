@@ -39,7 +39,8 @@ void matcher::close(matching_group& group) noexcept {
   std::erase(groups_, &group);
   closed_[closings_++ % closed_.size()] = group.generation();
   for (peer& sender : peers_) {
-    if (sender.coming.unexpected_message != nullptr && belongs_to_group(*sender.coming.unexpected_message)) sender.coming.unexpected_message = nullptr;
+    if (sender.coming.unexpected_message != nullptr && belongs_to_group(*sender.coming.unexpected_message))
+      sender.coming.unexpected_message = nullptr;
   }
   unexpected_.remove_if([&](const unexpected& m) {
     if (!belongs_to_group(m)) return false;

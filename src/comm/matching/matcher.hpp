@@ -51,7 +51,9 @@ struct message_progress {
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::transport_storage));
-inline message_progress& progress_of(request& r) noexcept { return *reinterpret_cast<message_progress*>(r.transport_storage); }
+inline message_progress& progress_of(request& r) noexcept {
+  return *reinterpret_cast<message_progress*>(r.transport_storage);
+}
 
 /// Ends a request, done or cancelled: the transport does not touch the request any more. The waiting thread may test
 /// `owner` without a lock.
@@ -79,9 +81,9 @@ class matcher {
     int source;  // the sending peer
     envelope head;
     std::vector<std::byte> bytes;
-    bool is_complete = false;   // true when all bytes have arrived
+    bool is_complete = false;       // true when all bytes have arrived
     std::uint64_t credit_owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
-    request* receive = nullptr;   // a receive that was posted while the message was still arriving
+    request* receive = nullptr;     // a receive that was posted while the message was still arriving
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
@@ -128,7 +130,9 @@ class matcher {
   }
 
   /// Returns the target of the message that is arriving from that peer; there is at most one such message.
-  [[nodiscard]] inbound_target& target_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].coming; }
+  [[nodiscard]] inbound_target& target_of(int source) noexcept {
+    return peers_[static_cast<std::size_t>(source)].coming;
+  }
   /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
   /// message is to stay in the transport: no receive waits for the message, nor (unless `must_pass`) for a later
   /// message. The message also stays when this throws.

@@ -108,7 +108,7 @@ std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::u
   return number;
 }
 
-far_file http_folder::find(const std::string& name) {
+remote_file http_folder::find(const std::string& name) {
   const auto refuse = [&](const std::string& problem) { throw data_error({server_.address_of(name)}, problem); };
   const curl_request answer = ask(name, nullptr);
   const std::string version = version_of(answer.get());
@@ -162,7 +162,7 @@ void http_folder::open_store(file& of) {
   try {
     of.store.emplace(of.blocks, cache_, cache_.disk - kept_bytes_);
     kept_bytes_ += of.store->file_bytes();
-    if (of.store->kept() < of.blocks.size) why = "its limit is reached";
+    if (of.store->record_count() < of.blocks.size) why = "its limit is reached";
     if (!of.store->writable()) why = "it may not be written";
   } catch (const std::exception& error) {
     why = error.what();
@@ -170,10 +170,10 @@ void http_folder::open_store(file& of) {
   if (of.store && !of.store->writable()) of.store.reset();
 }
 
-void http_folder::expect(std::span<const far_part> parts) {
+void http_folder::expect(std::span<const remote_part> parts) {
   {
     const std::lock_guard lock(mutex_);
-    for (const far_part& part : parts) {
+    for (const remote_part& part : parts) {
       file& of = files_[part.file];
       for (std::uint64_t block = part.begin / block_bytes; block * block_bytes < part.begin + part.size; ++block)
         want(of, block, false);
@@ -182,7 +182,7 @@ void http_folder::expect(std::span<const far_part> parts) {
   ::curl_multi_wakeup(multi_);
 }
 
-const std::byte* http_folder::view(const far_part& part, bytes& held) {
+const std::byte* http_folder::view(const remote_part& part, bytes& held) {
   file& of = [&]() -> file& {
     const std::lock_guard lock(mutex_);
     return files_[part.file];
@@ -261,7 +261,7 @@ bool http_folder::lock_block(const file& of, std::uint64_t block, bool locked) c
 }
 
 bool register_http() noexcept {
-  set_far_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<far_folder> {
+  set_remote_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<remote_folder> {
     return std::make_shared<http_folder>(address, options);
   });
   return true;

@@ -19,7 +19,7 @@
 #include "../../core/descriptor.hpp"
 #include "../cache/lru_cache.hpp"
 #include "../cache/record_store.hpp"
-#include "../records/far_folder.hpp"
+#include "../records/remote_folder.hpp"
 #include "server.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -30,16 +30,16 @@ namespace muster { inline namespace v0 { namespace detail {
 ///
 /// The ranks of a host fetch each block once: the process that fetches one locks a byte of a file in the folder, which
 /// the kernel takes back from the dead. The others wait until it lies in the cache.
-class http_folder final : public far_folder {
+class http_folder final : public remote_folder {
  public:
   http_folder(const std::string& address, const http_options& options);
   ~http_folder() override;
 
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;
-  [[nodiscard]] far_file find(const std::string& name) override;
-  void expect(std::span<const far_part> parts) override;
-  [[nodiscard]] const std::byte* view(const far_part& part, bytes& held) override;
+  [[nodiscard]] remote_file find(const std::string& name) override;
+  void expect(std::span<const remote_part> parts) override;
+  [[nodiscard]] const std::byte* view(const remote_part& part, bytes& held) override;
 
  private:
   static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
@@ -59,7 +59,7 @@ class http_folder final : public far_folder {
     std::string not_kept{};                     // why not all of it is
     std::vector<std::atomic<progress>> states;  // changed with the mutex held
 
-    [[nodiscard]] bool keeps(std::uint64_t block) const noexcept { return store && block < store->kept(); }
+    [[nodiscard]] bool keeps(std::uint64_t block) const noexcept { return store && block < store->record_count(); }
     [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const noexcept {
       return std::min(size, (block + 1) * block_bytes);
     }

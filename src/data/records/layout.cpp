@@ -125,7 +125,7 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
   payload = file.bytes().subspan(footer.payload_offset, footer.payload_bytes);
 }
 
-shard::shard(const std::string& file_path, std::shared_ptr<far_folder> folder, std::size_t of_folder,
+shard::shard(const std::string& file_path, std::shared_ptr<remote_folder> folder, std::size_t of_folder,
              std::uint64_t size)
     : path(file_path), file(std::vector<char>()), far(std::move(folder)), number(of_folder) {
   open(size);
@@ -137,7 +137,7 @@ std::span<const std::byte> shard::part(std::uint64_t begin, std::uint64_t size) 
   return {at, size};
 }
 
-std::span<const std::byte> shard::bytes(std::uint64_t begin, std::uint64_t size, far_folder::bytes& held) const {
+std::span<const std::byte> shard::bytes(std::uint64_t begin, std::uint64_t size, remote_folder::bytes& held) const {
   if (far == nullptr) return payload.subspan(begin, size);
   return {far->view({number, footer.payload_offset + begin, size}, held), size};
 }

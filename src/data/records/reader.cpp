@@ -28,7 +28,7 @@ struct record_files::state : detail::source_facts {
 
   // Opens the files of a manifest (an empty manifest: the file at `path`). Files that `before` has open are shared with
   // `before`.
-  state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::far_folder> server,
+  state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::remote_folder> server,
         detail::manifest_content content, const state* before = nullptr)
       : path(where),
         options(chosen),
@@ -107,7 +107,7 @@ struct record_files::state : detail::source_facts {
   // that will be opened.
   std::vector<std::size_t> expect_ends(const std::vector<manifest_entry>& entries, const state* before) const {
     std::vector<std::size_t> numbers;
-    std::vector<detail::far_part> parts;
+    std::vector<detail::remote_part> parts;
     for (const auto& entry : entries) {
       if (!far) break;
       numbers.push_back(far->add(entry.file, entry.bytes, digest_of(entry)));
@@ -123,7 +123,7 @@ struct record_files::state : detail::source_facts {
   }
 
   detail::manifest_content contents() const { return contents(path, far); }
-  static detail::manifest_content contents(const std::string& path, const std::shared_ptr<detail::far_folder>& far) {
+  static detail::manifest_content contents(const std::string& path, const std::shared_ptr<detail::remote_folder>& far) {
     const std::string manifest = detail::path_of_manifest(path);
     auto found =
         far ? detail::contents_of(far->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
@@ -210,7 +210,7 @@ struct record_files::state : detail::source_facts {
 
   std::string path;
   record_read_options options;
-  std::shared_ptr<detail::far_folder> far;  // null for local files
+  std::shared_ptr<detail::remote_folder> far;  // null for local files
   std::vector<std::string> paths;
   std::vector<opened> shards;  // null: the file is missing at this rank
   std::shared_ptr<const detail::proportions> order;
@@ -226,7 +226,7 @@ record_files::record_files(std::shared_ptr<const state> opened) noexcept : state
 
 record_files::record_files(const std::string& path, const record_read_options& options) {
   std::error_code ignored;
-  auto far = detail::open_far(path, options.http);
+  auto far = detail::open_remote_folder(path, options.http);
   const bool folder = far != nullptr || std::filesystem::is_directory(path, ignored);
   if ((options.follow || options.shards) && !folder) {
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
@@ -236,12 +236,12 @@ record_files::record_files(const std::string& path, const record_read_options& o
   *this = record_files(std::make_shared<const state>(path, options, std::move(far), std::move(content)));
 }
 
-held_shards record_files::held() const {
+held_shards record_files::available_shards() const {
   held_shards held{.weight = state_->options.weight};
   if (!state_->options.shards) return held;
   for (std::size_t i = 0; i < state_->shards.size(); ++i) {
     held.names.push_back(std::filesystem::path(state_->paths[i]).filename().string());
-    held.here.push_back(state_->shards[i].shard != nullptr ? 1 : 0);
+    held.available.push_back(state_->shards[i].shard != nullptr ? 1 : 0);
   }
   return held;
 }
@@ -296,7 +296,7 @@ std::uint64_t record_files::block_records() const noexcept {
 
 void record_files::expect(std::span<const sample_id> ids) const {
   if (!state_->far) return;
-  std::vector<detail::far_part> parts;
+  std::vector<detail::remote_part> parts;
   for (const sample_id id : ids) {
     const auto& at = state_->shard_of(id);
     const auto place = at.shard->place_in_payload(id - at.first);

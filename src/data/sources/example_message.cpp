@@ -250,7 +250,7 @@ std::string read_example(std::span<const std::byte> message, const example_colum
     return "feature '" + std::string(columns[k].name) + "' of the message " + problem + " (" + type + " x " +
            std::to_string(columns[k].most) + " is asked for); check the name, type and shape";
   }
-  if (!columns.empty()) to.whole = columns.front().whole;
+  if (!columns.empty()) to.bytes_value = columns.front().whole;
   return {};
 }
 

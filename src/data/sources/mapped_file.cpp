@@ -18,7 +18,7 @@
 #include "../cache/content_digest.hpp"
 #include "../cache/locked_file.hpp"
 #include "../file_state.hpp"
-#include "../records/far_folder.hpp"
+#include "../records/remote_folder.hpp"
 
 namespace muster { inline namespace v0 {
 namespace {
@@ -116,13 +116,13 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
   if (slash < path.find("//") + 2 || slash + 1 == path.size())
     throw configuration_error(path +
                               " cannot be read (it names no file); write such as https://server/folder/table.csv");
-  const auto folder = detail::open_far(path.substr(0, slash), http);
-  const detail::far_file file = folder->find(path.substr(slash + 1));
+  const auto folder = detail::open_remote_folder(path.substr(0, slash), http);
+  const detail::remote_file file = folder->find(path.substr(slash + 1));
   state_ = file.version;
-  const detail::far_part all{file.number, 0, file.size};
+  const detail::remote_part all{file.number, 0, file.size};
   folder->expect({&all, 1});
   for (std::uint64_t at = 0; at < file.size; at += waited_for_at_once) {
-    detail::far_folder::bytes none;  // all of it lies on the disk
+    detail::remote_folder::bytes none;  // all of it lies on the disk
     const std::byte* const here = folder->view({file.number, at, std::min(waited_for_at_once, file.size - at)}, none);
     if (at == 0) mapped_ = {reinterpret_cast<const char*>(here), unmap{file.size, folder}};
     forget();
@@ -130,7 +130,7 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
 }
 
 mapped_file::mapped_file(const std::string& path, compressed_files how, const http_options& http) : path_(path) {
-  detail::is_far(path) ? fetch(path, http) : open(path);
+  detail::is_remote(path) ? fetch(path, http) : open(path);
   if (how == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
   if (!gzip && !is_zstd(text())) return;

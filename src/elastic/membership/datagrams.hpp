@@ -59,12 +59,12 @@ class datagram_socket {
   }
 
   /// Returns the addresses at which other processes reach the socket: "address:port address:port ...".
-  [[nodiscard]] const std::string& place() const noexcept { return place_; }
+  [[nodiscard]] const std::string& endpoints() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
   /// Parses the text of `place`. `same_host`: true for a process on the local host, which is reachable over the
   /// loopback too.
-  [[nodiscard]] std::vector<address> read_place(std::string_view place, bool same_host) const {
+  [[nodiscard]] std::vector<address> parse_endpoints(std::string_view place, bool same_host) const {
     constexpr std::size_t limit = 4;
     std::istringstream texts{std::string(place)};
     std::vector<address> read;

@@ -140,7 +140,7 @@ class process {
   }
 
   void link_to(const muster::detail::member_links::connected& connected, const std::vector<node_id>& lost_places) {
-    link_.move_to(*connected.over, connected.orders);
+    link_.move_to(*connected.member_transport, connected.orders);
     end_ = connected.end;
     lost_places_.insert(lost_places_.end(), lost_places.begin(), lost_places.end());
   }

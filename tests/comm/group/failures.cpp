@@ -359,7 +359,8 @@ TEST_CASE("a rank whose world fails on the thread of its child's calls settles w
                     auto child = world.split(0);
                     if (world.rank() == 1) {
                       child_works.wait();
-                      (void)muster::detail::agree_on_exit_status_of_world(world, std::make_exception_ptr(std::runtime_error("broken")));
+                      (void)muster::detail::agree_on_exit_status_of_world(
+                          world, std::make_exception_ptr(std::runtime_error("broken")));
                       return;
                     }
                     auto work = muster::barrier_async(child);

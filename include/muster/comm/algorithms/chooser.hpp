@@ -40,9 +40,9 @@ class algorithm_selector {
     bool operator==(const row&) const = default;
   };
 
-  /// Rules have priority, then `native` for a transport with `prefers_native`, then the model. Throws configuration_error
-  /// when a rule requests native and the transport has no native collectives, unless there is a single rank, which
-  /// sends nothing.
+  /// Rules have priority, then `native` for a transport with `prefers_native`, then the model. Throws
+  /// configuration_error when a rule requests native and the transport has no native collectives, unless there is a
+  /// single rank, which sends nothing.
   algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
 
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {

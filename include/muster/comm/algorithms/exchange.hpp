@@ -36,7 +36,8 @@ inline task exchange_pieces(collective_context& ctx, int destination, std::span<
 
 /// Exchanges and combines data with a partner, each in its own buffer, in pieces, two outstanding at a time. A received
 /// piece is combined in place if its send is already done, and otherwise copied to scratch memory until then.
-inline task exchange_combine(collective_context& ctx, int partner, std::byte* data, std::size_t bytes, const reduction& reduce) {
+inline task exchange_combine(collective_context& ctx, int partner, std::byte* data, std::size_t bytes,
+                             const reduction& reduce) {
   const std::size_t count = pieces_of(bytes);
   std::byte* const staging = ctx.scratch(2 * std::min(bytes, exchange_piece));
   request sending[2];

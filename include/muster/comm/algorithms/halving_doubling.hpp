@@ -33,7 +33,8 @@ inline task doubling_allgather(collective_context& ctx, folding fold, blocks dat
   }
 }
 
-inline task halving_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t count, const reduction& reduce) {
+inline task halving_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t count,
+                                       const reduction& reduce) {
   const folding fold(ctx.rank(), ctx.size());
   const std::span all(data, count * reduce.element_size());
   if (fold.lends()) {

@@ -28,7 +28,8 @@ struct folding {
 
 /// Performs log2 N rounds with the whole buffer. Partners combine in the order of their ranks, so both get the same
 /// bits, and by induction all ranks do.
-inline task recursive_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t bytes, const reduction& reduce) {
+inline task recursive_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t bytes,
+                                         const reduction& reduce) {
   const folding fold(ctx.rank(), ctx.size());
   if (fold.lends()) {
     co_await ctx.send_to(fold.neighbour(), {data, bytes});

@@ -43,7 +43,8 @@ inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t
 
 /// Combines every rank's `data` in place up the tree: afterwards the root's buffer holds the finished result and the
 /// other buffers hold partial results.
-inline task tree_reduce(collective_context& ctx, std::byte* data, std::size_t bytes, int root, const reduction& reduce) {
+inline task tree_reduce(collective_context& ctx, std::byte* data, std::size_t bytes, int root,
+                        const reduction& reduce) {
   const tree_place at(ctx.rank(), ctx.size(), root);
   for (int step = 1; step < at.extent; step *= 2) {
     if (at.number + step >= at.n) break;

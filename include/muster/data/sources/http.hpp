@@ -30,7 +30,7 @@ struct http_options {
 namespace detail {
 
 /// Returns true if a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
-[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
+[[nodiscard]] constexpr bool is_remote(std::string_view path) noexcept {
   return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
 }
 

@@ -68,7 +68,7 @@ namespace detail {
 struct example_row {
   std::span<std::byte> bytes;
   std::span<float> labels;
-  std::span<const std::byte> whole = {};
+  std::span<const std::byte> bytes_value = {};
 };
 /// Reads a message. Returns an error description (problem (why) suggestion), or an empty string on success.
 [[nodiscard]] std::string read_example(std::span<const std::byte> message, const example_columns& columns,

@@ -52,7 +52,7 @@ struct host_map {
   [[nodiscard]] bool all_alone() const noexcept { return hosts.size() == host_of.size(); }
 
   std::vector<std::vector<int>> hosts;
-  std::vector<int> host_of;   ///< by rank
+  std::vector<int> host_of;        ///< by rank
   std::vector<int> local_rank_of;  ///< by rank: its number among the ranks on its host
   /// number of ranks on the smallest host: so many ranks of a host can exchange blocks with other hosts in parallel
   int rails = 0;

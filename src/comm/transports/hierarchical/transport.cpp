@@ -128,8 +128,9 @@ std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call&
   for (const int neighbour : hosts_.neighbours(rank()))
     prepared.push_back(call.prepared[static_cast<std::size_t>(neighbour)]);
   const auto local_members = members_on_host(call.members);
-  auto host_group =
-      local_members.size() > 1 ? host_transport_->make_subgroup({local_members, call.id, prepared, call.until}) : nullptr;
+  auto host_group = local_members.size() > 1
+                        ? host_transport_->make_subgroup({local_members, call.id, prepared, call.until})
+                        : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(network), std::move(host_group), host_map(host_of_member));
 }
 
@@ -155,7 +156,8 @@ hierarchical_transport::body_type hierarchical_transport::body_of(collective kin
   }
 }
 
-task hierarchical_transport::within_host(collective_context& ctx, hierarchical_transport& self, const collective_call& step) {
+task hierarchical_transport::within_host(collective_context& ctx, hierarchical_transport& self,
+                                         const collective_call& step) {
   if (!self.host_transport_) co_return;
   request r;
   self.waits_on_host_ = true;
@@ -191,7 +193,8 @@ task hierarchical_transport::within_host_by_rails(collective_context& ctx, hiera
   }
 }
 
-task hierarchical_transport::allreduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::allreduce(collective_context& ctx, hierarchical_transport& self,
+                                       const collective_call& call) {
   const int rails = self.rails_for(call.count * call.element_size);
   collective_call work = step_of(call);
   work.reduce = call.reduce.unfinished();  // finished after all ranks are combined, not after the ranks of a host are
@@ -207,7 +210,8 @@ task hierarchical_transport::allreduce(collective_context& ctx, hierarchical_tra
   co_await within_host_by_rails(ctx, self, work, rails, false);
 }
 
-task hierarchical_transport::reduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::reduce(collective_context& ctx, hierarchical_transport& self,
+                                    const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int representative = self.representative_for(call.root);
   const bool is_representative = representative == self.rank();
@@ -223,7 +227,8 @@ task hierarchical_transport::reduce(collective_context& ctx, hierarchical_transp
   if (self.rank() == call.root) call.reduce.finish(partial, bytes, self.size());
 }
 
-task hierarchical_transport::broadcast(collective_context& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::broadcast(collective_context& ctx, hierarchical_transport& self,
+                                       const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int representative = self.representative_for(call.root);
   if (representative == self.rank()) {
@@ -240,7 +245,8 @@ task hierarchical_transport::broadcast(collective_context& ctx, hierarchical_tra
   co_await within_host(ctx, self, step);
 }
 
-task hierarchical_transport::barrier(collective_context& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::barrier(collective_context& ctx, hierarchical_transport& self,
+                                     const collective_call& call) {
   collective_call step = step_of(call);
   step.kind = collective::barrier;
   co_await within_host(ctx, self, step);

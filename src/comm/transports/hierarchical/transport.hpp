@@ -66,8 +66,8 @@ class hierarchical_transport final : public transport_decorator {
   static task allreduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   /// With `combines`: afterwards the ranks with local rank 0 to rails - 1 on this host hold their block, combined over
   /// the host. Without: the blocks are sent to all ranks on this host.
-  static task within_host_by_rails(collective_context& ctx, hierarchical_transport& self, const collective_call& call, int rails,
-                                   bool combines);
+  static task within_host_by_rails(collective_context& ctx, hierarchical_transport& self, const collective_call& call,
+                                   int rails, bool combines);
   static task reduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   static task broadcast(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   static task barrier(collective_context& ctx, hierarchical_transport& self, const collective_call& call);

@@ -77,8 +77,9 @@ void core_spreader::spread(int rank) {
   const int better = emptier_core(last_cores_, rank, allowed_cores());
   next_check_ = now + shm_timing::shortest_move_interval;
   if (better < 0) return;
-  wait_ = now > last_move_ + shm_timing::lasting_move ? shm_timing::shortest_move_interval
-                                                      : std::min<clock::duration>(2 * wait_, shm_timing::longest_move_interval);
+  wait_ = now > last_move_ + shm_timing::lasting_move
+              ? shm_timing::shortest_move_interval
+              : std::min<clock::duration>(2 * wait_, shm_timing::longest_move_interval);
   last_move_ = now;
   next_check_ = now + wait_;
   move_to_core(static_cast<std::uint32_t>(better));

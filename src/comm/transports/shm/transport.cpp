@@ -107,7 +107,7 @@ void shm_transport::look_after_peers() {
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {
-  shm_.host().give_back(false);
+  shm_.host().release_retired(false);
   return shm_group::allocate_slot(shm_.host().own(), static_cast<int>(members.size()));
 }
 

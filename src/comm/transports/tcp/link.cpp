@@ -198,7 +198,7 @@ void tcp_link::write_pending() noexcept {
       if (request* const r = std::exchange(frame_out_.payload_request, nullptr)) sends_.finish(*r);
     } while (begin_next_frame());
   } catch (const socket_error& failure) {
-    write_error_ = failure.as_seen();
+    write_error_ = failure.describe_observation();
   } catch (const std::exception& failure) {
     sever(failure.what());
   }

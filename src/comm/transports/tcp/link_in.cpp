@@ -86,7 +86,7 @@ void tcp_link::read_pending() noexcept {
     sever(failure.reason);
   } catch (const socket_error& failure) {
     const bool in_a_frame = in_payload_ || begin_ != end_;
-    sever(failure.as_seen() + (failure.ended() && in_a_frame ? " in the middle of a message" : ""));
+    sever(failure.describe_observation() + (failure.ended() && in_a_frame ? " in the middle of a message" : ""));
   } catch (const std::exception& failure) {
     sever(failure.what());
   }
@@ -149,7 +149,8 @@ bool tcp_link::end_payload() {
   in_payload_ = false;
   // An unexpected message uses credit until it is received.
   if (frame_in_.kind == frame_kind::message)
-    (target_.unexpected_message != nullptr ? target_.unexpected_message->credit_owed : messages_.consumed_credits(peer_)) += credit_cost(frame_in_.total);
+    (target_.unexpected_message != nullptr ? target_.unexpected_message->credit_owed
+                                           : messages_.consumed_credits(peer_)) += credit_cost(frame_in_.total);
   messages_.on_complete(target_);
   return true;
 }

@@ -174,9 +174,9 @@ void tcp_mesh::report_lost_peer(matching_group& group, int peer, const std::stri
   if (member < 0 || group.has_ended(member)) return;
   group.ended_members[static_cast<std::size_t>(member)] = true;
   const auto& info = manager_.peer(peer);
-  group.post_control_message(control_message::rank_ended(member, "rank " + std::to_string(member) + " is gone (" + reason +
-                                                    "; it is process " + std::to_string(info.process) + " on " +
-                                                    info.name + "); see the output of its launcher"));
+  group.post_control_message(control_message::rank_ended(
+      member, "rank " + std::to_string(member) + " is gone (" + reason + "; it is process " +
+                  std::to_string(info.process) + " on " + info.name + "); see the output of its launcher"));
 }
 
 void tcp_mesh::on_lost(int peer, const std::string& reason) {

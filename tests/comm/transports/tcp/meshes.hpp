@@ -108,7 +108,7 @@ class impostor {
     auto socket = reach(first_address(endpoints_[0]));
     auto handshake = tcp::handshake::connect(secret_, {1, 0, connection_index});
     handshake.conclude(socket, deadline());
-    require(handshake.now() == tcp::handshake::state::done, "the handshake succeeds");
+    require(handshake.current_state() == tcp::handshake::state::done, "the handshake succeeds");
     return socket;
   }
 

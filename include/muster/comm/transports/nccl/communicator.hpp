@@ -74,7 +74,7 @@ class [[nodiscard]] work {
   void wait();
   /// Makes later work on `stream` wait for this collective; the processor does not wait. If the collective fails, the
   /// stream continues: an action that must not happen after a failure has to wait for `wait`.
-  void hold_back(device_stream_ref stream) const;
+  void delay(device_stream_ref stream) const;
 
  private:
   std::shared_ptr<detail::nccl_operation> operation_;

@@ -79,7 +79,7 @@ void remove_store_file(const std::string& path, const store_place& place) noexce
   }
 }
 
-store_presence look_for_store(const store_place& place) {
+store_presence probe_store(const store_place& place) {
   bool silent = false;
   for (const auto& candidate : place.addresses) {
     const auto until = deadline_after(store_timing::probe);
