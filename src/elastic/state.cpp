@@ -71,12 +71,12 @@ std::vector<state_property> state::properties() const {
 }
 
 state_position state::position() const {
-  return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->now() : cursor{}};
+  return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->current() : cursor{}};
 }
 
 training_position state::progress() const {
   if (!has_.cursor_) return {.step = steps_};
-  const cursor& at = has_.cursor_->now();
+  const cursor& at = has_.cursor_->current();
   const double within = at.size == 0 ? 0.0 : static_cast<double>(at.position) / static_cast<double>(at.size);
   return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
 }

@@ -77,9 +77,9 @@ struct table_places {
 /// A file, mapped or on a server. Everything except the records themselves has been checked.
 struct shard {
   std::string path;
-  mapped_file file;                    // empty if the file is on a server
-  std::shared_ptr<remote_folder> far;  // null for a local file
-  std::size_t number;                  // number of the file in `far`
+  mapped_file file;                       // empty if the file is on a server
+  std::shared_ptr<remote_folder> remote;  // null for a local file
+  std::size_t number;                     // number of the file in `remote`
   record_schema schema;
   file_header header;
   file_footer footer;

@@ -27,8 +27,8 @@ std::shared_ptr<remote_folder> open_remote_folder(const std::string& path, const
   static std::map<std::string, std::weak_ptr<remote_folder>> all;
   const std::lock_guard lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<remote_folder>& entry_of_path = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
-                                                 std::to_string(options.timeout.count())];
+  std::weak_ptr<remote_folder>& entry_of_path = all[path + "?" + options.cache + "&" + std::to_string(options.disk) +
+                                                    "&" + std::to_string(options.timeout.count())];
   auto found = entry_of_path.lock();
   if (!found) entry_of_path = found = open(path, options);
   return found;

@@ -62,7 +62,7 @@ class datagram_socket {
   [[nodiscard]] const std::string& endpoints() const noexcept { return place_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// Parses the text of `place`. `same_host`: true for a process on the local host, which is reachable over the
+  /// Parses the text of `endpoints`. `same_host`: true for a process on the local host, which is reachable over the
   /// loopback too.
   [[nodiscard]] std::vector<address> parse_endpoints(std::string_view place, bool same_host) const {
     constexpr std::size_t limit = 4;

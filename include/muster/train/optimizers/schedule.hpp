@@ -91,9 +91,9 @@ class schedule {
   void describe(state_parts& parts) {
     if (!plateau_) return;
     parts.add_property("the plateau schedule", plateau_->described());
-    parts.add(
-        "what the schedule has seen", std::span(&plateau_->observed, 1), state_kind::replicated,
-        rollback_policy::keep_on_failure);  // observations happen between steps, so those in an evaluation persist
+    // Observations happen between steps, so the observations of an evaluation persist.
+    parts.add("what the schedule has seen", std::span(&plateau_->observed, 1), state_kind::replicated,
+              rollback_policy::keep_on_failure);
   }
 
  private:

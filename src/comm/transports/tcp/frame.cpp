@@ -64,7 +64,7 @@ bool decode_control_message(std::span<const std::byte> payload, control_message&
   if (payload.size() < control_message_head || payload.size() >= control_message_head + sizeof into.text) return false;
   into = {};
   std::memcpy(&into, payload.data(), payload.size());
-  // `gone` is created by the local transport and is never sent by a peer.
+  // `peer_ended` is created by the local transport and is never sent by a peer.
   return into.type >= control_message::kind::abort && into.type <= control_message::kind::leave;
 }
 

@@ -19,7 +19,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 class tcp_transport;
 
-/// The parameters of the connections of a job; the same in all processes, except `patience`.
+/// The parameters of the connections of a job; the same in all processes, except `connect_timeout`.
 struct tcp_plan {
   bool lazy = false;            ///< connections are made when first needed, not all at the start
   seconds beat{0.1};            ///< interval between heartbeats

@@ -149,7 +149,7 @@ TEST_CASE("a peer that does not know the secret, or asks for another rank, is re
   auto wrong_caller = handshake::connect(secret("s"), {3, 4, 0});
   auto second_callee = handshake::answer(secret("s"), 5);
   exchange_messages(wrong_caller, second_callee);
-  CHECK(second_callee.now() == handshake::state::stranger);
+  CHECK(second_callee.current_state() == handshake::state::stranger);
 }
 
 // Changes a bit in one message: the receiver must not continue.
