@@ -318,7 +318,7 @@ std::vector<std::pair<std::string, std::string>> properties_of(const cursor& pos
 
 sampler_handle::sampler_handle(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
 std::vector<std::pair<std::string, std::string>> sampler_handle::properties() const {
-  auto all = properties_of(now());
+  auto all = properties_of(current());
   if (!plan_->reads_one_source()) all.erase(all.begin(), all.begin() + 2);
   return all;
 }
