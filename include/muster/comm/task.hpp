@@ -140,6 +140,7 @@ class collective_context : public detail::coroutine_scheduler {
         signature_(signature),
         rank_(over.rank()),
         size_(over.size()) {}
+  /// Runs among `members` alone.
   collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
                      const collective_signature& signature, std::span<const int> members, int rank)
       : detail::coroutine_scheduler(pool),
@@ -150,16 +151,21 @@ class collective_context : public detail::coroutine_scheduler {
         rank_(rank),
         size_(static_cast<int>(members.size())) {}
 
+  /// Returns this rank's number among the ranks of the collective.
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// Returns the number of ranks of the collective.
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// Returns the abilities of the transport.
   [[nodiscard]] transport_abilities abilities() const { return transport_.abilities(); }
 
+  /// Starts to send `bytes` bytes to `peer`. The request and the data must live until `test` or `done` reports the end.
   void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
     r.data = const_cast<std::byte*>(data);  // a send only reads the buffer
     set_arguments(r, peer, bytes);
     transport_.send(r);
   }
 
+  /// Starts to receive `bytes` bytes from `peer`. With `reduce`, the message is combined with `data`.
   void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* reduce = nullptr) {
     r.data = data;
     r.combine = reduce;
@@ -196,10 +202,12 @@ class collective_context : public detail::coroutine_scheduler {
   /// transport that advances all outstanding requests at once has updated this one when another was tested.
   [[nodiscard]] static bool is_over(const request& r) noexcept { return r.owning_transport() == nullptr; }
 
+  /// Returns the algorithm that the cost model selects for a collective of `bytes` bytes among these ranks.
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), abilities().costs);
   }
 
+  /// Starts the collective as a native collective of the transport. Returns false if the transport has none for `call`.
   bool native(const collective_call& call, request& r) { return transport_.native(call, r); }
 
   /// Returns memory for this collective. The group keeps the memory for later collectives, and it grows to the largest
@@ -257,10 +265,14 @@ class collective_context : public detail::coroutine_scheduler {
 /// cancels the requests that it has started.
 class [[nodiscard]] task {
  public:
+  /// The promise of the coroutine, as C++20 requires it. The compiler calls its functions.
   struct promise_type {
+    /// The coroutine that awaits this coroutine, resumed at the end. By default nothing is resumed.
     std::coroutine_handle<> continuation = std::noop_coroutine();
+    /// The exception that ended the coroutine; null if there is none.
     std::exception_ptr failure;
 
+    /// Returns the task of this coroutine. The compiler calls this function and the next functions.
     task get_return_object() noexcept { return task(std::coroutine_handle<promise_type>::from_promise(*this)); }
     std::suspend_always initial_suspend() const noexcept { return {}; }
     auto final_suspend() const noexcept {
@@ -276,8 +288,8 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Allocates the frame. The first parameter of every coroutine is its collective_context or another scheduler, and
-    // the frame is allocated from the pool of the group.
+    /// Allocates the frame. The first parameter of every coroutine is its collective_context or another scheduler, and
+    /// the frame is allocated from the pool of the group.
     template <class... Others>
     static void* operator new(std::size_t size, detail::coroutine_scheduler& d, const Others&...) {
       return d.pool().take(size);
@@ -286,6 +298,7 @@ class [[nodiscard]] task {
   };
 
   task() = default;
+  /// Takes the coroutine of `other`, which is empty afterwards.
   task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   task& operator=(task&& other) noexcept {
     if (this != &other) {
@@ -296,11 +309,14 @@ class [[nodiscard]] task {
   }
   ~task() { reset(); }
 
+  /// Destroys the coroutine.
   void reset() noexcept {
     if (handle_) std::exchange(handle_, nullptr).destroy();
   }
 
+  /// Returns the handle of the coroutine, for `coroutine_scheduler::start`.
   [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
+  /// Returns true if the coroutine has ended.
   [[nodiscard]] bool finished() const noexcept { return handle_.done(); }
   /// Returns the exception that ended the coroutine; null if there is none.
   [[nodiscard]] std::exception_ptr failure() const noexcept { return handle_.promise().failure; }

@@ -22,8 +22,8 @@ struct consistency {
   };
   enum class policy : std::uint8_t { keep, drop, damp };
 
-  kind type = kind::asynchronous;
-  std::uint64_t bound = 0;  ///< for `bounded`, in clocks
+  kind type = kind::asynchronous;  ///< the consistency model
+  std::uint64_t bound = 0;         ///< for `bounded`, in clocks
 
   /// A push is old if its range had more than `fresh` updates since the version from which the push was computed. Old
   /// pushes are applied unchanged (keep), ignored (drop), or weighted by 1 / (1 + age - fresh) (damp).

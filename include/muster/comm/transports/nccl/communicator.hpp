@@ -37,7 +37,6 @@ concept device_operation = reduction_operation<Op, T> && requires {
 struct device_call {
   /// The function of NCCL that is called.
   enum class kind { allreduce, reduce, broadcast, allgather, reduce_scatter, send, receive };
-
   kind function = kind::allreduce;
   const void* in = nullptr;  ///< null for a receive
   void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
