@@ -30,7 +30,7 @@ class counting_transport final : public muster::transport_decorator {
   [[nodiscard]] muster::transport_abilities abilities() const override {
     auto all = transport_decorator::abilities();
     all.name = "counting";
-    all.native_collectives = all.native_first = false;
+    all.native_collectives = all.prefers_native = false;
     return all;
   }
   bool native(const muster::collective_call&, muster::request&) override { return false; }

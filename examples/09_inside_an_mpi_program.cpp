@@ -12,8 +12,8 @@
 
 void run(int argc, char** argv) {
   muster::settings flags(argc, argv);  // removes muster's flags from the command line
-  if (flags.asks() != muster::settings::question::none) {
-    std::fputs(muster::answer_to(flags.asks(), "usage: mpirun -n N 09_inside_an_mpi_program\n").c_str(), stdout);
+  if (flags.requested() != muster::settings::request::none) {
+    std::fputs(muster::output_for(flags.requested(), "usage: mpirun -n N 09_inside_an_mpi_program\n").c_str(), stdout);
     return;
   }
   if (argc > 1) throw muster::unknown_argument(argv[1]);

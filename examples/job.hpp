@@ -31,7 +31,7 @@ inline std::string count_of(int count, std::string_view noun) {
 
 /// Returns true if the parameters are stored on servers.
 inline bool on_servers(const muster::context& context) {
-  return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
+  return muster::sync_mode_of(context).method == muster::sync_mode::kind::parameter_server;
 }
 
 /// Returns the number of ranks that train: all ranks except dedicated servers. At least 1; more servers than ranks are

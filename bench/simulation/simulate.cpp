@@ -79,7 +79,7 @@ void allreduce(muster::group& world, const words& flags) {
     hierarchy levels(world, static_cast<int>(number(flags, "per-host")));
     time = timed(world, [&] { levels.allreduce(data); });
   } else {
-    const muster::options options{.algorithm = by_name(algorithm)};
+    const muster::collective_options collective_options{.algorithm = by_name(algorithm)};
     time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
   }
   for (const float value : data) {

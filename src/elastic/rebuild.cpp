@@ -38,7 +38,7 @@ constexpr std::string_view without_mpi = " no-mpi";
 std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
                                     tcp_listeners listeners, const std::function<bool()>& is_canceled) {
   const tcp_plan plan = plan_of(*config.configuration);
-  const auto until = deadline_after(plan.patience);
+  const auto until = deadline_after(plan.connect_timeout);
   std::vector<std::string> endpoints;
   for (const auto& member : group.members)
     endpoints.push_back(member.endpoints.substr(0, member.endpoints.find(without_mpi)));
@@ -115,7 +115,7 @@ built_group connect_members(const transport_config& config, const elastic::gener
     std::unique_ptr<shm_transport> within;
     if (const int local_size = static_cast<int>(hosts.neighbours(rank).size()); local_size > 1) {
       const auto self = static_cast<std::size_t>(rank);
-      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], local_size, is_canceled);
+      within = over_memory(config, group, group.members[self].host, hosts.local_rank_of[self], local_size, is_canceled);
       built.host = within->shared_host();
     }
     built.transport =

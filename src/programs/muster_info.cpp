@@ -140,7 +140,7 @@ json describe_transports() {
   for (const auto& transport : muster::detail::all_transports()) {
     auto& entry = all[std::string(transport.name)] = describe_costs(transport.costs);
     entry["native_collectives"] = transport.native_collectives;
-    entry["native_first"] = transport.native_first;
+    entry["native_first"] = transport.prefers_native;
   }
   return all;
 }
@@ -149,7 +149,7 @@ json describe_transports() {
 json describe_choices(const muster::detail::planned_world& planned) {
   json all = json::object();
   if (planned.ranks == 1) return all;  // There is no other rank.
-  const muster::choices chosen(planned.transport, planned.ranks, planned.for_groups.algorithm);
+  const muster::algorithm_selector chosen(planned.transport, planned.ranks, planned.for_groups.algorithm);
   for (const auto kind : muster::all_collectives) {
     std::string rules;
     std::size_t low = 0;
@@ -165,7 +165,7 @@ json describe_choices(const muster::detail::planned_world& planned) {
 
 int describe_all(int argc, char** argv) {
   const muster::settings settings(argc, argv);
-  if (const auto text = muster::answer_to(settings.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(settings.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }

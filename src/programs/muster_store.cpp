@@ -44,7 +44,7 @@ int serve(plan options, const std::string& token, const sigset_t& ends) {
     if (::sigtimedwait(&ends, nullptr, &turn) > 0) return 0;
     if (server.has_ended()) return 1;  // The log has the reason.
     const auto now = std::chrono::steady_clock::now();
-    if (server.met().present > 0) used = now;
+    if (server.connection_counts().present > 0) used = now;
     if (options.unused > 0 && now - used > std::chrono::duration<double>(options.unused)) return 0;
   }
 }
@@ -76,9 +76,9 @@ int main(int argc, char** argv) {
         ->type_name("FILE");
     muster::add_number(app, "--unused", read.unused, {0, 1e6},
                        "seconds without a client after which the program ends; 0: never");
-    if (const auto asked = configuration.asks(); asked != muster::settings::question::none) {
-      const bool of_version = asked == muster::settings::question::version;
-      std::fputs((of_version ? muster::answer_to(asked, {}) : app.help()).c_str(), stdout);
+    if (const auto asked = configuration.requested(); asked != muster::settings::request::none) {
+      const bool of_version = asked == muster::settings::request::version;
+      std::fputs((of_version ? muster::output_for(asked, {}) : app.help()).c_str(), stdout);
       return 0;
     }
     if (is_answered(app, argc, argv)) return 0;

@@ -74,7 +74,7 @@ std::string store_file_in(const std::string& folder, const muster::settings& con
     if (!name.starts_with(prefix) || (asked != "auto" && name != muster::detail::store_name(asked))) continue;
     try {
       const auto place = muster::detail::read_store_file(at->path());
-      if (muster::detail::look_for_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
+      if (muster::detail::probe_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
     } catch (const muster::detail::socket_error&) {  // The file belongs to another user, or does not exist.
     }
   }
@@ -138,7 +138,7 @@ answers ask(const job& of) {
   muster::detail::datagram_socket words("auto", "muster-info", of.token);
   std::vector<muster::detail::address> places;
   for (const auto& member : of.record.members) {
-    const auto addresses = words.read_place(member.words, false);
+    const auto addresses = datagram_endpoints.parse_endpoints(member.datagram_endpoints, false);
     places.insert(places.end(), addresses.begin(), addresses.end());
   }
   answers received{.at = clock::now(), .of = {}};
@@ -146,8 +146,8 @@ answers ask(const job& of) {
   const auto until = muster::deadline_after(patience);
   while (received.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
     for (std::size_t most = 65536; const auto text = words.receive(most);) {
-      if (auto answer = heartbeat::decode(*text); answer && of.record.rank_of(answer->from))
-        received.of[answer->from] = *answer;
+      if (auto answer = heartbeat::decode(*text); answer && of.record.rank_of(answer->sender))
+        received.of[answer->sender] = *answer;
     }
   }
   return received;
@@ -163,9 +163,9 @@ json describe(const job& of, const answers& before, const answers& now) {
     const auto earlier = before.of.find(member.id);
     const auto found = now.of.find(member.id);
     const auto answer = found == now.of.end() ? heartbeat() : found->second;
-    json row = {{"rank", ranks.size()},        {"process", member.process.process},
-                {"answers", answer.from != 0}, {"steps_per_second", nullptr},
-                {"own_step_ms", nullptr},      {"links", json::array()}};
+    json row = {{"rank", ranks.size()},          {"process", member.process.process},
+                {"answers", answer.sender != 0}, {"steps_per_second", nullptr},
+                {"own_step_ms", nullptr},        {"links", json::array()}};
     furthest = std::max(furthest, answer.step);
     if (earlier != before.of.end() && answer.step >= earlier->second.step) {
       const auto steps = static_cast<double>(answer.step - earlier->second.step);
@@ -173,7 +173,7 @@ json describe(const job& of, const answers& before, const answers& now) {
     }
     if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));
     for (const auto& link : answer.links) {
-      const auto to = of.record.rank_of(link.to);
+      const auto peer = of.record.rank_of(link.peer);
       if (!to) continue;
       row["links"].push_back({{"to", *to},
                               {"megabytes_per_second", rounded(1e-6 * static_cast<double>(link.rate))},
@@ -208,7 +208,7 @@ int show_ranks_of_host(const job& of, std::uint64_t host, bool as_json) {
 
 int watch_job(int argc, char** argv, const char* usage) {
   const muster::settings configuration(argc, argv);
-  if (const auto text = muster::answer_to(configuration.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(configuration.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }

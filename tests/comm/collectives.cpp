@@ -78,7 +78,7 @@ TEST_CASE("what a rank has sent stays until the slowest has it", "[slow]") {
         for (int i = 0; i < 40; ++i) {
           s.seed = random();
           s.count = 1 + random.below(largest);
-          s.naps = random.below(10) == 0;
+          s.delays = random.below(10) == 0;
           test::check(s, world);
         }
       }

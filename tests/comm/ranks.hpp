@@ -118,13 +118,13 @@ class tcp_job {
   /// Returns settings for a busy machine, on which a thread may wait for a core for a long time.
   static muster::detail::tcp_plan busy_plan() {
     muster::detail::tcp_plan plan;
-    plan.missed = 100;
+    plan.missed_heartbeats = 100;
     return plan;
   }
   /// Connects a rank. Called once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
     return muster::detail::connect_mesh(plan_, rank, endpoints_, std::move(*listeners_[static_cast<std::size_t>(rank)]),
-                                        token, muster::deadline_after(plan_.patience));
+                                        token, muster::deadline_after(plan_.connect_timeout));
   }
   [[nodiscard]] const std::vector<std::string>& endpoints() const noexcept { return endpoints_; }
 
@@ -156,7 +156,7 @@ class connections {
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& host = hosts_[static_cast<std::size_t>(map_.host_of[index])];
-    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.place_of[index]) : nullptr;
+    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.local_rank_of[index]) : nullptr;
     return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 

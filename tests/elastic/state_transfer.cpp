@@ -25,7 +25,7 @@ struct parts_of_some_size {
   }
   void describe(muster::state_parts& parts) {
     parts.add("large", std::span(large));
-    parts.add("small", std::span(small), muster::state_kind::replicated, muster::in_step::restore_on_failure);
+    parts.add("small", std::span(small), muster::state_kind::replicated, muster::rollback_policy::restore_on_failure);
     parts.add(
         "text", muster::state_kind::replicated,
         [this] {

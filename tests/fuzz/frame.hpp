@@ -28,7 +28,7 @@ inline bool check_frame(std::span<const std::uint8_t> data) {
   require(std::equal(again.begin(), again.end(), bytes.begin()), "encoding the frame again gives other bytes");
   muster::control_message message;
   const auto rest = bytes.subspan(tcp::frame_bytes);
-  if (read.kind == tcp::frame_kind::control_message && tcp::decode_notice(rest, message))
+  if (read.kind == tcp::frame_kind::control_message && tcp::decode_control_message(rest, message))
     require(message.text[sizeof message.text - 1] == '\0', "the text of a notice has no end");
   return true;
 }

@@ -47,7 +47,7 @@ inline int check_ps(std::span<const std::uint8_t> data) {
     const auto apart = bytes.subspan(heads);
     ps::message_reader alone(bytes.subspan(ps::frame_head_bytes, ps::message_head_bytes), apart);
     if (alone.next(message))
-      require(message.payload.data() == apart.data() && message.payload.size() == apart.size() && alone.whole(),
+      require(message.payload.data() == apart.data() && message.payload.size() == apart.size() && alone.is_complete(),
               "a payload received separately differs");
   }
   return messages;

@@ -132,7 +132,7 @@ std::string values_of_checkpoint(muster::group& world, const std::string& folder
       text += job.arena.shapes()[tensor].name + line_of<float>(job.arena.parameter(tensor));
     for (const auto& name : by.arrays) text += name + line_of<float>(job.arena.state(name));
   };
-  const auto& at = job.loader.cursor().now();
+  const auto& at = job.loader.cursor().current();
   text += "steps " + std::to_string(job.state.steps()) + ", epoch " + std::to_string(at.epoch) + ", position " +
           std::to_string(at.position) + "\nmean" + line_of<float>(job.mean);
   text += "drawn next " + std::to_string(muster::random_stream(job.chance)()) + "\n";
@@ -209,7 +209,7 @@ void save_by_server(ps::job& job, const std::string& folder) {
     ps::detail::add_part(all.values, ps::detail::places_part, std::as_bytes(std::span(text)));
   }
   all.plan = ps::order_plan{.from = {.epoch = 3, .position = 4}, .steps = 2};
-  all.left.push_back({.what = ps::lease::kind::granted, .part = 1, .parts = 2, .batches = 5});
+  all.left.push_back({.outcome = ps::lease::kind::granted, .part = 1, .parts = 2, .batches = 5});
   ps::detail::save_by_servers saved(std::make_shared<muster::memory_store>(), "saved", folder);
   saved.add(job.layout(), 0, std::move(all), muster::deadline_after(muster::seconds(60)));
 }

@@ -236,7 +236,7 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   const auto options = patient({.tables = {{.name = "w", .size = size, .update = "sgd:1"}},
                                 .servers = 2,
                                 .replicas = replicas,
-                                .how = ps::parse_consistency("bulk")});
+                                .consistency_model = ps::parse_consistency("bulk")});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
@@ -285,7 +285,8 @@ TEST_CASE("a worker that pulls while others push sees whole pushes") {
 TEST_CASE("no worker is further ahead than the bound") {
   const auto over = GENERATE(from_range(fabrics()));
   constexpr std::uint64_t bound = 2;
-  const auto options = patient({.tables = {{.name = "w", .size = 64}}, .how = ps::parse_consistency("bounded:2")});
+  const auto options =
+      patient({.tables = {{.name = "w", .size = 64}}, .consistency_model = ps::parse_consistency("bounded:2")});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> counts(64), mine(1, 1.0f);

@@ -110,8 +110,9 @@ namespace {
 constexpr std::size_t some = 9000;
 
 ps::job_options one_table(int servers, const char* model) {
-  return patient(
-      {.tables = {{.name = "dense", .size = some}}, .servers = servers, .how = ps::parse_consistency(model)});
+  return patient({.tables = {{.name = "dense", .size = some}},
+                  .servers = servers,
+                  .consistency_model = ps::parse_consistency(model)});
 }
 
 std::vector<float> all_of(ps::client& tables) {

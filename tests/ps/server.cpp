@@ -29,7 +29,7 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   std::atomic<ps::detail::server_process*> serving{nullptr};
   test::run_ranks(test::fabric::threads, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::node_id>(world.rank()), 1};
-    ps::protocol_settings protocol{.model = options.how};
+    ps::protocol_settings protocol{.model = options.consistency_model};
     const ps::detail::process_setup setup{
         self,   options, protocol, layout, world.transport(), std::make_shared<muster::memory_store>(store),
         "ps/1", first};
@@ -55,7 +55,7 @@ TEST_CASE("a process begins with the map that the store has, and not with the on
   test::run_ranks(test::fabric::threads, 1, [&](muster::group& world) {
     const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
     (void)store->compare_and_swap("ps/1", 0, stored.encode(), muster::deadline_after(muster::seconds(60)));
-    const ps::protocol_settings protocol{.model = options.how};
+    const ps::protocol_settings protocol{.model = options.consistency_model};
     const ps::detail::process_setup setup{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", own};
     const ps::detail::worker_process worker(setup);
     require(worker.core().map() == stored, "it has a map of its own");
@@ -70,7 +70,7 @@ TEST_CASE("a worker that no server answers says in short how many seconds it wai
   std::string text;
   test::run_ranks(test::fabric::threads, 1, [&](muster::group& world) {
     const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
-    const ps::protocol_settings protocol{.model = options.how, .silence = std::chrono::milliseconds(100)};
+    const ps::protocol_settings protocol{.model = options.consistency_model, .silence = std::chrono::milliseconds(100)};
     const ps::detail::process_setup setup{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", map};
     ps::detail::worker_process worker(setup);
     std::vector<float> values(100);
@@ -168,7 +168,7 @@ TEST_CASE("a push or pull that a server cannot carry out fails at once with what
 namespace {
 
 ps::job_options bulk_options() {
-  return {.tables = {{.name = "w", .size = 4, .update = "sgd:1"}}, .how = ps::parse_consistency("bulk")};
+  return {.tables = {{.name = "w", .size = 4, .update = "sgd:1"}}, .consistency_model = ps::parse_consistency("bulk")};
 }
 
 }  // namespace

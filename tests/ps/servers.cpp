@@ -57,12 +57,12 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
         require(muster::clock::now() < until, "the servers that are wanted serve");
     };
     for (int round = 0; round < 5; ++round) {
-      tables.serve_by(2);
+      tables.request_servers(2);
       wait_until([](const ps::shard_map& map) {
         return std::any_of(map.ranges.begin(), map.ranges.end(), [](const auto& range) { return range.head() == 2; });
       });
       tables.push(0, ones);
-      tables.serve_by(1);
+      tables.request_servers(1);
       wait_until([](const ps::shard_map& map) { return map.servers.size() == 1; });
     }
     tables.pull(0, found);

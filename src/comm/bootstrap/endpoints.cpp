@@ -18,7 +18,7 @@ using transport_list = std::vector<std::unique_ptr<transport>>;
 
 // Connects ranks that are threads: rank 0 creates the hub that all use.
 transport_list over_threads(group& ranks, int count) {
-  const auto hub = made_by_first(ranks, [&] { return std::make_shared<thread_hub>(count * ranks.size()); });
+  const auto hub = construct_on_rank_zero(ranks, [&] { return std::make_shared<thread_hub>(count * ranks.size()); });
   transport_list endpoints;
   for (int k = 0; k < count; ++k) {
     endpoints.push_back(std::make_unique<thread_transport>(hub, k * ranks.size() + ranks.rank()));
@@ -31,7 +31,7 @@ transport_list over_threads(group& ranks, int count) {
 transport_list over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
   launch.job = "ends";
-  const std::string suffix = "/ends-" + word_of(ranks, random_token().substr(0, 16), 0);
+  const std::string suffix = "/ends-" + broadcast_string(ranks, random_token().substr(0, 16), 0);
   return connect_at_once(count, [&](int k) {
     return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
   });

@@ -101,7 +101,7 @@ std::string across_hosts(const launch_env& launch, const std::string& requested,
 // Replaces every rank's bytes by the bytes of rank 0, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const collective_signature none;
-  executor f(*state.transport, state.pool, state.scratch, none);
+  collective_context f(*state.transport, state.pool, state.scratch, none);
   const task body = tree_broadcast(f, bytes.data(), bytes.size(), 0);
   f.start(body.handle());
   while (!body.finished()) {

@@ -207,7 +207,7 @@ void thread_transport::pause(clock::time_point deadline) {
 
 std::unique_ptr<transport> thread_transport::subgroup(const subgroup_call& call) {
   return std::make_unique<thread_transport>(hub_->child(call.id, static_cast<int>(call.members.size())),
-                                            call.place_of(rank_));
+                                            call.new_rank_of(rank_));
 }
 
 }}  // namespace muster::v0

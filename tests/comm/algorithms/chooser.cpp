@@ -16,7 +16,7 @@ namespace {
 
 using muster::algorithm;
 using muster::algorithm_rules;
-using muster::choices;
+using muster::algorithm_selector;
 using muster::collective;
 
 constexpr std::uint64_t seed = 20270301;
@@ -170,7 +170,7 @@ TEST_CASE("the table says what the model says, at every size") {
   for (int i = 0; i < 300; ++i) {
     const auto transport = draw_transport(random);
     const int ranks = 1 + static_cast<int>(random.below(random.below(2) == 0 ? 9 : 200));
-    const choices table(transport, ranks);
+    const algorithm_selector table(transport, ranks);
     for (const auto kind : muster::all_collectives) {
       for (int j = 0; j < 30; ++j) {
         const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
@@ -193,13 +193,13 @@ TEST_CASE("a rule comes before native_first, that before the model") {
   for (int i = 0; i < 1000; ++i) {
     auto transport = draw_transport(random);
     transport.native_collectives = true;
-    transport.native_first = random.below(2) == 0;
+    transport.prefers_native = random.below(2) == 0;
     const int ranks = 1 + static_cast<int>(random.below(100));
     const auto rules = algorithm_rules::parse(draw_rules(random).second);
-    const choices table(transport, ranks, rules);
+    const algorithm_selector table(transport, ranks, rules);
     auto plain = transport;
-    plain.native_first = false;
-    const choices modelled(plain, ranks);
+    plain.prefers_native = false;
+    const algorithm_selector modelled(plain, ranks);
     INFO("seed " << seed << ", case " << i << ": " << rules.to_string());
     for (int j = 0; j < 20; ++j) {
       const auto kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
@@ -209,7 +209,7 @@ TEST_CASE("a rule comes before native_first, that before the model") {
         bytes = random.below(2) == 0 || edge.high == algorithm_rules::no_limit ? edge.low : edge.high - random.below(2);
       }
       auto expected = rules.at(kind, bytes);
-      if (expected == algorithm::automatic && transport.native_first) expected = algorithm::native;
+      if (expected == algorithm::automatic && transport.prefers_native) expected = algorithm::native;
       if (expected == algorithm::automatic) expected = modelled.at(kind, bytes);
       CHECK(table.at(kind, bytes) == expected);
     }
@@ -292,7 +292,7 @@ TEST_CASE("calibrating the model finds its own constants and choices again") {
     for (const auto kind : {collective::allreduce, collective::broadcast, collective::reduce_scatter})
       CHECK(rules.at(kind, 0) != algorithm::automatic);
     CHECK(rules.at(collective::gather, 1000) == algorithm::automatic);  // was not measured
-    const choices table(transport, ranks, rules);
+    const algorithm_selector table(transport, ranks, rules);
     for (const auto& t : times) {
       const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
       CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // no algorithm measured there is faster by more than noise

@@ -19,7 +19,7 @@ using muster::algorithm;
 using muster::collective;
 
 // Rank 0 collects and hands out, one after the other.
-muster::task by_root(muster::executor& at, const muster::collective_call& call) {
+muster::task by_root(muster::collective_context& at, const muster::collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   muster::request r;
   for (int peer = 1; peer < at.size() && at.rank() == 0; ++peer) {
@@ -39,7 +39,7 @@ muster::task by_root(muster::executor& at, const muster::collective_call& call) 
 }
 
 // Forgets the values of the last rank.
-muster::task forgetful(muster::executor& at, const muster::collective_call& call) {
+muster::task forgetful(muster::collective_context& at, const muster::collective_call& call) {
   muster::request r;
   const std::size_t bytes = call.count * call.element_size;
   if (at.rank() == 0) {

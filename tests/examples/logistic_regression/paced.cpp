@@ -20,7 +20,7 @@ class pace final : public muster::event_sink {
   explicit pace(double seconds)
       : least_(std::chrono::duration_cast<muster::clock::duration>(muster::seconds(seconds))) {}
   void record(const muster::event& event) noexcept override {
-    if (event.what == muster::activity::phase && event.name == to_string(muster::phase::backward))
+    if (event.kind == muster::activity::phase && event.name == to_string(muster::phase::backward))
       std::this_thread::sleep_until(event.begin + least_);
   }
 

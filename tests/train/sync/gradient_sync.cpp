@@ -389,7 +389,8 @@ class rounding final : public muster::host_gradients {
   }
   void commit() noexcept override { residual_ = next_; }
   void describe(muster::state_parts& parts) override {
-    parts.add("residual", std::span(residual_), muster::state_kind::rank_local, muster::in_step::keep_on_failure);
+    parts.add("residual", std::span(residual_), muster::state_kind::rank_local,
+              muster::rollback_policy::keep_on_failure);
   }
 
  private:
