@@ -1,4 +1,4 @@
-// How fast gradients are compressed: bytes of floats per second, one thread, of 1 MiB (a bucket) and 64 MiB.
+// The rate of gradient compression: bytes of floats per second, one thread, of 1 MiB (a bucket) and 64 MiB.
 //   build/release/bench/codecs --benchmark_filter=topk
 #include <benchmark/benchmark.h>
 
@@ -81,7 +81,7 @@ void vote(benchmark::State& state) {
   report(state, values.size());
 }
 
-// All that a rank computes for a square matrix in a step.
+// Measures the complete computation of a rank for a square matrix in a step.
 void powersgd(benchmark::State& state) {
   std::size_t side = 1;
   while (4 * side * side * sizeof(float) <= static_cast<std::size_t>(state.range(0))) side *= 2;
@@ -100,7 +100,7 @@ void powersgd(benchmark::State& state) {
   report(state, matrix.size());
 }
 
-void both_sizes(benchmark::internal::Benchmark* one) { one->Arg(1 << 20)->Arg(64 << 20); }
+void both_sizes(benchmark::internal::Benchmark* benchmark_case) { benchmark_case->Arg(1 << 20)->Arg(64 << 20); }
 
 void enrol(muster::context&) {
   both_sizes(benchmark::RegisterBenchmark("copy", copy));

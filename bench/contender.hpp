@@ -1,4 +1,4 @@
-// The contenders of bench/collectives, and the memory they share.
+// The contenders of bench/collectives, and the memory that they share.
 #pragma once
 
 #include <functional>
@@ -13,18 +13,18 @@
 
 namespace bench {
 
-/// The memory of one size, made once and used by all: no contender has luckier pages than another.
+/// The memory for one size, allocated once and used by all contenders, so that no contender has more favourable pages.
 class workspace {
  public:
   explicit workspace(muster::context& context) : context_(&context) {}
 
-  /// Drops what there is and makes room for `bytes` on each rank of this process.
+  /// Releases the present memory and allocates `bytes` on each rank of this process.
   void resize(std::size_t bytes);
 
   [[nodiscard]] std::span<float> plain() { return of_threads_.front(); }
-  /// Of a rank that is a thread.
+  /// Returns the memory of a rank that is a thread.
   [[nodiscard]] std::span<float> plain(int rank) { return of_threads_.at(static_cast<std::size_t>(rank)); }
-  /// The context's own; empty unless it is over shared memory.
+  /// Returns the context's registered memory; empty unless the context uses shared memory.
   [[nodiscard]] std::span<float> registered() { return registered_.span(); }
 
  private:
@@ -33,26 +33,27 @@ class workspace {
   muster::buffer<float> registered_;
 };
 
-/// One way to do one collective.
+/// An implementation of a collective.
 struct contender {
-  op what;
+  op operation;
   std::string name;
   int ranks;
-  /// Called at every process alike; gives the seconds of each call, of its slowest rank, at rank 0.
+  /// Called at every process alike. Returns at rank 0 each call's seconds at its slowest rank.
   std::function<std::vector<double>(workspace& memory, repeats count)> measure;
-  /// Takes no part in what is larger.
+  /// Largest size in bytes at which the contender takes part.
   std::size_t up_to = std::numeric_limits<std::size_t>::max();
 };
 
-/// `<op>/<name>/<ranks>/<bytes>`.
+/// Returns `<op>/<name>/<ranks>/<bytes>`.
 [[nodiscard]] inline std::string row_name(const contender& c, std::size_t bytes) {
-  return std::string(to_string(c.what)) + "/" + c.name + "/" + std::to_string(c.ranks) + "/" + std::to_string(bytes);
+  return std::string(to_string(c.operation)) + "/" + c.name + "/" + std::to_string(c.ranks) + "/" +
+         std::to_string(bytes);
 }
 
-/// muster's own: over shared memory where the context is, ranks as threads, and over `over_mpi` unless that is null.
-/// An allreduce of 4 bytes also at the transport itself (muster_shm_bare), to show what deadlines and checks cost.
-/// With `algorithms` also each algorithm by name, beside what the library chooses.
-[[nodiscard]] std::vector<contender> muster_contenders(op what, muster::context& context, muster::group* over_mpi,
+/// Returns muster's contenders: over shared memory if the context uses it, with ranks as threads, and over `over_mpi`
+/// unless null. An allreduce of 4 bytes is also measured at the transport itself (muster_shm_bare), to show the cost of
+/// deadlines and checks. With `algorithms` each algorithm is also measured by name, beside the library's choice.
+[[nodiscard]] std::vector<contender> muster_contenders(op operation, muster::context& context, muster::group* over_mpi,
                                                        bool algorithms);
 
 }  // namespace bench

@@ -18,10 +18,10 @@ mpi_session::mpi_session() {
     const auto launched = muster::detect_launch();
     if (launched.size < 2 || !launched.speaks_mpi()) return;
   } catch (const muster::configuration_error&) {
-    return;  // the context will say so
+    return;  // The context will report this.
   }
-  // As muster's own context does. Open MPI 4.1 is slower at small calls with any level above MPI_THREAD_SINGLE: the
-  // programs in peers/ show it without.
+  // Requests the same level as muster's context. Open MPI 4.1 is slower at small calls with any level above
+  // MPI_THREAD_SINGLE; the programs in peers/ measure it with MPI_THREAD_SINGLE.
   int level = MPI_THREAD_SINGLE;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &level);
   there_ = true;
@@ -38,12 +38,13 @@ contest::contest(muster::context& context, const mpi_session& mpi, bool algorith
     if (library_.starts_with("Open MPI")) peer_ = "openmpi";
     if (library_.starts_with("MPICH")) peer_ = "mpich";
   }
-  for (const auto what : ops) {
-    auto some = muster_contenders(what, context, over_mpi_.get(), algorithms);
+  for (const auto operation : ops) {
+    auto some = muster_contenders(operation, context, over_mpi_.get(), algorithms);
     std::move(some.begin(), some.end(), std::back_inserter(all_));
     if (!over_mpi_) continue;
-    all_.push_back({what, peer_, over_mpi_->size(),
-                    [what](workspace& memory, repeats count) { return time_mpi(what, memory.plain(), count); }});
+    all_.push_back({operation, peer_, over_mpi_->size(), [operation](workspace& memory, repeats count) {
+                      return time_mpi(operation, memory.plain(), count);
+                    }});
   }
 }
 
@@ -53,8 +54,8 @@ mpi_session::mpi_session() = default;
 void mpi_session::end(int) const {}
 
 contest::contest(muster::context& context, const mpi_session&, bool algorithms, std::span<const op> ops) {
-  for (const auto what : ops) {
-    auto some = muster_contenders(what, context, nullptr, algorithms);
+  for (const auto operation : ops) {
+    auto some = muster_contenders(operation, context, nullptr, algorithms);
     std::move(some.begin(), some.end(), std::back_inserter(all_));
   }
 }

@@ -1,4 +1,4 @@
-// All contenders of bench/collectives in this process, and what they need to stay alive.
+// All contenders of bench/collectives in this process, and the objects whose lifetime they require.
 #pragma once
 
 #include <memory>
@@ -12,12 +12,12 @@
 
 namespace bench {
 
-/// MPI from the start of main to its end, where a launcher speaks it: plain MPI takes part whatever the context is
-/// over.
+/// A session of MPI from the start of main to its end, under a launcher of MPI. Plain MPI takes part whatever transport
+/// the context uses.
 class mpi_session {
  public:
   mpi_session();
-  /// After a failure that not all ranks saw alike MPI may wait for ever: then it is left as it is.
+  /// Finalizes MPI, except after a failure that not all ranks detected: then MPI_Finalize might wait for ever.
   void end(int status) const;
   [[nodiscard]] bool there() const noexcept { return there_; }
 
@@ -25,15 +25,15 @@ class mpi_session {
   bool there_ = false;
 };
 
-/// The contenders of each of `ops`. Collective over processes; lives no longer than the context.
+/// The contenders for `ops`. Construction is collective over processes. Must not outlive the context.
 class contest {
  public:
   contest(muster::context& context, const mpi_session& mpi, bool algorithms, std::span<const op> ops);
 
   [[nodiscard]] const std::vector<contender>& all() const noexcept { return all_; }
-  /// What plain MPI is called in the rows: "openmpi".
+  /// Returns plain MPI's name in the rows: "openmpi".
   [[nodiscard]] const std::string& peer() const noexcept { return peer_; }
-  /// "Open MPI v4.1.4"; empty where there is none.
+  /// Returns a text such as "Open MPI v4.1.4"; empty without MPI.
   [[nodiscard]] const std::string& library() const noexcept { return library_; }
 
  private:

@@ -2,7 +2,7 @@
 //
 //   build/release/bench/conv [--benchmark_filter=16x32x32.*]
 //
-// A name is channels x height x width > output channels, stride; "peak" is what the core's fused multiply-adds can do.
+// A name is channels x height x width > output channels, stride; "peak" is the rate of the core's fused multiply-adds.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
@@ -19,12 +19,12 @@ namespace {
 void convolve(benchmark::State& state, const std::string& backend, const nn::convolution_shape& shape,
               const std::string& pass) {
   const nn::flush_denormals flush;
-  const auto how = nn::make_convolution<float>(backend, shape, nn::find_kernels<float>());
+  const auto convolution = nn::make_convolution<float>(backend, shape, nn::find_kernels<float>());
   std::vector<float> weights(shape.weights(), 0.01f), slopes(shape.weights());
   constexpr std::size_t batch = 32;
   std::vector<float> in(batch * shape.in.size()), out(batch * shape.out().size());
-  for (std::size_t k = 0; k < how->block(); ++k) {
-    for (const auto& view : {how->input(k), how->slope(k)}) {
+  for (std::size_t k = 0; k < convolution->block(); ++k) {
+    for (const auto& view : {convolution->input(k), convolution->slope(k)}) {
       for (std::size_t y = 0; y < view.height; ++y) {
         for (std::size_t x = 0; x < view.width * view.channels; ++x) {
           view.data[y * view.row_step + x] = static_cast<float>((x + y) % 7) * 0.1f;
@@ -33,12 +33,12 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
     }
   }
   for (auto _ : state) {
-    how->begin(weights);
-    for (std::size_t first = 0; first < batch; first += how->block()) {
-      const std::size_t count = std::min(how->block(), batch - first);
-      if (pass == "forward") how->forward(count, nullptr, out.data() + first * shape.out().size());
-      if (pass == "data") how->backward_data(count, in.data() + first * shape.in.size(), false);
-      if (pass == "weights") how->backward_weights(count, nullptr, slopes.data());
+    convolution->begin(weights);
+    for (std::size_t first = 0; first < batch; first += convolution->block()) {
+      const std::size_t count = std::min(convolution->block(), batch - first);
+      if (pass == "forward") convolution->forward(count, nullptr, out.data() + first * shape.out().size());
+      if (pass == "data") convolution->backward_data(count, in.data() + first * shape.in.size(), false);
+      if (pass == "weights") convolution->backward_weights(count, nullptr, slopes.data());
     }
   }
   state.counters["GFLOP/s"] = benchmark::Counter(
@@ -46,7 +46,7 @@ void convolve(benchmark::State& state, const std::string& backend, const nn::con
 }
 
 #ifdef __AVX2__
-/// Twelve independent sums of this machine's widest vectors: what its fused multiply-adds can do at most.
+/// Measures twelve independent sums in this machine's widest vectors: the peak rate of its fused multiply-adds.
 void peak(benchmark::State& state) {
 #ifdef __AVX512F__
   constexpr int width = 64;
@@ -60,7 +60,7 @@ void peak(benchmark::State& state) {
   constexpr int rounds = 10000, operations = 2 * 12 * width / 4;
   for (auto _ : state) {
     for (int round = 0; round < rounds; ++round) {
-// Or the sums would lie in memory.
+// Otherwise the sums would be in memory.
 #pragma GCC unroll 12
       for (int i = 0; i < 12; ++i) {
         vector sum = sums[i] * a + b;

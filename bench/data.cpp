@@ -1,7 +1,7 @@
-// How fast data becomes samples: text of LIBSVM and CSV, records by mmap, generated rows, the order of an epoch, the
-// batches of a step. bench/peers/data_text.py runs it beside scikit-learn, numpy and pandas.
+// The rate at which data are converted to samples: text of LIBSVM and CSV, records by mmap, generated rows, the order
+// of an epoch, the batches of a step. bench/peers/data_text.py runs it beside scikit-learn, numpy and pandas.
 //   build/release/bench/data [a9a=PATH] [write=FOLDER] [Google Benchmark's flags]
-// write= leaves the text that it reads in a folder, for others to read, and measures nothing.
+// write= writes the text to a folder, for other programs to read, and measures nothing.
 #include <benchmark/benchmark.h>
 
 #include <cstdio>

@@ -1,9 +1,10 @@
-// What a loader of records costs beside the memory it moves: the goals of docs/benchmarks.md, one line each.
+// The cost of a loader of records compared with the memory that it moves: the goals of docs/benchmarks.md, one line
+// each.
 //   build/release/bench/data_loader [--rounds N] [--only WORD] [--folder PATH] [--benchmark_format=json]
 //   mpirun -n 2 build/release/bench/data_loader ...     # all ranks at once, their rates together
 //
-// Contenders of a row take turns, so that a machine whose speed drifts drifts for all; a row is the median of its
-// rounds.
+// Contenders of a row take turns, so that a drift of the machine's speed affects all contenders. A row is the median of
+// its rounds.
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
@@ -32,7 +33,7 @@ namespace {
 
 double now() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
 
-// Fixed records of bytes one behind another, in memory or in a mapped file: what CIFAR's files are.
+// Fixed-size records of bytes, contiguous in memory or in a mapped file, in the form of CIFAR's files.
 class plain_records {
  public:
   plain_records(std::shared_ptr<const std::byte> bytes, std::uint64_t size, std::size_t stride,
@@ -82,7 +83,7 @@ std::shared_ptr<const std::byte> random_bytes(std::size_t size) {
   return {bytes, bytes->data()};
 }
 
-// Samples of an epoch, and its seconds.
+// The samples of an epoch, and its seconds.
 struct lap {
   double items = 0;
   double seconds = 0;
@@ -101,11 +102,12 @@ lap run_epoch(Loader& loader) {
   }
   all.seconds = now() - begin;
   loader.next_epoch();
-  if (use == 0.125f) std::abort();  // so that it is not left out
+  if (use == 0.125f) std::abort();  // Prevents the compiler from removing the reads.
   return all;
 }
 
-// The same bytes by memcpy, from a batch that is in the cache to a ring as large as a loader's, each thread its own.
+// Copies the same bytes by memcpy, from a batch in the cache to a ring as large as a loader's. Each thread has its own
+// ring.
 class copier {
  public:
   copier(std::size_t samples, std::size_t batch, std::size_t record, int threads)
@@ -152,50 +154,50 @@ muster::group* world = nullptr;
 std::optional<bench::row_report> report;
 
 template <class... Values>
-void say(const char* format, Values... values) {
-  report->say(format, values...);
+void print(const char* format, Values... values) {
+  report->print(format, values...);
 }
 
-bool is_wanted(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
+bool is_selected(const std::string& row) { return only.empty() || row.find(only) != std::string::npos; }
 
-// Runs contenders in turns, each at all ranks at once; returns their medians, of all ranks together.
+// Runs contenders in turns, each at all ranks at once. Returns their medians, for all ranks together.
 std::vector<double> measure(std::vector<contender> contenders) {
-  for (auto& one : contenders) (void)one.run();
+  for (auto& contender : contenders) (void)contender.run();
   for (int round = 0; round < rounds; ++round) {
-    for (auto& one : contenders) {
+    for (auto& contender : contenders) {
       muster::barrier(*world);
-      one.rates.push_back(one.run().rate());
+      contender.rates.push_back(contender.run().rate());
     }
   }
   std::vector<double> medians;
-  for (const auto& one : contenders) {
-    medians.push_back(muster::allreduce(*world, one.median(), muster::sum));
-    say("  %-44s %12.4g /s\n", one.name.c_str(), medians.back());
-    report->add(one.name, world->size() / medians.back(), medians.back());
+  for (const auto& contender : contenders) {
+    medians.push_back(muster::allreduce(*world, contender.median(), muster::sum));
+    print("  %-44s %12.4g /s\n", contender.name.c_str(), medians.back());
+    report->add(contender.name, world->size() / medians.back(), medians.back());
   }
   return medians;
 }
 
-void verdict(const char* what, double value, double goal) {
-  say("  %-44s %12.3f    goal %.2f %s\n", what, value, goal, value >= goal ? "met" : "MISSED");
+void verdict(const char* name, double value, double goal) {
+  print("  %-44s %12.3f    goal %.2f %s\n", name, value, goal, value >= goal ? "met" : "MISSED");
 }
 
 void images() {
-  if (!is_wanted("images")) return;
-  constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, made = record * sizeof(float);
-  say("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
+  if (!is_selected("images")) return;
+  constexpr std::size_t count = 50'000, record = 3 * 32 * 32, batch = 128, output = record * sizeof(float);
+  print("images: %zu of 3x32x32 uint8 to float32, shuffled batches of %zu with crop, flip, normalise\n", count, batch);
   const plain_records data(random_bytes(count * (record + 1) + 64), count, record + 1, {3, 32, 32});
   const auto pipeline = [&] {
     return data | muster::shuffle(1) | muster::batch(batch) | muster::augment(muster::crop_flip);
   };
-  auto one = pipeline();
-  auto two = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
-  // What any loader has to move: each record is read where a shuffled order finds it, the next asked for in the
-  // meantime, and its output is copied from the cache to a ring of batches. Nothing is computed.
+  auto one_thread = pipeline();
+  auto two_threads = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
+  // The least memory traffic of any loader: each record is read at its position in a shuffled order while the next
+  // record is prefetched, and its output is copied from the cache to a ring of batches. Nothing is computed.
   muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
-  const muster::buffer<std::byte> from(made);
-  muster::buffer<std::byte> to(5 * batch * made);
+  const muster::buffer<std::byte> from(output);
+  muster::buffer<std::byte> to(5 * batch * output);
   std::uint64_t epoch = 0;
   const auto read_and_copy = [&] {
     order.assign({.order = muster::sample_order::shuffled, .size = count, .seed = 1, .epoch = ++epoch});
@@ -210,19 +212,20 @@ void images() {
         std::memcpy(&word, view.data() + at, sizeof word);
         use += word;
       }
-      std::memcpy(to.data() + k % (5 * batch) * made, from.data(), made);
+      std::memcpy(to.data() + k % (5 * batch) * output, from.data(), output);
     }
-    if (use == 1) std::abort();  // so that it is not left out
+    if (use == 1) std::abort();  // Prevents the compiler from removing the reads.
     return lap{static_cast<double>(count), now() - begin};
   };
   const auto rates = measure(
-      {{"muster, one thread", [&] { return run_epoch(one); }},
-       {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, made, 1)] { return (*c)(); }},
-       {"muster, two threads", [&] { return run_epoch(two); }},
-       {"memcpy of the output, two threads", [c = std::make_shared<copier>(count, batch, made, 2)] { return (*c)(); }},
+      {{"muster, one thread", [&] { return run_epoch(one_thread); }},
+       {"memcpy of the output, one thread", [c = std::make_shared<copier>(count, batch, output, 1)] { return (*c)(); }},
+       {"muster, two threads", [&] { return run_epoch(two_threads); }},
+       {"memcpy of the output, two threads",
+        [c = std::make_shared<copier>(count, batch, output, 2)] { return (*c)(); }},
        {"records read in that order, memcpy of the output", read_and_copy}});
   verdict("one thread / memcpy", rates[0] / rates[1], 0.90);
-  say("  %-44s %12.3f\n", "one thread / records read, and memcpy", rates[0] / rates[4]);
+  print("  %-44s %12.3f\n", "one thread / records read, and memcpy", rates[0] / rates[4]);
   verdict("two threads / one thread", rates[2] / rates[0], 1.8);
   verdict("two threads / 30,000 (PyTorch's best)", rates[2] / 30000, 18);
 }
@@ -248,9 +251,9 @@ std::shared_ptr<const std::byte> mapped_file(const std::string& path, std::size_
 
 void mapped(const std::string& folder, std::size_t record, std::size_t count, double global_goal, double block_goal) {
   const std::string row = "mapped-" + std::to_string(record);
-  if (!is_wanted(row)) return;
-  say("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
-      record);
+  if (!is_selected(row)) return;
+  print("%s: %zu records of %zu bytes from a mapped file in the page cache, batches of 128\n", row.c_str(), count,
+        record);
   const plain_records data(mapped_file(folder + "/records", count * record), count, record, {record});
   auto sequential = data | muster::batch(128);
   auto global = data | muster::shuffle(1, {.order = muster::sample_order::shuffled}) | muster::batch(128);
@@ -263,9 +266,9 @@ void mapped(const std::string& folder, std::size_t record, std::size_t count, do
 }
 
 void resume() {
-  if (!is_wanted("resume")) return;
+  if (!is_selected("resume")) return;
   constexpr std::size_t count = 1'000'000;
-  say("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
+  print("resume: time to the first batch of 128 of %zu records, at half an epoch and at its start\n", count);
   const plain_records data(random_bytes(count * 64), count, 64, {64});
   for (const auto order :
        {muster::sample_order::shuffled, muster::sample_order::feistel, muster::sample_order::block_window}) {
@@ -286,13 +289,13 @@ void resume() {
 }
 
 void caches(const std::string& folder) {
-  if (!is_wanted("cache")) return;
+  if (!is_selected("cache")) return;
   constexpr std::size_t count = 20'000, record = 12288, batch = 128;
-  say("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
+  print("cache: second epoch, %zu records of %zu bytes, shuffled batches of %zu, one thread\n", count, record, batch);
   const auto bytes = random_bytes(count * record);
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
-  // What the same takes without a cache: the records copied in the same order, from memory that is as far away.
+  // The same without a cache: the records are copied in the same order, from memory at the same distance.
   muster::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   muster::buffer<std::byte> to(5 * batch * record);

@@ -46,7 +46,7 @@ void register_text(const char* name, std::size_t bytes, std::function<std::uint6
       ->Unit(benchmark::kMillisecond);
 }
 
-// A folder with the same records in muster's format and as a raw file, gone when the program ends.
+// A folder with the same records in muster's format and as a raw file, removed when the program ends.
 struct record_folder {
   static constexpr std::size_t bytes_in_all = std::size_t{192} << 20;
 
@@ -90,7 +90,7 @@ std::vector<muster::sample_id> make_order(std::size_t count, std::size_t record_
     for (std::size_t i = 0; i < count; ++i) ids[i] = shuffled[i];
     return ids;
   }
-  // Blocks of 4 MiB in random order, shuffled within a window of four of them.
+  // Reads blocks of 4 MiB in random order, shuffled within a window of four blocks.
   const std::size_t each = (std::size_t{4} << 20) / record_bytes;
   const std::size_t blocks = (count + each - 1) / each;
   const muster::detail::permutation shuffled(1, 0, blocks);
@@ -107,7 +107,7 @@ std::vector<muster::sample_id> make_order(std::size_t count, std::size_t record_
   return ids;
 }
 
-// Batches of 128 records of an epoch, copied out of the mapped files.
+// Reads batches of 128 records for an epoch, copied out of the mapped files.
 void read_records(benchmark::State& state, const muster::any_record_source& source,
                   const std::vector<muster::sample_id>& ids) {
   constexpr std::size_t batch = 128;
@@ -126,7 +126,7 @@ void read_records(benchmark::State& state, const muster::any_record_source& sour
 }
 
 void register_records(std::size_t record_bytes) {
-  static std::vector<std::unique_ptr<record_folder>> folders;  // until the program ends
+  static std::vector<std::unique_ptr<record_folder>> folders;  // Exists until the program ends.
   struct node_id {
     std::size_t record_bytes;
     const record_folder* folder = nullptr;
@@ -198,7 +198,7 @@ std::string sparse_libsvm_text(std::size_t rows) {
 }
 
 std::string csv_text(std::size_t rows) {
-  const auto data = muster::synthetic_epsilon((rows + 19) / 20, 1);  // each of its rows makes twenty
+  const auto data = muster::synthetic_epsilon((rows + 19) / 20, 1);  // Each generated row is used twenty times.
   std::string text = "label";
   for (int column = 0; column < 100; ++column) text += ",f" + std::to_string(column);
   text += '\n';

@@ -4,22 +4,22 @@
 #include <cstddef>
 #include <string>
 
-/// Rows of the shape of the epsilon dataset, in its own notation: 2,000 numbers of six digits a line.
+/// Returns rows of the shape of the epsilon dataset in LIBSVM format: 2,000 numbers of six digits a line.
 std::string dense_libsvm_text(std::size_t rows);
-/// Rows of the shape of a9a: 14 of 123 features, each 1.
+/// Returns rows of the shape of a9a: 14 of 123 features, each 1.
 std::string sparse_libsvm_text(std::size_t rows);
-/// Rows of 100 numbers of six digits behind a label.
+/// Returns rows of 100 numbers of six digits after a label.
 std::string csv_text(std::size_t rows);
 
-/// What each row of the benchmark reads.
+/// The input for each row of the benchmark.
 struct source_texts {
   std::string dense;
   std::string sparse;
   std::string csv;
 };
 
-/// Writes them as dense.svm, sparse.svm and table.csv, so that others can read the same.
+/// Writes the texts as dense.svm, sparse.svm and table.csv, so that other programs can read the same input.
 void write_texts(const source_texts& texts, const std::string& folder);
 
-/// Registers the benchmarks of all sources. `texts` stay where they are until these have run.
+/// Registers the benchmarks for all sources. `texts` must remain valid until these have run.
 void register_sources(const source_texts& texts);

@@ -1,4 +1,5 @@
-// Google Benchmark at every rank of a world at once, and one report: what a core does while its neighbours do the same.
+// Google Benchmark at every rank of a world at once, with one report: the speed of a core while its neighbours do the
+// same work.
 #pragma once
 
 #include <algorithm>
@@ -14,16 +15,16 @@
 
 namespace bench {
 
-/// Of each row the time of the slowest rank, rates of all ranks together, and the number of ranks. All ranks have the
-/// same rows in the same order; each report of one is collective.
+/// A reporter of each row's time at the slowest rank, rates over all ranks together, and the number of ranks. All ranks
+/// have the same rows in the same order; the report of a row is collective.
 class gathering_reporter final : public benchmark::BenchmarkReporter {
  public:
-  /// `shown`: the reporters; those of rank 0 alone are used.
+  /// Constructs the reporter. `shown` are the reporters that receive the results; only rank 0 uses its reporters.
   gathering_reporter(muster::group& ranks, std::vector<benchmark::BenchmarkReporter*> shown)
       : ranks_(&ranks), shown_(std::move(shown)) {
     if (ranks.rank() == 0) return;
     shown_.clear();
-    SetOutputStream(&nowhere_);  // lists of names and the like
+    SetOutputStream(&nowhere_);  // Lists of names and similar output.
     SetErrorStream(&nowhere_);
   }
 
@@ -61,7 +62,7 @@ class gathering_reporter final : public benchmark::BenchmarkReporter {
     std::vector<double> sums;
     for (const auto& [name, counter] : run.counters) sums.push_back(counter.value);
     muster::allreduce(*ranks_, std::span(sums), muster::sum);
-    // Spreads of repetitions, and ratios, do not add up: their mean.
+    // Spreads of repetitions, and ratios, are averaged and not added.
     const bool is_spread = run.aggregate_unit == benchmark::kPercentage || run.aggregate_name == "stddev";
     auto sum = sums.begin();
     for (auto& [name, counter] : run.counters) {
@@ -69,7 +70,7 @@ class gathering_reporter final : public benchmark::BenchmarkReporter {
       counter.value = *sum++ / (adds_up ? 1 : ranks_->size());
     }
     run.counters["ranks"] = ranks_->size();
-    // How often all ranks together did it in a second: a speed-up is a ratio of these.
+    // Calls per second over all ranks; a speed-up is a ratio between such rates.
     if (!is_spread) run.counters["throughput"] = ranks_->size() / times[0];
   }
 
@@ -78,7 +79,8 @@ class gathering_reporter final : public benchmark::BenchmarkReporter {
   std::ostream nowhere_{nullptr};
 };
 
-/// Takes `prefix` with what follows it out of the command line; returns that, or nothing.
+/// Removes the argument that starts with `prefix` from the command line. Returns the rest of the argument, or an empty
+/// text.
 inline std::string take_flag(int& argc, char** argv, std::string_view prefix) {
   std::string found;
   char** const end = std::remove_if(argv + 1, argv + argc, [&](const char* word) {
@@ -90,24 +92,25 @@ inline std::string take_flag(int& argc, char** argv, std::string_view prefix) {
   return found;
 }
 
-/// The main of a benchmark: takes muster's flags and Google Benchmark's, calls `enrol(context)`, which registers, and
-/// runs all at every rank. Rank 0 reports to `shown` (null: as Google Benchmark does), and to the file of
-/// --benchmark_out as JSON. Returns the exit status.
+/// The main function of a benchmark: parses muster's flags and Google Benchmark's flags, calls `enrol(context)`, which
+/// registers the benchmarks, and runs all benchmarks at every rank. Rank 0 reports to `shown` (null: Google Benchmark's
+/// default), and to the file of --benchmark_out as JSON. Returns the exit status.
 template <class Enrol>
 int run_everywhere(int argc, char** argv, Enrol enrol, benchmark::BenchmarkReporter* shown = nullptr) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
-    if (context.transport_name() == "local") {
+    if (context.transport_name() == "threads") {
       throw muster::configuration_error(
           "ranks that are threads cannot run this (Google Benchmark has one main thread); start with mpirun -n");
     }
     auto& world = context.world();
     auto settings = world.settings();
-    settings.timeout = muster::seconds(3600);  // ranks meet after each row, however long it takes
+    settings.timeout = muster::seconds(3600);  // Ranks meet after each row, which may take long.
     world.set_settings(settings);
 
     const auto file_name = take_flag(argc, argv, "--benchmark_out=");
     (void)take_flag(argc, argv, "--benchmark_out_format=");
-    static char in_order[] = "--benchmark_enable_random_interleaving=false";  // another order at each rank
+    // The interleaved order would differ between ranks.
+    static char in_order[] = "--benchmark_enable_random_interleaving=false";
     std::vector<char*> words(argv, argv + argc);
     if (world.size() > 1) words.push_back(in_order);
     int count = static_cast<int>(words.size());

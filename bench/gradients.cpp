@@ -1,13 +1,13 @@
-// What it costs to reduce gradients by buckets, and how much of that a backward pass hides.
+// The cost of reducing gradients by buckets, and the share that a backward pass hides.
 //
 //   mpirun -n 2 build/release/bench/gradients overhead    # beside one allreduce of the same bytes
 //   mpirun -n 2 build/release/bench/gradients overlap     # with a backward pass that is longer than the allreduce
 //   bench/overlap.py --program build/release/bench/gradients    # the same over a slow link between two hosts
 //
-// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE draws it.
+// [--megabytes 25] [--buckets KIB,KIB...] [--rounds 51] [--longer 1.25]; --trace FILE writes a timeline.
 //
-// What is compared is measured in turns, a round of each after the other; a round's time is the slowest rank's, and the
-// medians of all rounds are given.
+// The contenders are measured in turns, one round after the other. A round's time is the slowest rank's time, and
+// the report has the median over all rounds.
 #include <algorithm>
 #include <cstdlib>
 #include <functional>
@@ -27,15 +27,15 @@ using namespace muster::literals;
 using layer = bench::outer_products;
 
 struct chosen {
-  std::string what = "overhead";
+  std::string mode = "overhead";
   std::size_t megabytes = 25;
-  std::vector<std::size_t> buckets = {4096};  // in KiB
+  std::vector<std::size_t> buckets = {4096};  // In KiB.
   int rounds = 51;
-  double longer = 1.25;  // the backward pass, in times of the allreduce
+  double longer = 1.25;  // Duration of the backward pass as a multiple of the allreduce.
 };
 
 chosen parse(int argc, char** argv) {
-  chosen made;
+  chosen options;
   for (int i = 1; i < argc; ++i) {
     const std::string word(argv[i]);
     const auto value = [&]() -> std::string {
@@ -43,24 +43,24 @@ chosen parse(int argc, char** argv) {
       return argv[++i];
     };
     if (word == "overhead" || word == "overlap") {
-      made.what = word;
+      options.mode = word;
     } else if (word == "--megabytes") {
-      made.megabytes = std::stoul(value());
+      options.megabytes = std::stoul(value());
     } else if (word == "--rounds") {
-      made.rounds = std::stoi(value());
+      options.rounds = std::stoi(value());
     } else if (word == "--longer") {
-      made.longer = std::stod(value());
+      options.longer = std::stod(value());
     } else if (word == "--buckets") {
-      made.buckets.clear();
+      options.buckets.clear();
       std::string list = value() + ",";
       for (std::size_t end = 0; (end = list.find(',')) != std::string::npos; list.erase(0, end + 1))
-        made.buckets.push_back(std::stoul(list.substr(0, end)));
+        options.buckets.push_back(std::stoul(list.substr(0, end)));
     } else {
       throw muster::configuration_error("unknown argument '" + word +
                                         "' (see the top of bench/gradients.cpp); drop it");
     }
   }
-  return made;
+  return options;
 }
 
 double median(std::vector<double> values) {
@@ -68,15 +68,15 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// The backward pass: real arithmetic, layer after layer from the last one to the first.
+/// The backward pass: real arithmetic, layer after layer from the last to the first.
 class network {
  public:
   explicit network(std::size_t layers) : layers_(layers) {}
   [[nodiscard]] std::vector<muster::tensor_shape> shapes() const {
-    std::vector<muster::tensor_shape> made;
+    std::vector<muster::tensor_shape> shapes;
     for (std::size_t k = 0; k < layers_; ++k)
-      made.push_back({"layer " + std::to_string(k), {layer::outputs, layer::inputs}});
-    return made;
+      shapes.push_back({"layer " + std::to_string(k), {layer::outputs, layer::inputs}});
+    return shapes;
   }
   void backward(muster::backward_pass& pass, std::size_t rows) const {
     pass.add_samples(std::max<std::size_t>(rows, 1));
@@ -86,14 +86,14 @@ class network {
       pass.ready(k);
     }
   }
-  double divisor = 1;  // ranks
+  double divisor = 1;  // Number of ranks.
 
  private:
   std::size_t layers_;
   bench::outer_products products_;
 };
 
-/// Seconds of a call, those of the slowest rank.
+/// Returns the seconds of a call at the slowest rank.
 double timed(muster::group& world, const std::function<void()>& call) {
   muster::barrier(world);
   const auto begin = muster::clock::now();
@@ -101,9 +101,9 @@ double timed(muster::group& world, const std::function<void()>& call) {
   return muster::allreduce(world, muster::seconds_since(begin), muster::max);
 }
 
-void measure(muster::context& context, muster::group& world, const chosen& how, std::size_t bucket,
+void measure(muster::context& context, muster::group& world, const chosen& options, std::size_t bucket,
              bench::row_report& report) {
-  network model(how.megabytes * 1000000 / (layer::outputs * layer::inputs * sizeof(float)));
+  network model(options.megabytes * 1000000 / (layer::outputs * layer::inputs * sizeof(float)));
   model.divisor = world.size();
   muster::arena arena(context, model.shapes());
   muster::gradient_sync sync(arena, {.bucket = bucket});
@@ -125,19 +125,20 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
   }
   std::vector<double> times[4];
   std::size_t rows = 0;
-  if (how.what == "overlap") {  // how many rows of a batch take as long as the allreduce
+  if (options.mode == "overlap") {  // Number of rows of a batch that takes as long as the allreduce.
     std::vector<double> sums;
     for (int k = 0; k < 5; ++k) sums.push_back(timed(world, plain));
-    // Twice, since the first rows of a batch cost more than the others.
+    // Measured twice, since the first rows of a batch cost more than the others.
     rows = 10;
     for (int guess = 0; guess < 2; ++guess) {
       std::vector<double> passes;
       for (int k = 0; k < 5; ++k) passes.push_back(timed(world, [&] { step(alone, rows); }));
-      rows = static_cast<std::size_t>(how.longer * static_cast<double>(rows) * median(sums) / median(passes)) + 1;
+      rows = static_cast<std::size_t>(options.longer * static_cast<double>(rows) * median(sums) / median(passes)) + 1;
     }
   }
-  for (int round = 0; round < how.rounds; ++round) {
-    const bool other_way_round = round % 2 != 0;  // the second finds the caches as the first left them
+  for (int round = 0; round < options.rounds; ++round) {
+    // The second contender uses the caches as the first contender left them.
+    const bool other_way_round = round % 2 != 0;
     if (other_way_round) times[1].push_back(timed(world, buckets));
     times[0].push_back(timed(world, plain));
     if (!other_way_round) times[1].push_back(timed(world, buckets));
@@ -145,22 +146,22 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
     times[2].push_back(timed(world, [&] { step(alone, rows); }));
     times[3].push_back(timed(world, [&] { step(world, rows); }));
   }
-  const double one = median(times[0]), parts = median(times[1]);
+  const double whole = median(times[0]), parts = median(times[1]);
   std::vector<double> ratios;
   for (std::size_t k = 0; k < times[0].size(); ++k) ratios.push_back(times[1][k] / times[0][k]);
   const double overhead = 100 * (median(ratios) - 1);
   const double pass = rows > 0 ? median(times[2]) : 0, both = rows > 0 ? median(times[3]) : 0;
   const double hidden = rows > 0 ? 100 * (pass + parts - both) / parts : 0;
-  report.add(how.what + "/" + std::to_string(bucket), parts, world.size() / parts,
-             {{"allreduce_seconds", one},
+  report.add(options.mode + "/" + std::to_string(bucket), parts, world.size() / parts,
+             {{"allreduce_seconds", whole},
               {"overhead_percent", overhead},
               {"backward_seconds", pass},
               {"together_seconds", both},
               {"hidden_percent", hidden}});
-  report.say("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
-             sync.buckets().size(), 1e3 * one, 1e3 * parts, overhead);
-  if (rows > 0) report.say("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
-  report.say("\n");
+  report.print("%6zu KiB  %4zu buckets  allreduce %8.2f ms  by buckets %8.2f ms  overhead %+6.1f %%", bucket >> 10,
+               sync.buckets().size(), 1e3 * whole, 1e3 * parts, overhead);
+  if (rows > 0) report.print("  backward %8.2f ms  together %8.2f ms  hidden %5.1f %%", 1e3 * pass, 1e3 * both, hidden);
+  report.print("\n");
 }
 
 }  // namespace
@@ -168,15 +169,15 @@ void measure(muster::context& context, muster::group& world, const chosen& how, 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [&](muster::context& context) {
     const auto flags = bench::take_report_flags(argc, argv);
-    auto how = parse(argc, argv);
-    if (flags.quick) how.rounds = 1;
+    auto options = parse(argc, argv);
+    if (flags.quick) options.rounds = 1;
     context.run([&](muster::group& world) {
       muster::timeline timeline(context);
       bench::row_report report(flags, world);
-      report.say("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", how.what.c_str(), how.megabytes,
-                 world.size(), std::string(world.abilities().name).c_str(),
-                 world.settings().progress_thread ? "on" : "off");
-      for (const std::size_t bucket : how.buckets) measure(context, world, how, bucket << 10, report);
+      report.print("%s of %zu MB of gradients, %d ranks (%s), progress thread %s\n", options.mode.c_str(),
+                   options.megabytes, world.size(), std::string(world.abilities().name).c_str(),
+                   world.settings().progress_thread ? "on" : "off");
+      for (const std::size_t bucket : options.buckets) measure(context, world, options, bucket << 10, report);
       report.write();
       timeline.write(world);
     });

@@ -1,11 +1,11 @@
-// A step of logistic regression on dense rows in memory, each rank by itself, beside what the machine can do: Eigen's
-// two-pass matrix-vector products over the same rows, and plain reading of these rows and of memory in order.
+// A step of logistic regression on dense rows in memory, each rank independently, compared with the machine's limits:
+// Eigen's two-pass matrix-vector products over the same rows, and plain reading from these rows and of memory in order.
 //
 //   build/release/bench/logistic_regression [--rows=N] [flags of Google Benchmark]
 //   mpirun -n 2 build/release/bench/logistic_regression ...     # all ranks at once, not interleaved
 //
-// Repetitions of all are interleaved, so that a busy moment of the machine hits each alike; after them the ratios of
-// the medians go to stderr (stdout stays what --benchmark_format says).
+// All benchmarks' repetitions are interleaved, so that a busy moment of the machine affects all alike. Afterwards the
+// ratios of the medians are printed to stderr (stdout keeps the format of --benchmark_format).
 #include <benchmark/benchmark.h>
 
 #include <Eigen/Core>
@@ -33,7 +33,7 @@ const muster::schedule schedule = muster::parse_schedule("inverse-sqrt:200");
 using vector_map = Eigen::Map<Eigen::VectorXf>;
 using const_vector_map = Eigen::Map<const Eigen::VectorXf>;
 
-/// What all measurements share.
+/// The data and models that all benchmarks share.
 struct setting {
   setting(muster::context& all, std::size_t rows) : context(&all), data(muster::synthetic_epsilon(rows, 1)) {
     targets.assign(data.labels().begin(), data.labels().end());
@@ -44,21 +44,21 @@ struct setting {
   std::vector<float> targets;
 };
 
-/// Says how much a benchmark has done: samples, and bytes of rows read.
+/// Sets the counters of a benchmark: samples, and bytes of rows read.
 void count(benchmark::State& state, const setting& with, std::size_t samples) {
   const auto done = state.iterations() * static_cast<std::int64_t>(samples);
   state.SetItemsProcessed(done);
   state.SetBytesProcessed(done * static_cast<std::int64_t>(with.data.features() * sizeof(float)));
 }
 
-/// All of a step as examples/logistic_regression does it: session, loader, kernel, gradient_sync, update, tracker.
+/// Runs complete steps of examples/logistic_regression: session, loader, kernel, gradient_sync, update, tracker.
 void muster_step(benchmark::State& state, setting& with) {
   muster::arena arena(*with.context, {{"weight", {with.data.features()}}, {"bias", {}}});
   muster::gradient_sync sync(arena);
   muster::sgd optimizer(arena, {.decay = l2});
   muster::tracker tracker(with.alone);
   auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
-  (void)loader.next({0, 1});  // the order of the first epoch is made here
+  (void)loader.next({0, 1});  // Generates the order of the first epoch before the measurement.
   muster::state trained{arena, optimizer, loader.cursor()};
   auto session = muster::fixed_session(with.alone);
   auto batches = tracker.batches();
@@ -81,7 +81,7 @@ void muster_step(benchmark::State& state, setting& with) {
     backward.wait();
     optimizer.apply(schedule(now));
   };
-  // The session counts steps, and the benchmark those of the session.
+  // The session counts steps, and the benchmark counts the session's steps.
   const auto counted = [&](muster::step& now) {
     (void)state.KeepRunning();
     step(now);
@@ -93,7 +93,7 @@ void muster_step(benchmark::State& state, setting& with) {
   count(state, with, batch_size);
 }
 
-/// The yardstick: two passes of Eigen over 100 rows that follow each other in memory, and nothing else but the update.
+/// The reference: two passes of Eigen over 100 rows that are adjacent in memory, and the update.
 void eigen_two_pass(benchmark::State& state, setting& with) {
   using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
   const auto features = static_cast<Eigen::Index>(with.data.features());
@@ -116,7 +116,7 @@ void eigen_two_pass(benchmark::State& state, setting& with) {
   count(state, with, batch_size);
 }
 
-/// The same arithmetic on shuffled rows, which no matrix covers: row by row, in two passes.
+/// The same arithmetic on shuffled rows, which do not form a matrix: row by row, in two passes.
 void eigen_two_pass_shuffled(benchmark::State& state, setting& with) {
   const auto features = static_cast<Eigen::Index>(with.data.features());
   auto loader = with.data | muster::shuffle(1) | muster::batch(batch_size);
@@ -144,7 +144,7 @@ void eigen_two_pass_shuffled(benchmark::State& state, setting& with) {
   count(state, with, batch_size);
 }
 
-/// The limit of any order: adding up all rows once, in order.
+/// The limit for any order: sums all rows once, in order.
 void read_memory(benchmark::State& state, setting& with) {
   const Eigen::Map<const Eigen::ArrayXf> all(with.data.row(0).data(),
                                              static_cast<Eigen::Index>(with.data.size() * with.data.stride()));
@@ -152,7 +152,7 @@ void read_memory(benchmark::State& state, setting& with) {
   count(state, with, with.data.size());
 }
 
-/// The limit of a shuffled order: adding up the rows of a step, sixteen at a time and half of the next asked for.
+/// The limit for a shuffled order: sums the rows of a step, sixteen at a time, and prefetches half of the next rows.
 void read_rows(benchmark::State& state, setting& with) {
   constexpr std::size_t together = 16;
   constexpr auto width = std::max<std::size_t>(EIGEN_MAX_STATIC_ALIGN_BYTES, 16) / sizeof(float);
@@ -186,11 +186,11 @@ void read_rows(benchmark::State& state, setting& with) {
   count(state, with, batch_size - batch_size % together);
 }
 
-/// Keeps the medians of what passes through to the reporter of the user's choice.
+/// A reporter that records medians and forwards everything to the user's reporter.
 class median_keeper final : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context& context) override {
-    shown_ = benchmark::CreateDefaultDisplayReporter();  // the library's, which keeps it
+    shown_ = benchmark::CreateDefaultDisplayReporter();  // The library owns this reporter.
     return shown_->ReportContext(context);
   }
   void ReportRuns(const std::vector<Run>& runs) override {
@@ -217,10 +217,10 @@ class median_keeper final : public benchmark::BenchmarkReporter {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::size_t rows = 50'000;  // 400 MB: no cache holds them
+  std::size_t rows = 50'000;  // 400 MB: larger than any cache.
   if (const auto given = bench::take_flag(argc, argv, "--rows="); !given.empty())
     rows = std::max<std::size_t>(batch_size, std::strtoull(given.c_str(), nullptr, 10));
-  // Ahead of the user's flags, which win.
+  // Placed before the user's flags, which take precedence.
   static char interleaved[] = "--benchmark_enable_random_interleaving=true",
               repetitions[] = "--benchmark_repetitions=9", aggregates[] = "--benchmark_report_aggregates_only=true",
               time[] = "--benchmark_min_time=0.1";

@@ -1,6 +1,6 @@
-// The optimizer's step over an arena beside what memory allows: for each optimizer a loop that reads and writes the
-// same arrays and does nothing else, in turns with the step, one thread, in time of the processor. LARS has to know the
-// norms of a tensor before it changes its first number, so its loop reads each tensor twice too.
+// The optimizer's step over an arena compared with the memory limit. For each optimizer a loop reads and writes the
+// same arrays without further work, in turns with the step, on one thread, measured in CPU time. LARS needs the norms
+// of a tensor before it changes its first number, so that its loop also reads each tensor twice.
 //   build/release/bench/optimizer [--parameters N] [--rounds N] [--benchmark_format=json]
 //   mpirun -n 2 build/release/bench/optimizer ...     # all ranks at once, each with an arena of its own
 // bench/peers/optimizer.py runs it in turns with PyTorch.
@@ -20,7 +20,7 @@
 
 namespace {
 
-constexpr std::size_t tensors = 100;  // about as many as a ResNet-50 has
+constexpr std::size_t tensors = 100;  // About as many as in a ResNet-50.
 
 struct heap {
   template <class T>
@@ -29,7 +29,7 @@ struct heap {
   }
 };
 
-// Of the processor, so that other programs on the machine do not count.
+// Returns the CPU time, so that other programs on the machine do not count.
 double now() {
   timespec time{};
   clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
@@ -43,10 +43,10 @@ double seconds_of(const Work& work) {
   return now() - begin;
 }
 
-volatile float benchmark_sink = 0;  // what is read must go somewhere
+volatile float benchmark_sink = 0;  // Keeps the compiler from removing the reads.
 
-// What memory has to do for a step with no, one and two arrays of state. Not inlined: there the compiler forgets that
-// they do not overlap.
+// The memory accesses of a step with zero, one and two arrays of state. Not inlined: otherwise the compiler loses the
+// information that the arrays do not overlap.
 [[gnu::noinline]] void touch(float* __restrict__ p, const float* __restrict__ g, std::size_t count) {
   for (std::size_t i = 0; i < count; ++i) p[i] += g[i];
 }
@@ -66,7 +66,7 @@ volatile float benchmark_sink = 0;  // what is read must go somewhere
   }
 }
 
-/// What the norms of a tensor have to read.
+/// The memory reads of a tensor's norms.
 [[gnu::noinline]] float read(const float* __restrict__ p, const float* __restrict__ g, std::size_t count) {
   constexpr std::size_t lanes = 32;
   float sums[lanes] = {};
@@ -78,32 +78,32 @@ volatile float benchmark_sink = 0;  // what is read must go somewhere
 
 struct contender {
   std::string spec;
-  std::vector<std::string> states;  // of the arena
+  std::vector<std::string> states;  // State arrays in the arena.
   bool reads_twice = false;
 };
 
-void touch(const contender& one, muster::arena& arena, std::size_t first, std::size_t count) {
+void touch(const contender& candidate, muster::arena& arena, std::size_t first, std::size_t count) {
   float* const p = arena.parameters().data() + first;
   const float* const g = arena.gradients().data() + first;
-  const auto state = [&](std::size_t which) { return arena.state(one.states[which]).data() + first; };
-  if (one.reads_twice) benchmark_sink = read(p, g, count);
-  if (one.states.empty())
+  const auto state = [&](std::size_t which) { return arena.state(candidate.states[which]).data() + first; };
+  if (candidate.reads_twice) benchmark_sink = read(p, g, count);
+  if (candidate.states.empty())
     touch(p, g, count);
-  else if (one.states.size() == 1)
+  else if (candidate.states.size() == 1)
     touch(p, g, state(0), count);
   else
     touch(p, g, state(0), state(1), count);
 }
 
-/// The step of one optimizer beside its limit, in turns; at all ranks at once.
-void measure(const contender& one, std::size_t parameters, int rounds, muster::group& world,
+/// Measures an optimizer's step and its limit, in turns; on all ranks at once.
+void measure(const contender& candidate, std::size_t parameters, int rounds, muster::group& world,
              bench::row_report& report) {
   heap memory;
   std::vector<muster::tensor_shape> shapes;
   for (std::size_t t = 0; t < tensors; ++t)
     shapes.push_back({"tensor " + std::to_string(t), {10, parameters / tensors / 10}});
   muster::arena arena(memory, shapes);
-  auto optimizer = muster::make_optimizer(arena, one.spec);
+  auto optimizer = muster::make_optimizer(arena, candidate.spec);
   std::fill(arena.parameters().begin(), arena.parameters().end(), 0.5f);
   std::fill(arena.gradients().begin(), arena.gradients().end(), 1e-3f);
   const std::size_t count = arena.parameters().size();
@@ -112,7 +112,8 @@ void measure(const contender& one, std::size_t parameters, int rounds, muster::g
     muster::barrier(world);
     const double step = seconds_of([&] { optimizer.apply(1e-3); });
     const double limit = seconds_of([&] {
-      for (std::size_t t = 0; t < tensors; ++t) touch(one, arena, arena.extents()[t].first, arena.extents()[t].count);
+      for (std::size_t t = 0; t < tensors; ++t)
+        touch(candidate, arena, arena.extents()[t].first, arena.extents()[t].count);
     });
     if (round < 0) continue;
     steps.push_back(step);
@@ -120,10 +121,10 @@ void measure(const contender& one, std::size_t parameters, int rounds, muster::g
   }
   const double step = muster::allreduce(world, bench::median(steps), muster::max);
   const double limit = muster::allreduce(world, bench::median(limits), muster::max);
-  const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * one.states.size())) * world.size();
-  report.say("%-26s %10.2f %10.2f %9.2f %9.1f\n", one.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
-             bytes / step * 1e-9);
-  report.add(one.spec, step, world.size() / step, {{"limit_seconds", limit}});
+  const double bytes = static_cast<double>(count * sizeof(float) * (3 + 2 * candidate.states.size())) * world.size();
+  report.print("%-26s %10.2f %10.2f %9.2f %9.1f\n", candidate.spec.c_str(), step * 1e3, limit * 1e3, limit / step,
+               bytes / step * 1e-9);
+  report.add(candidate.spec, step, world.size() / step, {{"limit_seconds", limit}});
 }
 
 }  // namespace
@@ -144,14 +145,14 @@ int main(int argc, char** argv) {
                                           "' (known: --parameters N, --rounds N); drop it");
     }
     bench::row_report report(flags, world);
-    report.say("%zu parameters, median of %d rounds, %d ranks, one thread each\n\n%-26s %10s %10s %9s %9s\n",
-               parameters, rounds, world.size(), "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
+    report.print("%zu parameters, median of %d rounds, %d ranks, one thread each\n\n%-26s %10s %10s %9s %9s\n",
+                 parameters, rounds, world.size(), "optimizer", "step, ms", "limit, ms", "of limit", "GB/s");
     const contender contenders[] = {{"sgd", {}},
                                     {"momentum:0.9,decay=1e-4", {"velocity"}},
                                     {"nesterov:0.9,decay=1e-4", {"velocity"}},
                                     {"adamw,decay=1e-2", {"mean", "square"}},
                                     {"lars:0.9,decay=1e-4", {"velocity"}, true}};
-    for (const auto& one : contenders) measure(one, parameters, rounds, world, report);
+    for (const auto& candidate : contenders) measure(candidate, parameters, rounds, world, report);
     report.write();
   });
 }

@@ -1,4 +1,4 @@
-// The arithmetic of a backward pass of fully connected layers, for the benchmarks of what it hides.
+// The arithmetic of a backward pass of fully connected layers, for the benchmarks of hidden communication.
 #pragma once
 
 #include <algorithm>
@@ -9,8 +9,8 @@
 
 namespace bench {
 
-/// The gradient of one layer: slopes^T x inputs, [outputs x inputs], over the rows of a batch. Made once, used for
-/// every layer.
+/// The gradient for one layer: slopes^T x inputs, [outputs x inputs], over the rows of a batch. Constructed once and
+/// used for every layer.
 class outer_products {
  public:
   static constexpr std::size_t outputs = 256, inputs = 512;
@@ -22,7 +22,7 @@ class outer_products {
     for (float& x : values_) x = uniform(random);
   }
 
-  // A few rows at a time into a strip of the gradient that stays in the first cache.
+  // Adds a few rows at a time to a strip of the gradient that stays in the first-level cache.
   void gradient(std::span<float> into, std::size_t rows) const {
     for (std::size_t out = 0; out < outputs; ++out) {
       float* const __restrict__ strip = into.data() + out * inputs;
@@ -36,7 +36,7 @@ class outer_products {
   }
 
  private:
-  static constexpr std::size_t most_rows = 64;  // of a batch, used again when there are more
+  static constexpr std::size_t most_rows = 64;  // Rows of a batch, repeated when the batch has more.
 
   std::vector<float> slopes_, values_;
 };

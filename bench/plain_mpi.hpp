@@ -1,4 +1,4 @@
-// The collectives of MPI itself under the protocol: in the process of muster's benchmark, and in the peers' own.
+// The collectives of MPI itself under the protocol, in the process of muster's benchmark and in the peers' processes.
 #pragma once
 
 #include <algorithm>
@@ -12,10 +12,10 @@
 
 namespace bench {
 
-/// One collective over all of MPI_COMM_WORLD, in place, float32, sum, root 0.
-inline void call_mpi(op what, int rank, std::span<float> data) {
+/// Runs one collective over MPI_COMM_WORLD, in place, float32, sum, root 0.
+inline void call_mpi(op operation, int rank, std::span<float> data) {
   const int count = static_cast<int>(data.size());
-  switch (called(what)) {
+  switch (called(operation)) {
     default:
       MPI_Allreduce(MPI_IN_PLACE, data.data(), count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
       break;
@@ -29,20 +29,20 @@ inline void call_mpi(op what, int rank, std::span<float> data) {
   }
 }
 
-/// Seconds of each of `count.times` calls, or their mean in a row; the same at every rank.
-[[nodiscard]] inline std::vector<double> time_mpi(op what, std::span<float> data, repeats count) {
+/// Returns the seconds for each of `count.times` calls, or the mean of consecutive calls; equal at every rank.
+[[nodiscard]] inline std::vector<double> time_mpi(op operation, std::span<float> data, repeats count) {
   int rank = 0;
   int ranks = 1;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   MPI_Comm_size(MPI_COMM_WORLD, &ranks);
-  check_result(what, rank, ranks, data, [&](std::span<float> all) { call_mpi(what, rank, all); });
+  check_result(operation, rank, ranks, data, [&](std::span<float> all) { call_mpi(operation, rank, all); });
   auto stamps = call_stamps(
-      what, data, count, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(what, rank, data); });
+      operation, data, count, [] { MPI_Barrier(MPI_COMM_WORLD); }, [&] { call_mpi(operation, rank, data); });
   MPI_Allreduce(MPI_IN_PLACE, stamps.data(), static_cast<int>(stamps.size()), MPI_INT64_T, MPI_MAX, MPI_COMM_WORLD);
   return seconds_of(stamps);
 }
 
-/// "Open MPI v4.1.4": what this MPI calls itself, on one line.
+/// Returns this MPI's name on one line: "Open MPI v4.1.4".
 [[nodiscard]] inline std::string mpi_library() {
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;

@@ -1,4 +1,4 @@
-// How a collective is timed: the same for muster and for each of its peers, so it is here once. Knows neither.
+// The measurement protocol of a collective, shared by muster and all its peers. It does not depend on muster or a peer.
 #pragma once
 
 #include <algorithm>
@@ -13,48 +13,48 @@
 
 namespace bench {
 
-/// What is timed. `written` is an allreduce of a buffer that each rank has just written, as in a training: what it
-/// reads is in the writer's cache. `step` is work() and then an allreduce, timed as a whole.
+/// The measured operation. `written` is an allreduce of a buffer that each rank has just written, as in a training: the
+/// input is in the writer's cache. `step` is work() followed by an allreduce, timed together.
 enum class op { allreduce, broadcast, reduce, written, step };
 
 inline constexpr op all_ops[] = {op::allreduce, op::broadcast, op::reduce, op::written, op::step};
-/// Those of which every size is a row of its own.
+/// Operations whose every size is a separate row.
 inline constexpr std::span collectives(all_ops, 3);
 
-[[nodiscard]] constexpr std::string_view to_string(op what) noexcept {
+[[nodiscard]] constexpr std::string_view to_string(op operation) noexcept {
   constexpr std::string_view names[] = {"allreduce", "broadcast", "reduce", "written", "step"};
-  return names[static_cast<std::size_t>(what)];
+  return names[static_cast<std::size_t>(operation)];
 }
 
-/// The collective that is called.
-[[nodiscard]] constexpr op called(op what) noexcept {
-  return what == op::broadcast || what == op::reduce ? what : op::allreduce;
+/// Returns the collective that the operation calls.
+[[nodiscard]] constexpr op called(op operation) noexcept {
+  return operation == op::broadcast || operation == op::reduce ? operation : op::allreduce;
 }
 
 inline constexpr std::size_t smallest = 4;
 inline constexpr std::size_t largest = std::size_t{64} << 20;
 
-/// How often a call is timed in a round; each time so many in a row, whose mean counts.
+/// The number of timed calls in a round, and the number of consecutive calls whose mean is one measurement.
 struct repeats {
   int times = 1;
   int in_a_row = 1;
 };
 
-/// Allreduces of few bytes end within twenty steps of the clock, which are 10 ns on AMD's processors, and reading it
-/// takes a quarter of such a call: so many are timed as one.
-[[nodiscard]] inline repeats repeats_for(op what, std::size_t bytes) {
-  if (what == op::step) return {3000};  // with other programs on the cores, time slices come and go
-  if (called(what) == op::allreduce && bytes <= 1024) return {40, 64};
+/// Returns the repeats for a size. Allreduces of few bytes end within twenty steps of the clock, which are 10 ns on
+/// AMD's processors, and reading the clock takes a quarter of such a call. Therefore several calls are timed as one.
+[[nodiscard]] inline repeats repeats_for(op operation, std::size_t bytes) {
+  if (operation == op::step) return {3000};  // Averages over the time slices of other programs on the cores.
+  if (called(operation) == op::allreduce && bytes <= 1024) return {40, 64};
   return {static_cast<int>(std::clamp<std::size_t>((std::size_t{64} << 20) / bytes, 5, 300))};
 }
 
-/// Before the first round, untimed.
-[[nodiscard]] inline repeats warm_up_for(op what, std::size_t bytes) {
-  const auto later = repeats_for(what, bytes);
+/// Returns the repeats of the untimed calls before the first round.
+[[nodiscard]] inline repeats warm_up_for(op operation, std::size_t bytes) {
+  const auto later = repeats_for(operation, bytes);
   return {std::min(10, later.times), later.in_a_row};
 }
 
-/// Some 15 us of computation that takes the same number of instructions each time.
+/// Computes for about 15 us, with the same number of instructions each time.
 inline void work() {
   constexpr int multiplications = 12'000;
   volatile float result = 1;
@@ -63,38 +63,39 @@ inline void work() {
   result = product;
 }
 
-/// Calls `in_place(data)` once with numbers that tell whether it works, and leaves zeros behind: these stay what they
-/// are however often they are summed. It also makes sure that every page of `data` is there before a clock runs.
-/// Throws std::runtime_error for a wrong result: a time of it means nothing.
+/// Calls `in_place(data)` once with numbers that show whether the collective is correct, and leaves zeros, which
+/// repeated sums do not change. It also touches every page of `data` before any measurement. Throws std::runtime_error
+/// for a wrong result, whose time would be meaningless.
 template <class Call>
-void check_result(op what, int rank, int ranks, std::span<float> data, Call in_place) {
+void check_result(op operation, int rank, int ranks, std::span<float> data, Call in_place) {
   const bool root = rank == 0;
-  what = called(what);
-  std::fill(data.begin(), data.end(), what == op::broadcast && !root ? 0.0f : 1.0f);
+  operation = called(operation);
+  std::fill(data.begin(), data.end(), operation == op::broadcast && !root ? 0.0f : 1.0f);
   in_place(data);
-  const bool summed = what == op::allreduce || (what == op::reduce && root);
+  const bool summed = operation == op::allreduce || (operation == op::reduce && root);
   const float expected = summed ? static_cast<float>(ranks) : 1.0f;
   if (!std::all_of(data.begin(), data.end(), [=](float x) { return x == expected; })) {
-    throw std::runtime_error("a wrong result of " + std::string(to_string(what)) + " (its times would mean nothing)");
+    throw std::runtime_error("a wrong result of " + std::string(to_string(operation)) +
+                             " (its times would mean nothing)");
   }
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-/// Two numbers for each of `count.times` with `data` at this rank; of steps for all of them together. When of each
-/// the largest of all ranks is taken, `seconds_of` makes times of them: of an allreduce that of its slowest rank; of
-/// the others, by which the ranks are not kept together, what it took from the first rank's call to the last one's
-/// return (the clock is the host's), and they meet at `barrier` before each call. Else a root that runs ahead, or a
-/// rank that comes when all is done, would hide it. Of calls in a row each rank's mean, with what is
-/// written before each.
+/// Returns two stamps for each of `count.times` calls with `data` at this rank; for steps one pair for all calls
+/// together. `seconds_of` computes times from the element-wise maximum of the stamps over all ranks. The time of an
+/// allreduce is the time at its slowest rank. Other collectives do not synchronise the ranks: their time runs from the
+/// first rank's call to the last rank's return (the clock is the host's), and ranks meet at `barrier` before each call.
+/// Otherwise the time would be hidden by a root that runs ahead, or by a rank that arrives when all is done. For
+/// consecutive calls each rank's mean is used, including the writes before each call.
 template <class Barrier, class Call>
-[[nodiscard]] std::vector<std::int64_t> call_stamps(op what, std::span<float> data, repeats count, Barrier barrier,
+[[nodiscard]] std::vector<std::int64_t> call_stamps(op operation, std::span<float> data, repeats count, Barrier barrier,
                                                     Call call) {
   const auto now = [] {
     const auto since = std::chrono::steady_clock::now().time_since_epoch();
     return std::int64_t{std::chrono::duration_cast<std::chrono::nanoseconds>(since).count()};
   };
   barrier();
-  if (what == op::step) {
+  if (operation == op::step) {
     const auto begin = now();
     for (int i = 0; i < count.times; ++i) {
       work();
@@ -103,13 +104,13 @@ template <class Barrier, class Call>
     return {0, (now() - begin) / count.times};
   }
   std::vector<std::int64_t> stamps(2 * static_cast<std::size_t>(count.times));
-  const bool kept_together = what == op::allreduce || count.in_a_row > 1;
+  const bool kept_together = operation == op::allreduce || count.in_a_row > 1;
   for (std::size_t i = 0; i < stamps.size(); i += 2) {
-    if (what == op::written) std::fill(data.begin(), data.end(), 0.0f);
+    if (operation == op::written) std::fill(data.begin(), data.end(), 0.0f);
     if (!kept_together) barrier();
     const auto begin = now();
     for (int calls = 0; calls < count.in_a_row; ++calls) {
-      if (what == op::written && calls > 0) std::fill(data.begin(), data.end(), 0.0f);
+      if (operation == op::written && calls > 0) std::fill(data.begin(), data.end(), 0.0f);
       call();
     }
     const auto end = now();
@@ -119,7 +120,7 @@ template <class Barrier, class Call>
   return stamps;
 }
 
-/// The seconds of each call, from the largest signatures of all ranks.
+/// Returns the seconds for each call from the maximum stamps over all ranks.
 [[nodiscard]] inline std::vector<double> seconds_of(std::span<const std::int64_t> largest_stamps) {
   std::vector<double> times(largest_stamps.size() / 2);
   for (std::size_t i = 0; i < times.size(); ++i) {

@@ -1,12 +1,13 @@
-// How fast a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes> (docs/benchmarks.md).
+// The rate at which a parameter server's job pushes and pulls: rows ps/<what>/<servers>/<workers>/<bytes>
+// (docs/benchmarks.md).
 //
 //   mpirun -n 2 build/release/bench/ps --transport shm
 //   mpirun --oversubscribe -n 4 build/release/bench/ps --transport tcp --servers 2 --replicas 0 --only push,pull
 //
-// Every table is updated by +=. All workers do the same at the same time; a row is of the slowest one, the median of
-// `--turns`. `--only` chooses among latency, push, pull, rate and adam, `--seconds` is about the time of a turn. Adam's
-// updates of a table of 100 MB are also told as a share of what one core's memory would allow, measured in the same
-// run.
+// Every table is updated by +=. All workers do the same at the same time. A row is the slowest worker's time, the
+// median of `--turns`. `--only` selects among latency, push, pull, rate and adam; `--seconds` is the approximate time
+// of a turn. Adam's updates of a table of 100 MB are also reported as a share relative to a core's memory limit,
+// measured in the same run.
 #include <algorithm>
 #include <cstdio>
 #include <deque>
@@ -27,8 +28,8 @@ struct options {
   std::string only = "latency,push,pull,rate,adam";
   double seconds = 0.3;
   int turns = 5;
-  [[nodiscard]] bool has(std::string_view what) const {
-    return ("," + only + ",").find("," + std::string(what) + ",") != std::string::npos;
+  [[nodiscard]] bool has(std::string_view kind) const {
+    return ("," + only + ",").find("," + std::string(kind) + ",") != std::string::npos;
   }
 };
 
@@ -36,16 +37,16 @@ constexpr std::size_t sizes[] = {64, 4096, std::size_t{1} << 20, std::size_t{16}
 constexpr std::uint32_t tiny = 0, small = 1, medium = 2, large = 3, adam = 4;
 
 std::vector<ps::table_spec> tables(const options& chosen) {
-  std::vector<ps::table_spec> made;
+  std::vector<ps::table_spec> tables;
   for (const auto bytes : sizes) {
     const bool is_adam = bytes == sizes[adam];
-    ps::table_spec one{.name = std::to_string(bytes) + " bytes", .size = bytes / sizeof(float)};
-    if (bytes <= sizes[small]) one.ranges = 1;
-    if (is_adam) one.update = "adam:0.001";
-    if (is_adam && !chosen.has("adam")) one.size = 16;
-    made.push_back(std::move(one));
+    ps::table_spec table{.name = std::to_string(bytes) + " bytes", .size = bytes / sizeof(float)};
+    if (bytes <= sizes[small]) table.ranges = 1;
+    if (is_adam) table.update = "adam:0.001";
+    if (is_adam && !chosen.has("adam")) table.size = 16;
+    tables.push_back(std::move(table));
   }
-  return made;
+  return tables;
 }
 
 double median(std::vector<double> of) {
@@ -85,20 +86,20 @@ class worker {
   [[nodiscard]] ps::pending pull(std::uint32_t table) {
     return tables_.pull_async(table, std::span(values_).first(sizes[table] / sizeof(float)));
   }
-  // The slowest worker's.
+  // Returns the slowest worker's time.
   [[nodiscard]] double slowest(double mine) {
     double all[] = {mine};
     muster::allreduce(workers_, std::span(all), muster::max);
     return all[0];
   }
-  // What a call took, and as what people read it.
-  void row(const char* what, std::uint32_t table, double seconds, double value, const char* unit) {
-    const auto name = std::string("ps/") + what + "/" + std::to_string(tables_.servers()) + "/" +
+  // Adds a row with the time of a call, and a value in a readable unit.
+  void row(const char* kind, std::uint32_t table, double seconds, double value, const char* unit) {
+    const auto name = std::string("ps/") + kind + "/" + std::to_string(tables_.servers()) + "/" +
                       std::to_string(workers_.size()) + "/" + std::to_string(sizes[table]);
-    report_.say("%s  %.4g %s\n", name.c_str(), value, unit);
+    report_.print("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
   }
-  // Calls one after the other with up to so many under way, for about so long.
+  // Makes calls for about `seconds`, one after the other, with up to `window` calls in progress.
   template <class Start>
   double per_call(std::size_t under_way, double span, const Start& start) {
     std::deque<ps::pending> open;
@@ -111,7 +112,7 @@ class worker {
         }
         open.push_back(start());
       }
-      for (auto& one : open) one.wait();
+      for (auto& call : open) call.wait();
       open.clear();
       return muster::seconds_since(begun);
     };
@@ -125,14 +126,14 @@ class worker {
     return median(times);
   }
   template <class Start>
-  double stream(const char* what, std::uint32_t table, double span, const Start& start) {
+  double stream(const char* kind, std::uint32_t table, double span, const Start& start) {
     const std::size_t under_way = table == small ? 64 : table == medium ? 8 : 2;
     const double seconds = per_call(under_way, span, start);
-    row(what, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
+    row(kind, table, seconds, static_cast<double>(sizes[table]) / seconds / 1e9, "GB/s a worker");
     return seconds;
   }
-  // What an update has to move: the gradient is read, the values and both of what Adam remembers are read and written.
-  // One thread does nothing else, while the servers have nothing to do.
+  // Measures the memory accesses of an update: the gradient is read, the values and both moments of Adam are read and
+  // written. One thread does only this, while the servers are idle.
   double memory_limit() {
     const std::size_t count = sizes[adam] / sizeof(float);
     std::vector<float> gradient(count, 1e-6f), values(count), first(count), second(count);
@@ -144,7 +145,7 @@ class worker {
         first[i] += gradient[i];
         second[i] += gradient[i];
       }
-      if (turn > 0) times.push_back(muster::seconds_since(begun));  // the first touches the memory
+      if (turn > 0) times.push_back(muster::seconds_since(begun));  // The first pass touches the memory.
       gradient[static_cast<std::size_t>(turn)] += values[0] + first[0] + second[0];
     }
     return median(times);
@@ -152,14 +153,14 @@ class worker {
   void adam_beside_memory() {
     const double seconds = stream("adam", adam, 4 * chosen_.seconds, [&] { return push(adam); });
     muster::barrier(workers_);
-    double limit[] = {workers_.rank() == 0 ? memory_limit() : 0};  // by itself: the others wait
+    double limit[] = {workers_.rank() == 0 ? memory_limit() : 0};  // Only one worker measures; the others wait.
     muster::broadcast(workers_, std::span(limit), 0);
     row("adam-limit", adam, limit[0], static_cast<double>(sizes[adam]) / limit[0] / 1e9, "GB/s by one core's memory");
-    // All workers' updates, of all servers, over what as many cores could do.
+    // All workers' updates at all servers, divided by the limit of as many cores.
     const auto servers = static_cast<double>(tables_.servers());
     const auto share = workers_.size() * limit[0] / seconds / servers;
-    report_.say("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
-                sizes[adam], share);
+    report_.print("ps/adam-share/%d/%d/%zu  %.3g of the memory limit\n", static_cast<int>(servers), workers_.size(),
+                  sizes[adam], share);
   }
   void latency() {
     std::vector<double> times;
@@ -190,10 +191,11 @@ class worker {
 int main(int argc, char** argv) {
   options chosen;
   CLI::App app("Pushes and pulls of a parameter server's job.", "ps");
-  app.set_help_flag();  // run_main has it
-  app.add_option("--only", chosen.only, "of latency, push, pull, rate, adam; commas between")->capture_default_str();
-  app.add_option("--seconds", chosen.seconds, "of a turn, about")->capture_default_str();
-  app.add_option("--turns", chosen.turns, "of each row")->capture_default_str();
+  app.set_help_flag();  // run_main handles --help.
+  app.add_option("--only", chosen.only, "rows to measure: latency, push, pull, rate, adam; separated by commas")
+      ->capture_default_str();
+  app.add_option("--seconds", chosen.seconds, "approximate seconds of a turn")->capture_default_str();
+  app.add_option("--turns", chosen.turns, "number of turns of each row")->capture_default_str();
   const auto body = [&](muster::context& context) {
     const auto flags = bench::take_report_flags(argc, argv);
     try {

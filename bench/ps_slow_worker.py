@@ -22,7 +22,7 @@ parser.add_argument("--data", type=pathlib.Path, required=True, help="the folder
 parser.add_argument("--goal", default="0.845")
 parser.add_argument("--slow", default="10")
 parser.add_argument("--epochs", default="2")
-parser.add_argument("--transport", default="local", help="local, or one that mpirun starts")
+parser.add_argument("--transport", default="threads", help="threads, or one that mpirun starts")
 options = parser.parse_args()
 if os.geteuid() == 0:
     os.environ.update(OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
@@ -36,8 +36,8 @@ for name, ranks, flags in [("allreduce", 4, []),
     for slow in ("1", options.slow):
         with tempfile.TemporaryDirectory() as folder:
             report = pathlib.Path(folder, "report.json")
-            start = [] if options.transport == "local" else ["mpirun", "--oversubscribe", "-n", str(ranks)]
-            where = ["--ranks", str(ranks)] if options.transport == "local" else ["--transport", options.transport]
+            start = [] if options.transport == "threads" else ["mpirun", "--oversubscribe", "-n", str(ranks)]
+            where = ["--ranks", str(ranks)] if options.transport == "threads" else ["--transport", options.transport]
             subprocess.run([*start, options.program, "--train", f"libsvm:{options.data}/a9a", "--test",
                             f"libsvm:{options.data}/a9a.t", "--epochs", options.epochs, "--goal",
                             f"accuracy={options.goal}", "--step-time", "0.002", "--slow-rank", "3", "--slow-times", slow,

@@ -1,5 +1,5 @@
-// What a benchmark of several ranks needs of Google Benchmark: the same rows and iterations at every rank, the slowest
-// rank's time, and one report.
+// Adapters for benchmarks of several ranks with Google Benchmark: the same rows and iterations at every rank, the
+// slowest rank's time, and one report.
 #pragma once
 
 #include <span>
@@ -13,7 +13,7 @@
 
 namespace bench {
 
-/// Says nothing: what all ranks but 0 report to, so that the output of rank 0 stays one valid document.
+/// A reporter that prints nothing. All ranks except 0 use it, so that the output of rank 0 is one valid document.
 class silent_reporter final : public benchmark::BenchmarkReporter {
  public:
   bool ReportContext(const Context&) override { return true; }
@@ -30,12 +30,12 @@ inline void run_registered(int rank) {
   }
 }
 
-/// Seconds of each of `count.times` calls, or their mean in a row, with `data`. Collective over `ranks`; the same at
-/// every rank.
+/// Returns the seconds for each of `count.times` calls, or the mean of consecutive calls, with `data`. Collective over
+/// `ranks`; returns equal values at every rank.
 template <class Call>
-std::vector<double> slowest_times(op what, muster::group& ranks, std::span<float> data, repeats count, Call call) {
+std::vector<double> slowest_times(op operation, muster::group& ranks, std::span<float> data, repeats count, Call call) {
   auto stamps = call_stamps(
-      what, data, count, [&] { muster::barrier(ranks); }, call);
+      operation, data, count, [&] { muster::barrier(ranks); }, call);
   muster::allreduce(ranks, stamps, muster::max);
   return seconds_of(stamps);
 }

@@ -1,4 +1,4 @@
-// The report of a program that takes rounds of its own: lines for people, or JSON as Google Benchmark writes it.
+// The report of a program with its own rounds: readable lines, or JSON in the format of Google Benchmark.
 #pragma once
 
 #include <cstdio>
@@ -12,14 +12,14 @@
 
 namespace bench {
 
-/// The flags of Google Benchmark that mean something to such a program.
+/// The flags of Google Benchmark that such a program supports.
 struct report_flags {
   bool json = false;   ///< --benchmark_format=json
-  bool quick = false;  ///< --benchmark_min_time=...: a run as short as can be
-  std::string out;     ///< --benchmark_out=FILE: JSON there, whatever is printed
+  bool quick = false;  ///< --benchmark_min_time=...: the shortest possible run
+  std::string out;     ///< --benchmark_out=FILE: JSON in this file, in addition to the printed format
 };
 
-/// Takes them out of the command line.
+/// Removes the flags from the command line.
 [[nodiscard]] inline report_flags take_report_flags(int& argc, char** argv) {
   constexpr std::string_view out = "--benchmark_out=";
   report_flags found;
@@ -39,15 +39,15 @@ struct report_flags {
   return found;
 }
 
-/// Made at every rank; rank 0 prints.
+/// A report, constructed at every rank; rank 0 prints.
 class row_report {
  public:
   row_report(report_flags flags, const muster::group& ranks)
       : is_json_(flags.json), out_(std::move(flags.out)), ranks_(ranks.size()), speaks_(ranks.rank() == 0) {}
 
-  /// To people.
+  /// Prints a readable line.
   template <class... Values>
-  void say(const char* format, Values... values) const {
+  void print(const char* format, Values... values) const {
     if (is_json_ || !speaks_) return;
     if constexpr (sizeof...(values) == 0)
       std::fputs(format, stdout);
@@ -56,7 +56,7 @@ class row_report {
     std::fflush(stdout);
   }
 
-  /// To programs: what a unit of work took, how many units all ranks did in a second, and whatever else.
+  /// Adds a row of JSON: the time of a unit of work, the units per second over all ranks, and further counters.
   void add(const std::string& name, double seconds, double throughput,
            const std::vector<std::pair<std::string, double>>& more = {}) {
     std::string row = "{\"name\": \"" + name + "\", \"time_unit\": \"s\"";
@@ -72,7 +72,7 @@ class row_report {
     rows_ += (rows_.empty() ? "    " : ",\n    ") + row + "}";
   }
 
-  /// At the end.
+  /// Writes the JSON. Called at the end.
   void write() const {
     if (!speaks_) return;
     const auto text = "{\n  \"benchmarks\": [\n" + rows_ + "\n  ]\n}\n";

@@ -23,16 +23,16 @@ namespace {
 
 using network = nn::network<float>;
 
-std::unique_ptr<network> make(const std::string& model, const nn::execution& how) {
-  if (model == "vgg16") return nn::make_vgg16<float>(10, how);
-  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, how);
-  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, how);
+std::unique_ptr<network> make(const std::string& model, const nn::execution& execution) {
+  if (model == "vgg16") return nn::make_vgg16<float>(10, execution);
+  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, execution);
+  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, execution);
 }
 
 void train_step(benchmark::State& state, muster::context& context, const std::string& model, std::size_t batch,
-                const nn::execution& how) {
+                const nn::execution& execution) {
   const nn::flush_denormals flush;
-  const auto net = make(model, how);
+  const auto net = make(model, execution);
   muster::arena arena(context, net->shapes());
   net->bind(arena);
   net->initialise(1);
@@ -53,7 +53,7 @@ void train_step(benchmark::State& state, muster::context& context, const std::st
     net->backward(slopes, now);
     optimizer.apply(0.01);
   };
-  step();  // touches all memory
+  step();  // Touches all memory.
   for (auto _ : state) step();
   const auto done = static_cast<double>(state.iterations()) * static_cast<double>(batch);
   state.counters["images/s"] = benchmark::Counter(done, benchmark::Counter::kIsRate);
@@ -71,7 +71,7 @@ void enrol(muster::context& context) {
       }
       for (const auto kernels : nn::kernel_names()) {
         const std::string name = model + "/" + std::to_string(batch) + "/direct-" + std::string(kernels);
-        if (kernels == nn::kernel_names().front()) continue;  // "direct" is that
+        if (kernels == nn::kernel_names().front()) continue;  // "direct" uses these kernels.
         benchmark::RegisterBenchmark(name.c_str(), [&context, model, batch, kernels](benchmark::State& state) {
           train_step(state, context, model, batch, {.backend = "direct", .kernels = std::string(kernels)});
         })->Unit(benchmark::kMillisecond);

@@ -1,9 +1,9 @@
-// What a call takes at the stores in which ranks meet, from one of several processes' worth of members.
+// The time of a call at the stores in which ranks meet. One process holds as many members as several processes would.
 //
 //   build/release/bench/stores [Google Benchmark's flags]
 //
-// Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and a thread of its own, in this process;
-// the last one calls.
+// Rows: store/KIND/MEMBERS/CALL. Each member is an object with connections and its own thread, in this process.
+// The last member makes the calls.
 #include <memory>
 #include <string>
 #include <vector>
@@ -18,22 +18,22 @@ namespace {
 
 auto soon() { return muster::deadline_after(muster::seconds(30)); }
 
-/// Members of one store.
+/// The members in a store.
 struct crew {
   std::vector<std::unique_ptr<muster::any_store>> members;
   std::unique_ptr<muster::store_server> server;
   crew() = default;
   crew(crew&&) = default;
   crew& operator=(crew&&) = delete;
-  ~crew() { members.clear(); }  // before the server
+  ~crew() { members.clear(); }  // Before the server is destroyed.
 };
 
 crew over_tcp(int count) {
-  crew made;
-  made.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
+  crew result;
+  result.server = std::make_unique<muster::store_server>("127.0.0.1:0", "");
   for (int i = 0; i < count; ++i)
-    made.members.push_back(std::make_unique<muster::tcp_store>(made.server->address(), "", soon()));
-  return made;
+    result.members.push_back(std::make_unique<muster::tcp_store>(result.server->address(), "", soon()));
+  return result;
 }
 
 void get(benchmark::State& state, muster::any_store& store) {

@@ -1,5 +1,5 @@
 // A training step on one or several ranks, in the form of bench/peers/step_torch.py, which bench/compare_step.py runs
-// beside it: one line a model, with the median of the steps' times at the slowest rank.
+// beside this program: one line for each model, with the median of the steps' times at the slowest rank.
 //
 //   build/release/bench/train_step [--models resnet20,resnet56,vgg16,cnn] [--batch 32] [--steps 5]
 //                                    [--threads 1] [--backend winograd] [--kernels avx2] [--cpu-time]
@@ -32,16 +32,16 @@ struct options {
   std::size_t batch = 32;
   std::size_t steps = 5;
   bool cpu_time = false;
-  nn::execution how;
+  nn::execution execution;
 };
 
-std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::execution& how) {
-  if (model == "vgg16") return nn::make_vgg16<float>(10, how);
-  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, how);
-  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, how);
+std::unique_ptr<nn::network<float>> make(const std::string& model, const nn::execution& execution) {
+  if (model == "vgg16") return nn::make_vgg16<float>(10, execution);
+  if (model == "cnn") return nn::make_cnn<float>(nn::cnn_variant::plain, 10, {28, 28, 1}, execution);
+  return nn::make_resnet<float>({.depth = std::stoi(model.substr(6))}, execution);
 }
 
-/// Of this thread's processor, or of the wall.
+/// Returns the seconds on this thread's CPU clock, or of the wall clock.
 double now_seconds(bool cpu_time) {
   timespec now{};
   clock_gettime(cpu_time ? CLOCK_THREAD_CPUTIME_ID : CLOCK_MONOTONIC, &now);
@@ -51,7 +51,7 @@ double now_seconds(bool cpu_time) {
 void measure(muster::context& context, muster::group& world, const std::string& model, const options& chosen,
              bench::row_report& report) {
   const nn::flush_denormals flush;
-  const auto net = make(model, chosen.how);
+  const auto net = make(model, chosen.execution);
   muster::arena arena(context, net->shapes());
   net->bind(arena);
   net->initialise(1);
@@ -68,7 +68,7 @@ void measure(muster::context& context, muster::group& world, const std::string& 
   }
   const double global = static_cast<double>(batch) * world.size();
   std::vector<double> times;
-  for (std::size_t step = 0; step < chosen.steps + 2; ++step) {  // two warm up
+  for (std::size_t step = 0; step < chosen.steps + 2; ++step) {  // Two steps warm up.
     muster::barrier(world);
     const double begin = now_seconds(chosen.cpu_time);
     auto backward = sync.begin(world);
@@ -89,8 +89,8 @@ void measure(muster::context& context, muster::group& world, const std::string& 
   }
   std::nth_element(times.begin(), times.begin() + static_cast<std::ptrdiff_t>(times.size() / 2), times.end());
   const double step = times[times.size() / 2];
-  report.say("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.how.backend.c_str(), batch,
-             world.size(), global / step);
+  report.print("muster %s %s batch %zu ranks %d %.1f images/s\n", model.c_str(), chosen.execution.backend.c_str(),
+               batch, world.size(), global / step);
   report.add(model + "/" + std::to_string(batch), step, global / step);
 }
 
@@ -110,11 +110,11 @@ options parse(int argc, char** argv) {
     } else if (flag == "--steps" && !value.empty()) {
       chosen.steps = std::max(1ul, std::stoul(value));
     } else if (flag == "--threads" && !value.empty()) {
-      chosen.how.threads = std::stoi(value);
+      chosen.execution.threads = std::stoi(value);
     } else if (flag == "--backend") {
-      chosen.how.backend = value;
+      chosen.execution.backend = value;
     } else if (flag == "--kernels") {
-      chosen.how.kernels = value;
+      chosen.execution.kernels = value;
     } else {
       throw muster::configuration_error("unknown argument '" + flag +
                                         "' (known: --models --batch --steps --threads --backend --kernels --cpu-time); "

@@ -1,5 +1,5 @@
-// A model of one's own, in Eigen, trained by all ranks together: a perceptron with one hidden layer on images such as
-// MNIST's. The same command once more goes on from the newest checkpoint, or says that the training has ended.
+// A user-defined model, in Eigen, trained by all ranks together: a perceptron with one hidden layer on images such as
+// MNIST's. A second run of the same command resumes from the newest checkpoint, or reports that the training has ended.
 //
 //   $ 02_mlp_eigen train-images-idx3-ubyte,train-labels-idx1-ubyte --ranks 2
 //   epoch 1: accuracy ..., loss ..., 6000 samples in ... s
@@ -32,7 +32,7 @@ class mlp {
             {"b2", {extent(classes_)}}};
   }
 
-  /// The same values at every rank.
+  /// Initialises the parameters with the same values at every rank.
   void initialise(muster::arena& arena) const {
     muster::random_stream random(1);
     for (const std::size_t weights : {std::size_t{0}, std::size_t{2}}) {
@@ -41,7 +41,7 @@ class mlp {
     }
   }
 
-  /// Sums the gradients of the batch's samples; muster divides by their number over all ranks.
+  /// Sums the gradients of the batch's samples. muster divides by their number over all ranks.
   void forward_backward(const muster::minibatch& batch, muster::backward_pass& pass) {
     const auto rows = static_cast<Eigen::Index>(batch.samples.size());
     const auto parameter = [&](std::size_t tensor, Eigen::Index n, Eigen::Index m) {
@@ -80,7 +80,7 @@ class mlp {
     gradient(0, hidden_, inputs_) += back.transpose() * x;
   }
 
-  double samples = 0, loss = 0, hits = 0;  // of this rank's last batch, the last two as sums
+  double samples = 0, loss = 0, hits = 0;  // statistics of this rank's last batch, the last two as sums
 
  private:
   Eigen::Index inputs_, hidden_, classes_;
@@ -103,7 +103,8 @@ void train(muster::context& context, const std::string& images) {
 }
 
 int main(int argc, char** argv) {
-  const auto body = [&](muster::context& context) {  // once a process: the command line is read before ranks begin
+  // once in each process: the command line is parsed before ranks start
+  const auto body = [&](muster::context& context) {
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
     if (argc != 2)
       throw muster::configuration_error("no images (the one argument is IMAGES,LABELS); see the launch line");

@@ -1,5 +1,5 @@
-// Ranks die and join while a model trains. One of three kills itself after 100 steps; muster-launch starts another in
-// its place, which gets the state from the others, and each sample is still used once in every epoch.
+// Ranks die and join while a model trains. One of three ranks kills itself after 100 steps. muster-launch starts a new
+// rank in its place, which receives the state from the other ranks. Each sample is still used once in every epoch.
 //
 //   $ muster-launch -n 3 --restart 1 03_elastic_mlp
 //   epoch 1: loss ..., 400000 samples in ... s
@@ -17,16 +17,17 @@
 
 #include <muster/muster.hpp>
 
-// Points of a square; the label says whether both coordinates have one sign, which no straight line can tell.
+// Returns points of a square. The label states whether both coordinates have the same sign, which no linear model can
+// separate.
 muster::dataset points(std::size_t count) {
-  auto made = muster::dataset_builder::dense("points", count, 2);
+  auto builder = muster::dataset_builder::dense("points", count, 2);
   muster::random_stream random(3);
   for (std::size_t k = 0; k < count; ++k) {
-    auto point = made.row(k);
+    auto point = builder.row(k);
     for (float& x : point) x = static_cast<float>(2 * random.uniform() - 1);
-    made.labels()[k] = point[0] * point[1] > 0 ? 1.0f : 0.0f;
+    builder.labels()[k] = point[0] * point[1] > 0 ? 1.0f : 0.0f;
   }
-  return made.finish();
+  return builder.finish();
 }
 
 constexpr std::size_t hidden = 16;
@@ -82,9 +83,9 @@ int main(int argc, char** argv) {
     training.run({.epochs = 3}, [&](muster::training_step& step) {
       const bool is_last = step.group().size() > 1 && step.group().rank() == step.group().size() - 1;
       if (step.number() == 100 && step.generation() == 1 && is_last) std::raise(SIGKILL);
-      const auto batch = step.next(loader);  // this rank's part, whatever ranks there are
+      const auto batch = step.next(loader);  // this rank's part, whatever the current ranks are
       step.backward(batch, [&](auto& part, auto& pass) { model.forward_backward(data, part, pass); });
-      step.update(optimizer, 0.01);  // runs again with the ranks that are left when one dies in this step
+      step.update(optimizer, 0.01);  // is repeated with the remaining ranks if a rank dies in this step
       step.report("loss", model.loss / static_cast<double>(batch.samples.size()), batch.samples.size());
       right = model.right;
     });

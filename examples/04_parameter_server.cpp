@@ -1,5 +1,5 @@
-// A linear model on a parameter server: each worker pulls the weights, computes a gradient of its own samples and
-// pushes it, at its own pace. The last rank serves; --servers and --consistency say otherwise.
+// A linear model on a parameter server: each worker pulls the weights, computes a gradient from its own samples and
+// pushes it, at its own pace. The last rank is a server unless --servers and --consistency request another setup.
 //
 //   $ 04_parameter_server --ranks 4
 //   3 workers, 1 server: after 600 pushes the weights are those that the data was made with, to 0.001
@@ -21,11 +21,11 @@ int main(int argc, char** argv) {
     std::vector<float> truth(features);
     for (std::size_t k = 0; k < features; ++k) truth[k] = static_cast<float>(k) / 2 - 2;
 
-    // The same tables at every rank. The push is a gradient, and the server's update function makes the step.
+    // Every rank declares the same tables. The push is a gradient, and the server's update function applies the step.
     const auto options = muster::ps::chosen_options(context.configuration(),
                                                     {{.name = "weights", .size = features, .update = "sgd:0.1"}});
     muster::ps::job job(context, world, options);
-    if (job.is_server()) return job.serve();  // until the last worker has finished
+    if (job.is_server()) return job.serve();  // returns when the last worker has finished
 
     auto& tables = job.tables();
     muster::random_stream random(static_cast<std::uint64_t>(job.worker()));
@@ -41,12 +41,13 @@ int main(int argc, char** argv) {
         }
         for (std::size_t k = 0; k < features; ++k) gradient[k] += error * x[k] / batch;
       }
-      tables.push(0, gradient, {.scale = 1.0f / static_cast<float>(job.workers())});  // counts once, whatever dies
+      // is applied exactly once, even if a rank dies
+      tables.push(0, gradient, {.scale = 1.0f / static_cast<float>(job.workers())});
       tables.next_clock();
     }
 
     auto workers = job.connect_workers();
-    muster::barrier(workers);  // all have pushed
+    muster::barrier(workers);  // all workers have pushed
     tables.pull(0, weights);
     float worst = 0;
     for (std::size_t k = 0; k < features; ++k) worst = std::max(worst, std::abs(weights[k] - truth[k]));

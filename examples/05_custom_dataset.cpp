@@ -1,4 +1,4 @@
-// A source of one's own, opened by name: records from a SQLite database, shuffled, cut into batches and prefetched.
+// A user-defined source, opened by name: records from a SQLite database, shuffled, cut into batches and prefetched.
 //
 //   $ 05_custom_dataset make points.db
 //   points.db: 3000 rows
@@ -15,7 +15,8 @@
 
 #include <muster/muster.hpp>
 
-/// Rows of a table points(x, y) with rowids 1 to n: x is the record, y its label. A value: copies share the connection.
+/// The rows of a table points(x, y) with rowids 1 to n: x is the record, y its label. A value type: copies share the
+/// connection.
 class sqlite_source {
  public:
   explicit sqlite_source(const std::string& path) : name_("sqlite:" + path) {
@@ -32,7 +33,8 @@ class sqlite_source {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  [[nodiscard]] std::uint64_t digest() const { return digest_; }  // a checkpoint of other data is refused by it
+  // the library rejects a checkpoint of other data by this digest
+  [[nodiscard]] std::uint64_t digest() const { return digest_; }
   [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
   void sizes(auto /*ids*/, std::span<std::uint64_t> out) const { std::ranges::fill(out, sizeof(float)); }
   void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
@@ -42,24 +44,24 @@ class sqlite_source {
       sqlite3_reset(row.get());
       sqlite3_bind_int64(row.get(), 1, static_cast<sqlite3_int64>(ids[k] + 1));
       const bool found = sqlite3_step(row.get()) == SQLITE_ROW && sqlite3_column_type(row.get(), 0) != SQLITE_NULL;
-      const auto x = static_cast<float>(sqlite3_column_double(row.get(), 0));  // 0 where there is none
+      const auto x = static_cast<float>(sqlite3_column_double(row.get(), 0));  // 0 for NULL
       if (!rows.bytes.empty()) std::memcpy(rows.bytes.data() + k * sizeof x, &x, sizeof x);
       if (!rows.labels.empty()) rows.labels[k] = static_cast<float>(sqlite3_column_double(row.get(), 1));
       if (found) continue;
       const muster::data_location place{.file = name_, .line = ids[k] + 1};
       if (bad == nullptr) throw muster::data_error(place, "the row has no x");
-      bad->push_back({ids[k], place, "the row has no x"});  // the loader's policy says what becomes of it
+      bad->push_back({ids[k], place, "the row has no x"});  // the loader's policy decides how to treat the record
     }
   }
 
  private:
   [[nodiscard]] std::unique_ptr<sqlite3_stmt, decltype(&sqlite3_finalize)> prepare(const char* text) const {
-    sqlite3_stmt* made = nullptr;
-    if (sqlite3_prepare_v2(base_.get(), text, -1, &made, nullptr) != SQLITE_OK) fail(text);
-    return {made, &sqlite3_finalize};
+    sqlite3_stmt* statement = nullptr;
+    if (sqlite3_prepare_v2(base_.get(), text, -1, &statement, nullptr) != SQLITE_OK) fail(text);
+    return {statement, &sqlite3_finalize};
   }
-  [[noreturn]] void fail(const std::string& what) const {
-    throw muster::data_error({.file = name_}, what + " (" + sqlite3_errmsg(base_.get()) + "); make it first");
+  [[noreturn]] void fail(const std::string& problem) const {
+    throw muster::data_error({.file = name_}, problem + " (" + sqlite3_errmsg(base_.get()) + "); make it first");
   }
 
   std::string name_;
@@ -110,10 +112,10 @@ muster::opened_source open(muster::spec_reader& from, const muster::read_options
 int main(int argc, char** argv) {
   muster::register_source({"sqlite", "FILE", "", "rows of a table points(x, y)"}, open);
   const auto body = [&](muster::context& context) {
-    const std::string what = argc == 3 ? argv[1] : "";
-    if (what == "make") return make(argv[2]);
+    const std::string command = argc == 3 ? argv[1] : "";
+    if (command == "make") return make(argv[2]);
     if (argc > 1 && argv[1][0] == '-') throw muster::unknown_argument(argv[1]);
-    if (what != "train") throw muster::configuration_error("no such command; it is make FILE, or train SOURCE");
+    if (command != "train") throw muster::configuration_error("unknown command; use make FILE or train SOURCE");
     context.run([&](muster::group& world) { train(context, world, argv[2]); });
   };
   return muster::run_main(argc, argv, body, {.help = [] { return "05_custom_dataset make FILE | train SOURCE\n"; }});

@@ -1,4 +1,4 @@
-// A struct of one's own, reduced by a function of one's own: count, sum and largest value in one allreduce.
+// A user-defined struct, reduced by a user-defined function: count, sum and largest value in one allreduce.
 //
 //   $ 06_custom_reduction --ranks 3
 //   6 values, mean 2.5, largest 5, of rank 2
@@ -7,12 +7,12 @@
 
 #include <muster/muster.hpp>
 
-/// What ranks send is its bytes as they lie: trivially copyable, of 2, 4, 8, 16, 32 or 64 bytes.
+/// Ranks send the object representation: the type is trivially copyable and has 2, 4, 8, 16, 32 or 64 bytes.
 struct summary {
   double sum = 0;
   double largest = -1e300;
   std::uint64_t count = 0;
-  std::uint64_t at = 0;  // the rank that has the largest
+  std::uint64_t at = 0;  // the rank with the largest value
 
   void add(double value, int rank) {
     sum += value;
@@ -21,7 +21,7 @@ struct summary {
   }
 };
 
-/// Associative, and the same whichever side is first: ranks are combined in the order that the algorithm likes.
+/// Merges two summaries. Associative and commutative, because the algorithm decides the order of the ranks.
 summary merge(const summary& a, const summary& b) {
   const summary& top = a.largest > b.largest || (a.largest == b.largest && a.at < b.at) ? a : b;
   return {a.sum + b.sum, top.largest, a.count + b.count, top.at};

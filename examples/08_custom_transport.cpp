@@ -1,5 +1,5 @@
-// A transport of one's own, chosen by name: here one that stands around another and counts what each rank sends. One
-// from scratch derives from muster::transport instead, and is checked in the same way.
+// A user-defined transport, selected by name. This transport wraps another transport and counts the messages that each
+// rank sends. A transport written from scratch derives from muster::transport instead, and is checked in the same way.
 //
 //   $ mpirun -n 3 08_custom_transport --transport counting
 //   200 cases of collectives, and messages in every order: as they should be
@@ -25,11 +25,12 @@ class counting_transport final : public muster::transport_decorator {
     counts_->bytes += r.bytes;
     transport_decorator::send(r);
   }
-  // Collectives that the transport does whole would pass by: the library's algorithms send messages.
+  // A collective that the wrapped transport executes itself would not be counted. Without these abilities the library's
+  // algorithms send messages.
   [[nodiscard]] muster::transport_abilities abilities() const override {
     auto all = transport_decorator::abilities();
     all.name = "counting";
-    all.native_collectives = all.native_first = false;
+    all.native_collectives = all.prefers_native = false;
     return all;
   }
   bool native(const muster::collective_call&, muster::request&) override { return false; }
@@ -48,9 +49,9 @@ std::unique_ptr<muster::transport> connect(const muster::settings& configuration
 }
 
 int main(int argc, char** argv) {
-  muster::register_transport("counting", connect);  // at every process, before the first context
+  muster::register_transport("counting", connect);  // on every process, before the first context
   return muster::run_main(argc, argv, [](muster::context&, muster::group& world) {
-    muster::testing::check_transport(world);  // throws what went wrong where
+    muster::testing::check_transport(world);  // throws an error that describes the failure
     if (world.rank() == 0) std::printf("200 cases of collectives, and messages in every order: as they should be\n");
 
     muster::barrier(world);

@@ -1,4 +1,4 @@
-// What codecs for gradients cost and save: one softmax regression trained with each of them, and with one of one's own.
+// Costs and savings of gradient codecs: one softmax regression trained with each codec, including a user-defined one.
 //
 //   $ 10_compression --ranks 2
 //   codec         bytes a step   loss in epoch 2
@@ -18,23 +18,23 @@
 
 constexpr std::size_t inputs = 400, classes = 10, samples = 4000;
 
-// Clouds of points around one centre a class.
+// Returns clouds of points around one centre for each class.
 muster::dataset clouds() {
-  auto made = muster::dataset_builder::dense("clouds", samples, inputs);
+  auto builder = muster::dataset_builder::dense("clouds", samples, inputs);
   muster::random_stream random(5);
   std::vector<float> centres(classes * inputs);
   for (float& x : centres) x = static_cast<float>(random.normal());
   for (std::size_t k = 0; k < samples; ++k) {
     const std::size_t label = random.below(classes);
-    made.labels()[k] = static_cast<float>(label);
-    auto point = made.row(k);
+    builder.labels()[k] = static_cast<float>(label);
+    auto point = builder.row(k);
     for (std::size_t i = 0; i < inputs; ++i)
       point[i] = 0.1f * centres[label * inputs + i] + static_cast<float>(random.normal());
   }
-  return made.finish();
+  return builder.finish();
 }
 
-// The mean loss of the batch, and its gradients.
+// Computes the mean loss of the batch, and its gradients.
 double forward_backward(const muster::dataset& data, const muster::minibatch& batch, muster::backward_pass& pass) {
   const auto w = pass.parameter(0), b = pass.parameter(1);
   const auto gw = pass.gradient(0), gb = pass.gradient(1);
@@ -47,7 +47,7 @@ double forward_backward(const muster::dataset& data, const muster::minibatch& ba
       for (std::size_t i = 0; i < inputs; ++i) p[c] += w[c * inputs + i] * x[i];
     const float highest = *std::ranges::max_element(p);
     float all = 0;
-    for (float& one : p) all += one = std::exp(one - highest);
+    for (float& probability : p) all += probability = std::exp(probability - highest);
     const auto label = static_cast<std::size_t>(data.label(id));
     loss -= std::log(std::max(p[label] / all, 1e-30f));
     for (std::size_t c = 0; c < classes; ++c) {
@@ -59,7 +59,7 @@ double forward_backward(const muster::dataset& data, const muster::minibatch& ba
   return loss / static_cast<double>(batch.samples.size());
 }
 
-// A codec of one's own, `trim:BYTES`: the highest bytes of each value (of a machine that keeps the lowest first).
+// A user-defined codec, `trim:BYTES`: each value's highest bytes (on a little-endian machine).
 struct trim_codec {
   std::size_t kept;  // bytes of a value
   [[nodiscard]] std::size_t encoded_bytes(std::size_t count) const { return (count * kept + 3) / 4 * 4; }
@@ -81,11 +81,11 @@ struct trim_codec {
 
 muster::any_codec make_trim(muster::spec_reader& from) {
   const trim_codec coder{from.read_whole("bytes", from.value("bytes"), 1, 3)};
-  return {coder, {.is_biased = true}};  // what it cuts off is added to the next step
+  return {coder, {.is_biased = true}};  // the bytes that it drops are added to the next step
 }
 
 int main(int argc, char** argv) {
-  muster::register_codec("trim", make_trim);  // at every rank
+  muster::register_codec("trim", make_trim);  // on every rank
   return muster::run_main(argc, argv, [](muster::context& context, muster::group& world) {
     const auto data = clouds();
     if (world.rank() == 0) std::printf("codec         bytes a step   loss in epoch 2\n");
@@ -93,7 +93,7 @@ int main(int argc, char** argv) {
       auto loader = data | muster::shuffle(1) | muster::batch(100);
       muster::arena arena(context, {{"weights", {classes, inputs}}, {"bias", {classes}}});
       muster::sgd optimizer(arena, {.momentum = 0.9f});
-      // The same as --compress on the command line, which the shorter constructor reads.
+      // Equivalent to --compress on the command line, which the shorter constructor reads.
       muster::training training(context, {.codec = muster::compress(codec)}, arena, optimizer, loader);
       training.run({.epochs = 2, .log = nullptr}, [&](muster::training_step& step) {
         const auto batch = step.next(loader);

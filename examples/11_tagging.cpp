@@ -1,6 +1,6 @@
 // Tagging: each video has several of 3,862 labels. A linear model with a sigmoid for each label, on a parameter server,
 // fed by TFRecord shards of SequenceExamples in the form of YouTube-8M: `labels` of a video, and for each second of it
-// `audio`, 128 bytes. The shards are made up here: two of twelve labels a video, each heard in every second.
+// `audio`, 128 bytes. The example generates the shards: two of twelve labels a video, each present in every second.
 //
 //   $ 11_tagging --ranks 3
 //   512 videos in 4 shards, 2 workers: the best guess is a label of the video in ... of 100
@@ -17,12 +17,12 @@
 
 constexpr std::size_t classes = 3862, features = 128, seconds = 3, most_labels = 4, videos = 512, shards = 4;
 using matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-// A field of a protocol buffer: a length, as seven bits a byte, and what has that length.
+// Returns a field of a protocol buffer: a length with seven bits in each byte, and content with this length.
 std::string field(int number, const std::string& content) {
-  std::string made(1, static_cast<char>(number << 3 | 2));
-  for (auto left = content.size(); made += static_cast<char>((left & 127) | (left > 127 ? 128 : 0)), left > 127;)
+  std::string bytes(1, static_cast<char>(number << 3 | 2));
+  for (auto left = content.size(); bytes += static_cast<char>((left & 127) | (left > 127 ? 128 : 0)), left > 127;)
     left >>= 7;
-  return made + content;
+  return bytes + content;
 }
 std::string make_video(muster::random_stream& random) {
   const std::uint64_t labels[] = {311 * random.below(12), 311 * random.below(12)};
@@ -35,7 +35,7 @@ std::string make_video(muster::random_stream& random) {
       for (const auto label : labels) value += muster::mix(label * features + k) % 2 == 0 ? 25 : -25;
       audio[k] = static_cast<char>(std::clamp(value, 0.0, 255.0));
     }
-    steps += field(1, field(1, field(1, audio)));  // a Feature of a BytesList of one value
+    steps += field(1, field(1, field(1, audio)));  // a Feature with a BytesList of one value
   }
   const auto entry = [](const char* key, const std::string& value) {
     return field(1, field(1, key) + field(2, value));
@@ -43,7 +43,7 @@ std::string make_video(muster::random_stream& random) {
   return field(1, entry("labels", field(3, field(1, numbers)))) + field(2, entry("audio", steps));
 }
 
-// Each video behind its length, and each of both before its checksum.
+// Writes each video after its length. A checksum follows the length, and another checksum the video.
 void write_shard(std::size_t shard) {
   std::ofstream file("videos-" + std::to_string(shard), std::ios::binary);
   muster::random_stream random(shard);
@@ -57,7 +57,7 @@ void write_shard(std::size_t shard) {
   }
 }
 
-// The mean over the seconds of each video, and 1 for the bias; and 1 for each of its labels.
+// Computes the mean over the seconds of each video, with 1 for the bias, and sets 1 for each label.
 void unpack(const muster::minibatch& part, matrix& x, matrix& y) {
   const auto count = static_cast<Eigen::Index>(part.samples.size());
   x = matrix::Constant(count, features + 1, 1);
@@ -90,7 +90,7 @@ int main(int argc, char** argv) {
                       "tfrecord:videos-0,videos-1,videos-2,videos-3?features=audio:uint8[..3x128],"
                       "labels:int64[..4]") |
                   muster::shuffle(1) | muster::batch(32) | muster::prefetch(2);
-    std::uint64_t hits = 0;  // of the last epoch, each before the step that learns from the video
+    std::uint64_t hits = 0;  // in the last epoch, each counted before the step that learns from the video
     for (; loader.epoch() < 4; loader.next_epoch()) {
       hits = 0;
       while (const auto part = loader.next({job.worker(), job.workers()})) {
@@ -101,7 +101,7 @@ int main(int argc, char** argv) {
           scores.row(i).maxCoeff(&best);
           hits += y(i, best) == 1;
         }
-        // The gradient of the cross-entropy of each label's sigmoid.
+        // The gradient of the cross-entropy for each label's sigmoid.
         const matrix error = (1 / (1 + (-scores.array()).exp())).matrix() - y;
         gradient.noalias() = x.transpose() * error / static_cast<float>(part.global_size);
         job.tables().push(0, flat(gradient));

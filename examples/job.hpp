@@ -1,4 +1,4 @@
-// The ranks of an example: those it was started with, or ranks that come and go.
+// The ranks of an example: the initial ranks, or ranks that join and leave.
 #pragma once
 
 #include <algorithm>
@@ -19,22 +19,23 @@
 
 namespace examples {
 
-/// Ranks that the job was started with.
+/// Returns the number of ranks with which the job was started.
 inline int ranks_of(const muster::context& context) {
   return context.elastic() ? context.launcher().size : context.ranks();
 }
 
-/// "4 ranks", "1 rank".
-inline std::string count_of(int count, std::string_view what) {
-  return std::to_string(count) + " " + std::string(what) + (count == 1 ? "" : "s");
+/// Returns "4 ranks" or "1 rank".
+inline std::string count_of(int count, std::string_view noun) {
+  return std::to_string(count) + " " + std::string(noun) + (count == 1 ? "" : "s");
 }
 
-/// Whether the parameters lie on servers.
+/// Returns true if the parameters are stored on servers.
 inline bool on_servers(const muster::context& context) {
-  return muster::sync_mode_of(context).what == muster::sync_mode::kind::parameter_server;
+  return muster::sync_mode_of(context).method == muster::sync_mode::kind::parameter_server;
 }
 
-/// Ranks that train: all, or those that do not serve alone. At least 1: more servers than ranks are refused elsewhere.
+/// Returns the number of ranks that train: all ranks except dedicated servers. At least 1; more servers than ranks are
+/// rejected elsewhere.
 inline int workers_of(const muster::context& context) {
   const auto& settings = context.configuration();
   if (!on_servers(context) || settings.value(muster::setting::servers) == "colocated") return ranks_of(context);
@@ -42,7 +43,7 @@ inline int workers_of(const muster::context& context) {
   return std::max(1, ranks_of(context) - static_cast<int>(serving));
 }
 
-/// As a header names them: "4 ranks (shm)".
+/// Returns the ranks in the form of a header: "4 ranks (shm)".
 inline std::string describe_ranks(const muster::context& context, const muster::group& world) {
   const auto over = " (" + (context.elastic() ? "elastic" : std::string(world.abilities().name)) + ")";
   const auto& settings = context.configuration();
@@ -54,7 +55,7 @@ inline std::string describe_ranks(const muster::context& context, const muster::
          settings.value(muster::setting::consistency) + "; epochs are the first worker's";
 }
 
-/// Throws where a flag is used that has workers wait for each other.
+/// Throws if a flag is set that makes workers wait for each other.
 inline void refuse_on_servers(const muster::context& context,
                               std::initializer_list<std::pair<std::string, bool>> flags) {
   if (!on_servers(context)) return;
@@ -66,8 +67,8 @@ inline void refuse_on_servers(const muster::context& context,
   }
 }
 
-/// What decides the numbers of a run, in its report: muster's settings as they were resolved, and the program's `own`,
-/// which win. A closed task has them compared (docs/platform.md).
+/// Adds the settings that determine the numbers of a run to its report: muster's resolved settings, and the program's
+/// `own` settings, which override them. A closed task requires equal settings (docs/platform.md).
 inline void annotate_settings(muster::tracker& report, const muster::context& context,
                               std::initializer_list<std::pair<std::string_view, std::string>> own) {
   using namespace muster::setting;
@@ -78,8 +79,8 @@ inline void annotate_settings(muster::tracker& report, const muster::context& co
   for (const auto& [name, text] : own) report.annotate(std::string(name), text);
 }
 
-/// What the learning rate is multiplied by where each rank keeps its batch and there are more or fewer than the job
-/// started with (linear scaling: Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
+/// Returns the factor for the learning rate when each rank keeps its batch and the number of ranks differs from the
+/// initial number (linear scaling: Goyal et al. 2017, https://arxiv.org/abs/1706.02677).
 inline double growth(const muster::context& context, const muster::step& step) {
   return context.elastic() ? static_cast<double>(step.group().size()) / ranks_of(context) : 1.0;
 }

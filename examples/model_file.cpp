@@ -37,7 +37,7 @@ model_file read_model(const std::string& path, const std::function<void(const nl
   const std::string all{std::istreambuf_iterator<char>(file), {}};
   const auto line = all.find('\n');
   if (line == std::string::npos) throw no_model(path, "its first line does not end");
-  model_file made;
+  model_file contents;
   std::size_t statistics = 0;
   try {
     const auto head = nlohmann::json::parse(all.substr(0, line));
@@ -45,23 +45,23 @@ model_file read_model(const std::string& path, const std::function<void(const nl
       throw no_model(path,
                      "it is of format " + head.at("format").dump() + ", and this program reads \"" + format + "\"");
     }
-    made.model = head.at("model").get<std::string>();
-    made.parameters = head.at("parameters").get<std::size_t>();
+    contents.model = head.at("model").get<std::string>();
+    contents.parameters = head.at("parameters").get<std::size_t>();
     statistics = head.at("statistics").get<std::size_t>();
     take(head);
   } catch (const nlohmann::json::exception&) {
     throw no_model(path, "its first line is malformed");
   }
   const std::size_t body = all.size() - line - 1;
-  if (made.parameters > body / 4 || statistics > body / 4 || body != 4 * (made.parameters + statistics + 1))
-    throw no_model(path, "it has " + std::to_string(body) + " bytes of numbers, and not as many as it says");
+  if (contents.parameters > body / 4 || statistics > body / 4 || body != 4 * (contents.parameters + statistics + 1))
+    throw no_model(path, "it has " + std::to_string(body) + " bytes of numbers, which does not match its first line");
   std::uint32_t checksum = 0;
   std::memcpy(&checksum, all.data() + all.size() - 4, 4);
   if (muster::crc32c(std::as_bytes(std::span(all).first(all.size() - 4))) != checksum)
     throw no_model(path, "its checksum does not match: it is damaged");
-  made.numbers.resize(made.parameters + statistics);
-  std::memcpy(made.numbers.data(), all.data() + line + 1, 4 * made.numbers.size());
-  return made;
+  contents.numbers.resize(contents.parameters + statistics);
+  std::memcpy(contents.numbers.data(), all.data() + line + 1, 4 * contents.numbers.size());
+  return contents;
 }
 
 }  // namespace examples

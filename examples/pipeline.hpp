@@ -1,4 +1,4 @@
-// Stages of a loader by command line: what is kept of records, what happens to bad ones, what is made ahead.
+// Loader stages from the command line: records to keep, treatment of bad records, number of batches to prefetch.
 #pragma once
 
 #include <CLI/CLI.hpp>
@@ -17,22 +17,22 @@ namespace examples {
 struct stages {
   std::optional<muster::cache> kept;
   muster::bad_record_options bad;
-  std::uint64_t prefetch = 4;  ///< batches
+  std::uint64_t prefetch = 4;  ///< In batches.
   int threads = 1;
 
-  /// Stages in front of what chance does: bad records are left out, others kept.
+  /// Adds the stage before the random stages: bad records are removed, the others kept.
   [[nodiscard]] muster::loader keep(muster::loader from) const {
     if (bad.policy != muster::bad_record_policy::fail) from = std::move(from) | muster::on_bad_records(bad);
     if (kept) from = std::move(from) | *kept;
     return from;
   }
-  /// The last one.
+  /// Returns the last stage.
   [[nodiscard]] muster::prefetch ahead() const {
     return muster::prefetch({.batches = static_cast<std::size_t>(prefetch), .threads = threads});
   }
 };
 
-/// --on-bad-record alone: for data that are in memory.
+/// Adds --on-bad-record alone, for data in memory.
 inline void add_bad_record_flag(CLI::App& app, muster::bad_record_options& to) {
   app.add_option_function<std::string>(
          "--on-bad-record",
@@ -63,7 +63,7 @@ inline void add_stage_flags(CLI::App& app, stages& to) {
          },
          "keep records as they were read, in memory or in a folder for later runs too (docs/data.md)")
       ->type_name("memory|disk:FOLDER|off");
-  muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "batches that are made ahead");
+  muster::add_number(app, "--prefetch", to.prefetch, {0, 10'000}, "number of batches to prefetch");
   muster::add_number(app, "--threads", to.threads, {0, 256},
                      "threads of a rank that compute, and as many more that make batches ahead; the same bits for any; "
                      "0: one, which makes them itself");

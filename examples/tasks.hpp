@@ -1,4 +1,4 @@
-// What a rank splits its arithmetic over: the threads of oneTBB, in a task arena of its own.
+// The threads among which a rank divides its arithmetic: oneTBB threads, in a task arena of the rank.
 #pragma once
 
 #include <algorithm>
@@ -12,8 +12,9 @@
 
 namespace examples {
 
-/// `threads` threads, of which the caller is one. What is cut into tasks is cut by its shape alone and no two tasks
-/// write to the same numbers, so that there are the same bits for any number of threads. Used by one thread at a time.
+/// A task arena with `threads` threads, including the caller. The division into tasks depends only on the shape of the
+/// problem, and no two tasks write to the same numbers, so that results are bitwise equal for any number of threads.
+/// Used by one thread at a time.
 class rank_tasks {
  public:
   explicit rank_tasks(int threads = 1) {
@@ -22,13 +23,13 @@ class rank_tasks {
 
   [[nodiscard]] bool are_serial() const noexcept { return !team_; }
   [[nodiscard]] std::size_t threads() const noexcept { return team_ ? team_->threads : 1; }
-  /// In a body of run(): which of the threads it is on. One body at a time is on a thread.
+  /// Returns the index of the thread that runs the calling body of run(). A thread runs one body at a time.
   [[nodiscard]] std::size_t worker() const noexcept {
     return team_ ? static_cast<std::size_t>(tbb::this_task_arena::current_thread_index()) : 0;
   }
 
-  /// Calls body(0) .. body(count - 1), each once and in any order, in the caller's way of rounding and of taking small
-  /// numbers for zeros; rethrows what one of them throws.
+  /// Calls body(0) .. body(count - 1), each once and in any order, with the caller's rounding and denormal modes.
+  /// Rethrows an exception of a body.
   template <class Body>
   void run(std::size_t count, const Body& body) const {
     if (!team_) {
@@ -47,7 +48,7 @@ class rank_tasks {
                 std::max<std::size_t>(std::thread::hardware_concurrency(), static_cast<std::size_t>(count))),
           arena(count),
           threads(static_cast<std::size_t>(count)) {}
-    tbb::global_control limit;  // oneTBB has no more threads than cores unless more are asked for
+    tbb::global_control limit;  // oneTBB has no more threads than cores unless the limit is raised.
     tbb::task_arena arena;
     std::size_t threads;
   };

@@ -10,7 +10,7 @@ using Catch::Approx;
 #include <catch2/catch.hpp>
 #endif
 
-/// Matches a text with `part` in it, for CHECK_THROWS_WITH and CHECK_THAT.
+/// Returns a matcher of texts that contain `part`, for CHECK_THROWS_WITH and CHECK_THAT.
 inline auto contains(const std::string& part) {
 #if MUSTER_CATCH2_VERSION >= 3
   return Catch::Matchers::ContainsSubstring(part);

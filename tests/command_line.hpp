@@ -1,4 +1,4 @@
-// A command line that owns its words, as main gets it.
+// A command line that owns its words, in the form of main's arguments.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ struct command_line {
   command_line& operator=(const command_line&) = delete;
 
   [[nodiscard]] char** argv() { return pointers.data(); }
-  /// What is left after words were taken out.
+  /// Returns the words that remain after flags were removed.
   [[nodiscard]] std::vector<std::string> rest() const { return {pointers.data(), pointers.data() + argc}; }
 
   std::vector<std::string> words;

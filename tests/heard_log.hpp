@@ -1,4 +1,4 @@
-// What is logged.
+// The capture of log messages in a test.
 #pragma once
 
 #include <string>
@@ -7,7 +7,7 @@
 
 namespace test {
 
-/// Keeps what is logged while it lives, instead of stderr.
+/// Captures log messages during its lifetime, in place of stderr.
 class heard_log {
  public:
   heard_log() {

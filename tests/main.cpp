@@ -7,7 +7,7 @@
 int main(int argc, char** argv) {
   Catch::Session session;
 #if MUSTER_CATCH2_VERSION < 3
-  // A name or tag that no case has is a mistake of the entry that names it; Catch2 3 ends with an error by itself.
+  // A name or tag without a test case is an error in the entry that uses it; Catch2 3 exits with an error itself.
   auto& warnings = session.configData().warnings;
   warnings = static_cast<Catch::WarnAbout::What>(warnings | Catch::WarnAbout::NoTests);
 #endif

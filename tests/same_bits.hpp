@@ -1,4 +1,4 @@
-// Whether numbers are the same to the bit.
+// Bitwise comparison of numbers.
 #pragma once
 
 #include <cstring>

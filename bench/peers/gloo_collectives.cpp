@@ -1,8 +1,8 @@
 // Gloo's allreduces over TCP on the loopback, without muster, under the same protocol as bench/collectives:
 //   build/release/bench/peers/gloo_collectives RANKS [BYTES...]
-// The ranks are processes that it starts itself. Rows: gloo_<algorithm> (its own thread moves the data), _sync (the
-// caller moves it), _busy (and polls), and gloo_default, the algorithm that `gloo::allreduce` takes by itself.
-// With --turns=FOLDER behind RANKS it measures what it is told (bench/turns.hpp).
+// The ranks are processes that this program starts. Rows: gloo_<algorithm> (Gloo's own thread moves the data), _sync
+// (the calling thread moves the data), _busy (the calling thread also polls), and gloo_default, the default algorithm
+// of `gloo::allreduce`. With --turns=FOLDER after RANKS the program takes turns (bench/turns.hpp).
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/allreduce_ring.h>
@@ -31,7 +31,7 @@ namespace {
 using context_ptr = std::shared_ptr<gloo::rendezvous::Context>;
 using call = std::function<void()>;
 
-// The connections of one rank in one of Gloo's ways to move data.
+// A rank's connections, in a mode of Gloo for moving data.
 enum class mode { threaded, sync, busy };
 constexpr const char* mode_suffix[] = {"", "_sync", "_busy"};
 
@@ -41,24 +41,24 @@ context_ptr connect(const std::string& folder, int rank, int ranks, mode way) {
   auto device = gloo::transport::tcp::CreateDevice(where);
   gloo::rendezvous::FileStore store(folder);
   gloo::rendezvous::PrefixStore apart("way" + std::to_string(static_cast<int>(way)), store);
-  auto made = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
-  made->connectFullMesh(apart, device);
+  auto connections = std::make_shared<gloo::rendezvous::Context>(rank, ranks);
+  connections->connectFullMesh(apart, device);
   for (int peer = 0; peer < ranks && way != mode::threaded; ++peer) {
-    if (peer != rank) made->getPair(peer)->setSync(true, way == mode::busy);
+    if (peer != rank) connections->getPair(peer)->setSync(true, way == mode::busy);
   }
-  return made;
+  return connections;
 }
 
 template <class Algorithm>
 call by(const context_ptr& over, std::span<float> data) {
-  auto made = std::make_shared<Algorithm>(over, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
-  return [made] { made->run(); };
+  auto call = std::make_shared<Algorithm>(over, std::vector<float*>{data.data()}, static_cast<int>(data.size()));
+  return [call] { call->run(); };
 }
 
 class rank_of_gloo {
  public:
   rank_of_gloo(const std::string& folder, int rank, int ranks) : rank_(rank), ranks_(ranks) {
-    // With more ranks than cores those that poll hold up those they wait for: milliseconds a call.
+    // With more ranks than cores, ranks that poll delay the ranks for which they wait: milliseconds a call.
     const long cores = sysconf(_SC_NPROCESSORS_ONLN);
     for (const mode way : {mode::threaded, mode::sync, mode::busy}) {
       if (way == mode::busy && ranks > cores) continue;
@@ -71,12 +71,12 @@ class rank_of_gloo {
 
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  [[nodiscard]] std::vector<double> time(bench::op what, const std::string& name, std::span<float> data,
+  [[nodiscard]] std::vector<double> time(bench::op operation, const std::string& name, std::span<float> data,
                                          bench::repeats count) const {
     const call once = find(name, data);
     bench::check_result(bench::op::allreduce, rank_, ranks_, data, [&](std::span<float>) { once(); });
     auto stamps = bench::call_stamps(
-        what, data, count,
+        operation, data, count,
         [&] {
           gloo::BarrierOptions options(ways_[0]);
           gloo::barrier(options);
@@ -120,14 +120,14 @@ void take_turns(bench::turns turns, const rank_of_gloo& gloo, int rank) {
   std::vector<float> data;
   while (const auto turn = turns.next()) {
     data.resize(turn->bytes / sizeof(float));
-    // From the command line no name comes: then all of them.
+    // The command line has no contender name; it selects all contenders.
     const auto list = turn->contender.empty() ? gloo.names() : std::vector<std::string>{turn->contender};
     for (const auto& name : list) {
-      (void)gloo.time(turn->what, name, data, bench::warm_up_for(turn->what, turn->bytes));
-      const auto times = gloo.time(turn->what, name, data, bench::repeats_for(turn->what, turn->bytes));
+      (void)gloo.time(turn->operation, name, data, bench::warm_up_for(turn->operation, turn->bytes));
+      const auto times = gloo.time(turn->operation, name, data, bench::repeats_for(turn->operation, turn->bytes));
       auto taken = *turn;
       taken.contender = name;
-      if (rank == 0) bench::answer(taken, times);
+      if (rank == 0) bench::print_result(taken, times);
     }
   }
 }
@@ -143,10 +143,10 @@ void use_own_core(int rank, int ranks) {
 
 int run(int rank, int ranks, const std::string& store, int argc, char** argv) {
   try {
-    // Gloo's own threads are to run wherever there is room: they are there before this one is bound.
+    // Gloo's threads are created before this thread is bound, so that they may run on any core.
     const rank_of_gloo gloo(store, rank, ranks);
     use_own_core(rank, ranks);
-    if (rank == 0) bench::say_ready(gloo.names(), "Gloo of Debian 12 (libgloo-dev)");
+    if (rank == 0) bench::print_ready(gloo.names(), "Gloo of Debian 12 (libgloo-dev)");
     const auto folder = bench::folder_of_turns(argc, argv);
     const bench::op once[] = {bench::op::allreduce};
     take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, once), gloo, rank);

@@ -1,9 +1,9 @@
-// Images a second that a loader makes of a folder of JPEG files for training: a random window of each, resized to
-// 224 x 224, perhaps mirrored, normalised to floats.
+// Images per second that a loader produces from a folder of JPEG files for training: a random window in each image,
+// resized to 224 x 224, mirrored at random, normalised to floats.
 //
 //   jpeg FOLDER [THREADS] [EPOCHS]
 //
-// Prints a line for each epoch, of which the first one warms up; jpeg.py has the folder and peers.
+// Prints a line for each epoch. The first epoch warms up. jpeg.py creates the folder and runs the peers.
 #include <cstdio>
 #include <cstdlib>
 #include <string>
@@ -16,7 +16,7 @@ int main(int argc, char** argv) {
   muster::image_options normalised;
   normalised.mean = {0.485f, 0.456f, 0.406f};
   normalised.deviation = {0.229f, 0.224f, 0.225f};
-  // The caller helps with the batch that it waits for.
+  // The caller helps with the batch for which it waits.
   auto loader = muster::open_source("images:" + folder) | muster::shuffle(1) | muster::batch(128) |
                 muster::augment(muster::random_jpeg_crop()) | muster::map(muster::normalise(normalised)) |
                 muster::prefetch({.batches = 4, .threads = threads - 1});

@@ -1,5 +1,4 @@
-// Processes that show what the machine can do at all: what memory_limit, loopback_limit and switch_limit have in
-// common.
+// Functions that memory_limit, loopback_limit and switch_limit share. Their processes measure limits of the machine.
 #pragma once
 
 #include <sched.h>
@@ -23,25 +22,26 @@
 
 namespace bench {
 
-inline constexpr int limit_ranks = 2;  // of all but switch_limit
+inline constexpr int limit_ranks = 2;  // Number of ranks in all limits except switch_limit.
 inline constexpr int most_limit_ranks = 64;
 inline constexpr std::size_t limit_iterations = 300;
 
-[[noreturn]] inline void fail_with_errno(const char* what) {
-  throw std::system_error(errno, std::generic_category(), what);
+[[noreturn]] inline void fail_with_errno(const char* call) {
+  throw std::system_error(errno, std::generic_category(), call);
 }
 
-/// Memory of all processes, in pages as the shared segments of the shm transport are.
+/// Allocates memory that all processes share, in pages of the same kind as the shared segments of the shm transport.
 inline void* share_with_children(std::size_t bytes) {
   void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) fail_with_errno("mmap");
   return memory;
 }
 
-/// Where they meet, in memory that they share.
+/// A barrier in shared memory.
 class meeting {
  public:
-  /// As many processes; they wait in the system at once where they are more than the cores.
+  /// Constructs a barrier for `ranks` processes. They sleep in the system at once if there are more processes than
+  /// cores.
   meeting(int ranks, bool oversubscribed) : ranks_(ranks), patience_(oversubscribed ? 0 : 10'000) {}
 
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
@@ -58,11 +58,12 @@ class meeting {
     }
   }
 
-  /// Seconds of each of `count.times` calls at the slowest of them, timed as calls of `what` are; all call it.
+  /// Returns the seconds for each of `count.times` calls at the slowest process, timed as calls of `operation`.
+  /// Collective.
   template <class Call>
-  std::vector<double> times_of(op what, int rank, repeats count, Call call) {
+  std::vector<double> times_of(op operation, int rank, repeats count, Call call) {
     const auto stamps = call_stamps(
-        what, {}, count, [&] { meet(); }, call);
+        operation, {}, count, [&] { meet(); }, call);
     std::copy(stamps.begin(), stamps.end(), stamps_[static_cast<std::size_t>(rank)].begin());
     meet();
     std::vector<std::int64_t> slowest(stamps.size());
@@ -70,7 +71,7 @@ class meeting {
       slowest[i] = stamps_[0][i];
       for (int r = 1; r < ranks_; ++r) slowest[i] = std::max(slowest[i], stamps_[static_cast<std::size_t>(r)][i]);
     }
-    meet();  // before the next are written
+    meet();  // All processes finish before the next stamps are written.
     return seconds_of(slowest);
   }
 
@@ -87,7 +88,7 @@ class meeting {
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-/// Each process to a core, the rank-th that this program may use; they take turns where there are too few.
+/// Binds each process to the rank-th core that this program may use. If there are too few cores, processes share them.
 inline void pin_to_core(int rank) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -101,8 +102,9 @@ inline void pin_to_core(int rank) {
   }
 }
 
-/// The main function of a limit: so many processes, `take(turn, place, rank)` for every turn in each, whose result is
-/// the seconds of each call. What `take` needs it made before, in memory that all have.
+/// The main function of a limit. Starts the processes and calls `take(turn, place, rank)` for every turn in each
+/// process. `take` returns the seconds for each call. Memory that `take` needs must be allocated before, shared by all
+/// processes.
 template <class Take>
 int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
   const pid_t parent = getpid();
@@ -119,17 +121,17 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
       }
       rank = static_cast<int>(children.size()) + 1;
       prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (getppid() != parent) return 1;  // it was gone before that
+      if (getppid() != parent) return 1;  // The parent ended before the call of prctl.
     }
     pin_to_core(rank);
     const std::string names[] = {name};
-    if (rank == 0) say_ready(names, "");
+    if (rank == 0) print_ready(names, "");
     const auto folder = folder_of_turns(argc, argv);
     const op once[] = {op::allreduce};
     turns all = folder ? turns(*folder, rank) : turns(argc, argv, once);
     while (const auto turn = all.next()) {
       const auto times = take(*turn, node_id, rank);
-      if (rank == 0) answer(*turn, times);
+      if (rank == 0) print_result(*turn, times);
     }
   } catch (const std::exception& failure) {
     if (rank == 0) std::fprintf(stderr, "%s: error: %s\n", name, failure.what());

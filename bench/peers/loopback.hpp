@@ -10,7 +10,7 @@
 
 namespace bench {
 
-/// Both ends of a connection over 127.0.0.1, made before the second process is.
+/// Both ends of a connection over 127.0.0.1, created before the second process is forked.
 struct loopback {
   int ends[2];
 

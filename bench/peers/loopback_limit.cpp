@@ -1,32 +1,34 @@
-// How fast two processes can hand each other bytes over a connection of the loopback at all: each sends and receives as
-// many as the buffer has, both ways at once, without waiting in the system, from memory that stays in the cache. That
-// is what an allreduce of two ranks over tcp has to move, and nothing else: no frames, no sums, no deadline.
+// The highest rate at which two processes can exchange bytes over a connection of the loopback. Each process sends and
+// receives as many bytes as the buffer has, in both directions at once, without blocking in the system, from memory
+// that stays in the cache. An allreduce of two ranks over tcp has to move the same bytes. There are no frames, sums or
+// deadlines.
 //   build/release/bench/peers/loopback_limit [BYTES...]
-// Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does.
+// Prints lines of JSON in the form of peers/mpi_collectives, and accepts --turns=FOLDER like it.
 #include "limit.hpp"
 #include "loopback.hpp"
 
 namespace {
 
-// Never so much further sent than received: what lies in the system is then still in the cache when it is copied out.
-// Which of these is the fastest differs by size and machine.
+// Limits of the bytes sent but not yet received, so that data in the socket buffers are still in the cache when they
+// are copied out. The fastest limit depends on size and machine.
 constexpr std::size_t windows[] = {std::size_t{128} << 10, std::size_t{256} << 10, std::size_t{512} << 10,
                                    std::size_t{1} << 20};
-constexpr bench::repeats tries{7};  // of each
+constexpr bench::repeats tries{7};  // Number of measurements for each window.
 struct alignas(64) line {
   char bytes[64];
 };
 
-// How many bytes went through a call of the system that would not wait; 0 when none could.
-std::size_t moved(ssize_t n, const char* what) {
+// Returns the number of bytes that a non-blocking system call moved; 0 if the call would have blocked.
+std::size_t moved(ssize_t n, const char* call) {
   if (n > 0) return static_cast<std::size_t>(n);
   if (n == 0) throw std::runtime_error("the other process is gone");
-  if (errno != EAGAIN && errno != EINTR) bench::fail_with_errno(what);
+  if (errno != EAGAIN && errno != EINTR) bench::fail_with_errno(call);
   return 0;
 }
 
-// One end, and the memory that is sent from and received into. A byte lies as far from a line of the cache as it does
-// in the stream: AMD's processors copy slowly what lies a few bytes apart otherwise, and the system makes that copy.
+// One end of the connection, and the memory for sending and receiving. A byte has the same offset from a cache line in
+// memory as in the stream: AMD's processors copy slowly between addresses that differ by a few bytes, and the system
+// makes this copy.
 class end {
  public:
   end(int file, line* room) : file_(file), room_(room->bytes) {}
@@ -53,7 +55,7 @@ class end {
 
   int file_;
   char* room_;
-  std::size_t sent_ = 0, received_ = 0;  // since there is a connection
+  std::size_t sent_ = 0, received_ = 0;  // Since the connection was opened.
 };
 
 }  // namespace
@@ -66,12 +68,12 @@ int main(int argc, char** argv) {
     return bench::run_limit(
         argc, argv, "loopback_limit", bench::limit_ranks, [&](const bench::turn& now, bench::meeting& all, int rank) {
           const auto times_with = [&](std::size_t window, bench::repeats count) {
-            return all.times_of(now.what, rank, count, [&] { ends[rank].exchange(now.bytes, window); });
+            return all.times_of(now.operation, rank, count, [&] { ends[rank].exchange(now.bytes, window); });
           };
-          (void)times_with(windows[0], bench::warm_up_for(now.what, now.bytes));
+          (void)times_with(windows[0], bench::warm_up_for(now.operation, now.bytes));
           const auto seconds = [&](std::size_t window) { return bench::median(times_with(window, tries)); };
-          const auto fastest = std::ranges::min_element(windows, {}, seconds);  // the same at both
-          return times_with(*fastest, bench::repeats_for(now.what, now.bytes));
+          const auto fastest = std::ranges::min_element(windows, {}, seconds);  // Equal at both processes.
+          return times_with(*fastest, bench::repeats_for(now.operation, now.bytes));
         });
   } catch (const std::exception& failure) {
     std::fprintf(stderr, "loopback_limit: error: %s\n", failure.what());

@@ -1,8 +1,8 @@
-// How fast two processes can add at all: each takes its half of two arrays that both have mapped, and writes every sum
-// into both of them. That is two reads and two writes of memory an element, what an allreduce of two ranks in place has
-// to do where each can reach the other's array, and nothing else.
+// The highest rate at which two processes can add. Each process adds one half of two arrays that both have mapped, and
+// writes every sum into both arrays. This takes two reads and two writes of memory for each element, which is the least
+// for an allreduce of two ranks in place when each rank can access the other rank's array.
 //   build/release/bench/peers/memory_limit [BYTES...]
-// Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does.
+// Prints lines of JSON in the form of peers/mpi_collectives, and accepts --turns=FOLDER like it.
 #include "limit.hpp"
 
 namespace {
@@ -17,7 +17,7 @@ struct share_of {
   std::span<float> y;
 
   share_of(int rank, float* all_x, float* all_y, std::size_t count) {
-    const std::size_t half = count / bench::limit_ranks / 16 * 16;  // whole cache lines
+    const std::size_t half = count / bench::limit_ranks / 16 * 16;  // Whole cache lines.
     const std::size_t begin = rank == 0 ? 0 : half;
     const std::size_t size = rank == 0 ? half : count - half;
     x = {all_x + begin, size};
@@ -46,7 +46,7 @@ int main(int argc, char** argv) {
   return bench::run_limit(argc, argv, "memory_limit", bench::limit_ranks,
                           [&](const bench::turn& now, bench::meeting& node_id, int rank) {
                             const share_of mine(rank, x, y, now.bytes / sizeof(float));
-                            (void)time_passes(node_id, rank, mine, bench::warm_up_for(now.what, now.bytes));
-                            return time_passes(node_id, rank, mine, bench::repeats_for(now.what, now.bytes));
+                            (void)time_passes(node_id, rank, mine, bench::warm_up_for(now.operation, now.bytes));
+                            return time_passes(node_id, rank, mine, bench::repeats_for(now.operation, now.bytes));
                           });
 }

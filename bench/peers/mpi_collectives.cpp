@@ -1,7 +1,7 @@
-// The collectives of one MPI, without muster, under the same protocol as bench/collectives:
+// The collectives in one MPI, without muster, under the same protocol as bench/collectives:
 //   mpirun.openmpi -n 2 build/release/bench/peers/mpi_collectives.openmpi [BYTES...]
-// Prints lines of JSON: the median, over one round's iterations, of the slowest rank's time. Built once for each MPI
-// that is installed. With --turns=FOLDER it measures what it is told (bench/turns.hpp).
+// Prints lines of JSON: the median, over one round's iterations, of the slowest rank's time. It is built once for each
+// installed MPI. With --turns=FOLDER the program takes turns (bench/turns.hpp).
 #include <exception>
 
 #include "../plain_mpi.hpp"
@@ -14,9 +14,9 @@ void take_turns(bench::turns turns, int rank) {
   while (const auto turn = turns.next()) {
     const auto count = turn->bytes / sizeof(float);
     if (data.size() != count) data = std::vector<float>(count);
-    (void)bench::time_mpi(turn->what, data, bench::warm_up_for(turn->what, turn->bytes));
-    const auto times = bench::time_mpi(turn->what, data, bench::repeats_for(turn->what, turn->bytes));
-    if (rank == 0) bench::answer(*turn, times);
+    (void)bench::time_mpi(turn->operation, data, bench::warm_up_for(turn->operation, turn->bytes));
+    const auto times = bench::time_mpi(turn->operation, data, bench::repeats_for(turn->operation, turn->bytes));
+    if (rank == 0) bench::print_result(*turn, times);
   }
 }
 
@@ -27,7 +27,7 @@ int main(int argc, char** argv) {
   int rank = 0;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   const std::string names[] = {"mpi"};
-  if (rank == 0) bench::say_ready(names, bench::mpi_library());
+  if (rank == 0) bench::print_ready(names, bench::mpi_library());
   try {
     const auto folder = bench::folder_of_turns(argc, argv);
     take_turns(folder ? bench::turns(*folder, rank) : bench::turns(argc, argv, bench::collectives), rank);

@@ -1,7 +1,7 @@
-// How much of a transfer between two hosts a computation can hide at all: two programs send each other as many bytes as
-// an allreduce of two ranks has to move, by blocking calls on a plain socket in two threads, and sum nothing, while the
-// thread that computes does what bench/gradients does. What is not hidden here is what the system's TCP, the emulated
-// link and the machine's caches take from the computation.
+// Upper limit for the share of a transfer between two hosts that a computation can hide. Two programs send each other
+// as many bytes as an allreduce of two ranks moves, by blocking calls on a plain socket in two threads, and sum
+// nothing. Meanwhile the computing thread does the arithmetic of bench/gradients. The part that is not hidden here is
+// the time that the system's TCP, the emulated link and the machine's caches take from the computation.
 //
 //   overlap_limit RANK ADDRESS_OF_RANK_0 [MEGABYTES [ROUNDS [LONGER]]]     # bench/overlap.py --limit starts both
 #include <arpa/inet.h>
@@ -27,9 +27,9 @@ namespace {
 constexpr std::uint16_t port = 29577;
 constexpr std::size_t piece = std::size_t{1} << 20;
 
-[[noreturn]] void fail(const char* what) { throw std::system_error(errno, std::generic_category(), what); }
+[[noreturn]] void fail(const char* call) { throw std::system_error(errno, std::generic_category(), call); }
 
-/// A connection of the two; tries for ten seconds.
+/// A connection between the two programs. Retries for ten seconds.
 class connection {
  public:
   connection(int rank, const char* address) {
@@ -100,7 +100,7 @@ double median(std::vector<double> values) {
   return values[values.size() / 2];
 }
 
-/// Milliseconds until both are through with it.
+/// Returns the milliseconds until both programs have finished the call.
 template <class Call>
 double timed(const connection& between, Call call) {
   between.meet();
@@ -131,7 +131,7 @@ void measure(int rank, const connection& between, std::size_t bytes, int rounds,
     return median(times);
   };
   const double alone = five(transfer);
-  for (int guess = 0; guess < 2; ++guess)  // as bench/gradients finds it
+  for (int guess = 0; guess < 2; ++guess)  // Estimated as in bench/gradients.
     rows = static_cast<std::size_t>(longer * static_cast<double>(rows) * alone / five(pass)) + 1;
   std::vector<double> times[3];
   for (int round = 0; round < rounds; ++round) {

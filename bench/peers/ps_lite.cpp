@@ -1,13 +1,13 @@
-// What bench/ps measures, with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. Built where
-// ps-lite is, outside this repository:
+// The measurements of bench/ps with ps-lite (https://github.com/dmlc/ps-lite), for the same host and run. It is built
+// where ps-lite is installed, outside this repository:
 //
 //   g++ -std=c++14 -O3 -pthread -I PSLITE/include bench/peers/ps_lite.cpp PSLITE/build/libps.a -lzmq -lprotobuf \
 //     -o ps_lite
 //   PSLITE/tests/local.sh SERVERS WORKERS ./ps_lite add|discard|count
 //
-// One key has all values of a push. `add` applies += at the server, `discard` drops what is pushed. `count` shows what
-// becomes of a job when a worker is killed: each worker uses its 4,000 samples, one a millisecond, and the server
-// counts them. PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 have the scheduler notice dead nodes.
+// One key has all values of a push. `add` applies += at the server, `discard` drops the pushed values. `count` shows
+// the effect of a killed worker on a job: each worker uses its 4,000 samples, one per millisecond, and the server
+// counts the samples. With PS_HEARTBEAT_INTERVAL=1 PS_HEARTBEAT_TIMEOUT=5 the scheduler detects dead nodes.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -53,7 +53,7 @@ double median(std::vector<double> of) {
 
 void work() {
   ps::KVWorker<float> kv(0, 0);
-  const auto measure = [&](const char* what, std::size_t bytes, std::size_t under_way, bool pulls, int turns,
+  const auto measure = [&](const char* name, std::size_t bytes, std::size_t under_way, bool pulls, int turns,
                            std::size_t calls) {
     const ps::SArray<ps::Key> keys({bytes});
     const ps::SArray<float> values(bytes / sizeof(float), 1e-6f);
@@ -77,24 +77,24 @@ void work() {
           open.push_back(kv.ZPush(keys, values, lens));
         }
       }
-      for (const int one : open) kv.Wait(one);
+      for (const int timestamp : open) kv.Wait(timestamp);
       times.push_back(seconds_since(begun) / static_cast<double>(calls));
     }
     const double once = median(times);
-    if (std::string(what) == "latency")
+    if (std::string(name) == "latency")
       std::printf("ps-lite/latency/%zu  %.4g microseconds\n", bytes, once * 1e6);
-    else if (std::string(what) == "rate")
+    else if (std::string(name) == "rate")
       std::printf("ps-lite/rate/%zu  %.4g million a second and worker\n", bytes, 1e-6 / once);
     else
-      std::printf("ps-lite/%s/%zu  %.4g GB/s a worker\n", what, bytes, static_cast<double>(bytes) / once / 1e9);
+      std::printf("ps-lite/%s/%zu  %.4g GB/s a worker\n", name, bytes, static_cast<double>(bytes) / once / 1e9);
     std::fflush(stdout);
   };
   measure("latency", 4096, 1, false, 200, 1);
   for (const bool pulls : {false, true}) {
-    const char* const what = pulls ? "pull" : "push";
-    measure(what, 4096, 64, pulls, 5, 5000);
-    measure(what, std::size_t{1} << 20, 8, pulls, 5, 100);
-    measure(what, std::size_t{16} << 20, 2, pulls, 5, 10);
+    const char* const name = pulls ? "pull" : "push";
+    measure(name, 4096, 64, pulls, 5, 5000);
+    measure(name, std::size_t{1} << 20, 8, pulls, 5, 100);
+    measure(name, std::size_t{16} << 20, 2, pulls, 5, 10);
   }
   measure("rate", 64, 64, false, 5, 10000);
 }
@@ -118,8 +118,8 @@ void count() {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string what = argc > 1 ? argv[1] : "";
-  adds = what != "discard";
+  const std::string mode = argc > 1 ? argv[1] : "";
+  adds = mode != "discard";
   ps::Start(0);
   ps::KVServer<float>* server = nullptr;
   if (ps::IsServer()) {
@@ -127,6 +127,6 @@ int main(int argc, char** argv) {
     server->set_request_handle(handle);
     ps::RegisterExitCallback([server] { delete server; });
   }
-  if (ps::IsWorker()) what == "count" ? count() : work();
+  if (ps::IsWorker()) mode == "count" ? count() : work();
   ps::Finalize(0, true);
 }

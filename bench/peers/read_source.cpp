@@ -1,8 +1,8 @@
-// Reads all records of a source twice, shuffled, in batches: muster's part of what far_sources.py measures.
+// Reads all records of a source twice, shuffled, in batches: muster's part of the measurement of far_sources.py.
 //
 //   read_source SOURCE [THREADS]
 //
-// Prints samples a second of each epoch, the first one from before the source is opened.
+// Prints the samples per second in each epoch. The first epoch includes opening the source.
 #include <cstdio>
 #include <cstdlib>
 #include <string>

@@ -1,6 +1,6 @@
 // muster's part of serve.py: seconds of a prediction in process. Each line of the input is ROWS COUNT.
 //
-//   serve_predict MODEL_FOLDER INPUT OUTPUT     INPUT has rows of the model's input, OUTPUT gets what was made of them
+//   serve_predict MODEL_FOLDER INPUT OUTPUT     INPUT has rows of the model's input, OUTPUT receives the predictions
 #include <cstdint>
 #include <cstdio>
 #include <fstream>

@@ -1,6 +1,7 @@
-// How fast one process can pass values to another, which adds them to a table (push) or keeps them (pull): through
-// a ring of shared memory as large as that of muster's messages, which is a copy in and a pass out of it, or over a
-// connection of the loopback. No frames, no acknowledgements, no bookkeeping. Rows are named as those of bench/ps.
+// The highest rate at which one process can pass values to another process, which adds the values to a table (push) or
+// stores them (pull). The values pass through a ring of shared memory as large as the ring of muster's messages, which
+// is one copy in and one pass out, or over a connection of the loopback. There are no frames, acknowledgements or
+// bookkeeping. Rows have the names of bench/ps.
 //
 //   build/release/bench/peers/stream_limit ring|socket [SECONDS_A_TURN [TURNS]]
 #include <algorithm>
@@ -16,12 +17,13 @@
 namespace {
 
 constexpr std::size_t ring_bytes = std::size_t{128} << 10;
-constexpr std::size_t piece_bytes = std::size_t{16} << 10;   // through the ring at a time; other sizes are no faster
-constexpr std::size_t socket_bytes = std::size_t{64} << 10;  // into and out of the system at a time
+// Bytes through the ring at a time; other sizes are no faster.
+constexpr std::size_t piece_bytes = std::size_t{16} << 10;
+constexpr std::size_t socket_bytes = std::size_t{64} << 10;  // Bytes of a system call.
 constexpr std::size_t sizes[] = {std::size_t{1} << 20, std::size_t{16} << 20};
 
-// By lines: above some size the C library uses an instruction that some processors do twenty times slower when both lie
-// at the same place in their pages.
+// Copies by cache lines. Above some size the C library uses an instruction that is twenty times slower on some
+// processors when source and destination have the same offset in their pages.
 void copy(std::byte* to, const std::byte* from, std::size_t n) {
   constexpr std::size_t line = 64;
   for (std::size_t at = 0; at < n; at += line) std::memcpy(to + at, from + at, line);
@@ -53,7 +55,7 @@ struct connection : bench::loopback {
   void put(const std::byte* from, std::size_t n) const {
     while (n > 0) {
       const auto sent = ::send(ends[0], from, n, MSG_NOSIGNAL | MSG_DONTWAIT);
-      if (sent < 0 && errno == EAGAIN) continue;  // to sleep would cost more
+      if (sent < 0 && errno == EAGAIN) continue;  // Sleeping would cost more.
       if (sent <= 0) bench::fail_with_errno("send");
       from += sent;
       n -= static_cast<std::size_t>(sent);
@@ -83,7 +85,7 @@ struct way {
   std::function<void(std::size_t, const std::function<void(const std::byte*, std::size_t)>&)> get;
 };
 
-// GB/s, as rank 0 sees it, whose last byte has been taken when the two meet.
+// Returns GB/s as measured by rank 0. The receiver has read the last byte when the two processes meet.
 double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size, bool adds, double seconds) {
   const std::size_t piece = std::min(by.piece, size);
   std::vector<float> values(size / sizeof(float), 1e-6f);
@@ -100,7 +102,7 @@ double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size
     }
   };
   once();
-  // As many as take about so long at a speed that no machine of today has less of.
+  // Number of transfers that take about this many seconds at 4 GB/s; current machines are faster.
   const auto times = std::max<std::size_t>(3, static_cast<std::size_t>(seconds * 4e9 / static_cast<double>(size)));
   node_id.meet();
   const auto begin = std::chrono::steady_clock::now();
@@ -114,8 +116,8 @@ double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size
 
 int main(int argc, char** argv) {
   try {
-    const std::string what = argc > 1 ? argv[1] : "";
-    if (what != "ring" && what != "socket")
+    const std::string method = argc > 1 ? argv[1] : "";
+    if (method != "ring" && method != "socket")
       throw std::runtime_error("no method is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
@@ -128,7 +130,7 @@ int main(int argc, char** argv) {
     if (rank == 1) prctl(PR_SET_PDEATHSIG, SIGKILL);
     bench::pin_to_core(rank);
     std::vector<std::byte> room(socket_bytes);
-    const way by = what == "ring"
+    const way by = method == "ring"
                        ? way{piece_bytes, [&](const std::byte* from, std::size_t n) { shared.put(from, n); },
                              [&](std::size_t n, const auto& take) { shared.get(n, take); }}
                        : way{socket_bytes, [&](const std::byte* from, std::size_t n) { between.put(from, n); },

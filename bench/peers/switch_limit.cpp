@@ -1,9 +1,9 @@
-// How fast more processes than cores can wait for each other at all: each says that it has come by a number of its own
-// and gives its core away until those have come that it waits for. No data, no deadline, no failures. Of two
-// processes on a core the one that comes first gives it away and gets it back: two context switches, which are nearly
-// all of the time of a small collective there.
+// The highest rate at which more processes than cores can wait for each other. Each process announces its arrival by a
+// number and yields its core until the processes for which it waits have arrived. There are no data,
+// deadlines or failures. If two processes share a core, the first process yields the core and receives it again: two
+// context switches, which are nearly all of the time of a small collective in this case.
 //   build/release/bench/peers/switch_limit RANKS [BYTES...]
-// Prints lines of JSON as peers/mpi_collectives does, and takes --turns=FOLDER as it does; what it takes is the same
+// Prints lines of JSON in the form of peers/mpi_collectives, and accepts --turns=FOLDER like it. The time is the same
 // for all sizes.
 #include <cstdlib>
 
@@ -22,10 +22,10 @@ class crowd {
     places_ = new (memory) place_of_rank[static_cast<std::size_t>(ranks)];
   }
 
-  /// As rank `rank`, whose number of calls this is.
-  void call(bench::op what, int rank, std::uint64_t number) {
+  /// Runs call `number` as rank `rank`.
+  void call(bench::op operation, int rank, std::uint64_t number) {
     places_[rank].calls.store(number, std::memory_order_release);
-    const int last = last_awaited(what, rank);
+    const int last = last_awaited(operation, rank);
     for (bool all_are_there = false; !all_are_there;) {
       all_are_there = true;
       bool one_waits_for_this_core = false;
@@ -39,11 +39,11 @@ class crowd {
   }
 
  private:
-  /// It waits for all ranks before that one.
-  [[nodiscard]] int last_awaited(bench::op what, int rank) const {
-    if (what == bench::op::allreduce) return ranks_;
+  /// Returns the end of the ranks for which `rank` waits; rank 0 is the first.
+  [[nodiscard]] int last_awaited(bench::op operation, int rank) const {
+    if (operation == bench::op::allreduce) return ranks_;
     const bool is_root = rank == 0;
-    if (what == bench::op::reduce) return is_root ? ranks_ : 0;
+    if (operation == bench::op::reduce) return is_root ? ranks_ : 0;
     return is_root ? 0 : 1;
   }
 
@@ -62,10 +62,10 @@ int main(int argc, char** argv) {
   }
   crowd all(ranks);
   std::uint64_t calls = 0;
-  return bench::run_limit(argc - 1, argv + 1, "switch_limit", ranks,
-                          [&](const bench::turn& now, bench::meeting& node_id, int rank) {
-                            const auto once = [&] { all.call(now.what, rank, ++calls); };
-                            (void)node_id.times_of(now.what, rank, bench::warm_up_for(now.what, now.bytes), once);
-                            return node_id.times_of(now.what, rank, bench::repeats_for(now.what, now.bytes), once);
-                          });
+  return bench::run_limit(
+      argc - 1, argv + 1, "switch_limit", ranks, [&](const bench::turn& now, bench::meeting& node_id, int rank) {
+        const auto once = [&] { all.call(now.operation, rank, ++calls); };
+        (void)node_id.times_of(now.operation, rank, bench::warm_up_for(now.operation, now.bytes), once);
+        return node_id.times_of(now.operation, rank, bench::repeats_for(now.operation, now.bytes), once);
+      });
 }

@@ -2,7 +2,7 @@
 //
 //   train_table 'csv:table.csv?label=y' [--ranks N ...]
 //
-// Prints rows a second, and the most memory that the process has had resident: bench/memory.py has tables for it.
+// Prints rows per second, and the process's peak resident memory. bench/memory.py generates the tables.
 #include <sys/resource.h>
 
 #include <cstdio>

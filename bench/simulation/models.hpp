@@ -26,56 +26,56 @@ inline void scale_and_shift(std::vector<muster::tensor_shape>& to, std::size_t c
 
 }  // namespace detail
 
-/// ResNet-20 with projections: 272,474 parameters.
+/// Returns the tensors of ResNet-20 with projections: 272,474 parameters.
 inline std::vector<muster::tensor_shape> resnet20() {
-  std::vector<muster::tensor_shape> made;
+  std::vector<muster::tensor_shape> shapes;
   const auto layer = [&](std::size_t in, std::size_t out, std::size_t kernel) {
-    detail::convolution(made, in, out, kernel, false);
-    detail::scale_and_shift(made, out);
+    detail::convolution(shapes, in, out, kernel, false);
+    detail::scale_and_shift(shapes, out);
   };
   layer(3, 16, 3);
   std::size_t in = 16;
   for (const std::size_t out : {16u, 32u, 64u}) {
     for (int block = 0; block < 3; ++block) {
-      if (in != out) detail::convolution(made, in, out, 1, false);
-      if (in != out) detail::scale_and_shift(made, out);
+      if (in != out) detail::convolution(shapes, in, out, 1, false);
+      if (in != out) detail::scale_and_shift(shapes, out);
       layer(in, out, 3);
       layer(out, out, 3);
       in = out;
     }
   }
-  made.push_back({"classes", {64, 10}});
-  made.push_back({"classes bias", {10}});
-  return made;
+  shapes.push_back({"classes", {64, 10}});
+  shapes.push_back({"classes bias", {10}});
+  return shapes;
 }
 
-/// VGG16 with batch normalisation and two hidden layers of 512: 15,253,578 parameters.
+/// Returns the tensors of VGG16 with batch normalisation and two hidden layers of 512: 15,253,578 parameters.
 inline std::vector<muster::tensor_shape> vgg16() {
-  std::vector<muster::tensor_shape> made;
+  std::vector<muster::tensor_shape> shapes;
   std::size_t in = 3;
   for (const std::size_t out : {64u, 64u, 128u, 128u, 256u, 256u, 256u, 512u, 512u, 512u, 512u, 512u, 512u}) {
-    detail::convolution(made, in, out, 3, true);
-    detail::scale_and_shift(made, out);
+    detail::convolution(shapes, in, out, 3, true);
+    detail::scale_and_shift(shapes, out);
     in = out;
   }
   for (const std::size_t out : {512u, 512u, 10u}) {
-    made.push_back({"dense " + std::to_string(made.size()), {in, out}});
-    made.push_back({"dense bias " + std::to_string(made.size()), {out}});
+    shapes.push_back({"dense " + std::to_string(shapes.size()), {in, out}});
+    shapes.push_back({"dense bias " + std::to_string(shapes.size()), {out}});
     in = out;
   }
-  return made;
+  return shapes;
 }
 
-/// MLBench's 2a on epsilon: 2,000 weights and an intercept.
+/// Returns the tensors of MLBench's 2a on epsilon: 2,000 weights and an intercept.
 inline std::vector<muster::tensor_shape> logistic() { return {{"weights", {2000}}, {"intercept", {1}}}; }
 
-/// By name. Throws configuration_error for another.
+/// Returns the tensors of a model by name. Throws configuration_error for an unknown name.
 inline std::vector<muster::tensor_shape> tensors_of(const std::string& model) {
   if (model == "resnet20") return resnet20();
   if (model == "vgg16") return vgg16();
   if (model == "logistic") return logistic();
   throw muster::configuration_error("unknown model '" + model +
-                                    "' (known: resnet20, vgg16, logistic); use one of these");
+                                    "' (known: resnet20, vgg16, logistic); use a known name");
 }
 
 }  // namespace simulation

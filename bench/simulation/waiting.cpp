@@ -1,10 +1,10 @@
-// What waiting is in a simulation: nothing turns while the clock stands still.
+// Waiting in a simulation: no loop may spin while the simulated clock stands still.
 //
-// muster's transports poll: they test their requests, give the processor away and look at the clock. Where SimGrid
-// simulates the ranks, every turn of that would be an event, and the time it takes a guess. So the linker puts these in
-// the place of a few functions (--wrap): the clock is the simulation's; giving the processor away is waiting until one
-// of this rank's messages arrives; and a test tells what the wait has seen. Each rank has its own copy of these
-// variables, as SMPI gives it of all others.
+// muster's transports poll: they test their requests, yield the processor and read the clock. In SimGrid every
+// iteration of such a loop would be an event with a guessed duration. The linker therefore replaces a few functions
+// (--wrap). The clock is the simulated clock. Yielding the processor waits until a message for this rank arrives. A
+// test reports the messages that the wait has seen. Each rank has its own variables here, because SMPI copies all
+// global variables.
 #include <mpi.h>
 #include <simgrid/engine.h>
 
@@ -21,7 +21,7 @@ struct message {
   MPI_Status status{};
 };
 std::vector<message> under_way;
-std::vector<MPI_Request> waited_for;  // a copy, for MPI_Waitany wants them in one piece
+std::vector<MPI_Request> waited_for;  // A copy, because MPI_Waitany requires a contiguous array.
 std::vector<std::size_t> which;
 std::size_t turns = 0;
 
@@ -40,8 +40,8 @@ void watch(MPI_Request* request) {
   under_way.push_back({request});
 }
 
-// What has arrived may be asked for after something else: an algorithm looks at a message a turn, and at a body after
-// its head. So it gets some turns before the next wait.
+// A message that has arrived may be tested after other messages: an algorithm tests one message in each iteration, and
+// a body after its head. Therefore the rank may test several times before the next wait.
 bool may_ask() {
   const bool unasked = std::any_of(under_way.begin(), under_way.end(), [](const message& m) { return m.arrived; });
   return unasked && turns++ < 2 * under_way.size() + 16;
@@ -73,20 +73,20 @@ void wait_for_one() {
 extern "C" {
 
 int __real_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
-                     MPI_Request* made);
-int __real_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made);
+                     MPI_Request* request);
+int __real_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request);
 int __real_MPI_Test(MPI_Request* request, int* done, MPI_Status* status);
 
 int __wrap_MPI_Isend(const void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm,
-                     MPI_Request* made) {
-  const int code = __real_MPI_Isend(data, count, type, peer, tag, comm, made);
-  if (code == MPI_SUCCESS) watch(made);
+                     MPI_Request* request) {
+  const int code = __real_MPI_Isend(data, count, type, peer, tag, comm, request);
+  if (code == MPI_SUCCESS) watch(request);
   return code;
 }
 
-int __wrap_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* made) {
-  const int code = __real_MPI_Irecv(data, count, type, peer, tag, comm, made);
-  if (code == MPI_SUCCESS) watch(made);
+int __wrap_MPI_Irecv(void* data, int count, MPI_Datatype type, int peer, int tag, MPI_Comm comm, MPI_Request* request) {
+  const int code = __real_MPI_Irecv(data, count, type, peer, tag, comm, request);
+  if (code == MPI_SUCCESS) watch(request);
   return code;
 }
 
@@ -106,12 +106,12 @@ int __wrap_MPI_Test(MPI_Request* request, int* done, MPI_Status* status) {
   const int code = __real_MPI_Test(request, done, status);
   if (known != under_way.end() && (code != MPI_SUCCESS || *done != 0)) {
     forget(known);
-    *request = MPI_REQUEST_NULL;  // which SMPI forgets of a send that it has detached
+    *request = MPI_REQUEST_NULL;  // SMPI does not reset the request of a detached send.
   }
   return code;
 }
 
-// Control messages are about trouble, and here is none; a rank that fails ends the simulation, which says so.
+// Control messages report failures, which do not occur here. A rank that fails ends the simulation, which reports it.
 int __wrap_MPI_Iprobe(int, int, MPI_Comm, int* there, MPI_Status*) {
   *there = 0;
   return MPI_SUCCESS;
@@ -122,7 +122,7 @@ int __wrap_sched_yield() {
   return 0;
 }
 
-std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {  // a time_point is one number, in nanoseconds
+std::int64_t __wrap__ZNSt6chrono3_V212steady_clock3nowEv() {  // A time_point is a single number, in nanoseconds.
   return static_cast<std::int64_t>(simgrid_get_clock() * 1e9);
 }
 }

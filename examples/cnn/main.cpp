@@ -11,7 +11,8 @@ int main(int argc, char** argv) {
   const images::program which{
       .name = "cnn",
       .about = "A small convolutional network for MNIST and similar data.",
-      // The training of the book that the network is of (Tang 2024, Distributed Machine Learning Patterns, chapter 9).
+      // The training of the book that describes the network (Tang 2024, Distributed Machine Learning Patterns, chapter
+      // 9).
       .defaults = {.data = "cifar-like:2000",
                    .scaled_alone = true,
                    .augment = false,

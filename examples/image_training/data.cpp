@@ -20,9 +20,9 @@
 namespace images {
 namespace {
 
-/// As MNIST's are normalised.
+/// Mean and deviation that are customary for MNIST.
 constexpr float grey_mean = 0.1307f, grey_deviation = 0.3081f;
-/// As ImageNet's are.
+/// Mean and deviation that are customary for ImageNet.
 constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f}, .deviation = {0.229f, 0.224f, 0.225f}};
 
 muster::image_options normalisation(const image_data& of) {
@@ -37,7 +37,7 @@ muster::jpeg_options jpeg_of(const image_data& of) {
   return {.height = side, .width = side, .resize = side * 8 / 7};
 }
 
-/// One more than the largest label.
+/// Returns the largest label plus one.
 std::size_t classes_of(const muster::any_record_source& source) {
   std::vector<muster::sample_id> ids(source.size());
   std::iota(ids.begin(), ids.end(), muster::sample_id{0});
@@ -47,44 +47,44 @@ std::size_t classes_of(const muster::any_record_source& source) {
 }
 
 image_data pair_of(muster::any_record_source train, muster::any_record_source test, std::size_t side = 0) {
-  image_data made{std::move(train), std::move(test)};
-  const auto& fields = made.train.schema().fields;
-  const auto& of_test = made.test.schema().fields;
+  image_data images{std::move(train), std::move(test)};
+  const auto& fields = images.train.schema().fields;
+  const auto& of_test = images.test.schema().fields;
   if (!fields.empty() && !of_test.empty() && fields.front().shape != of_test.front().shape) {
-    throw muster::data_error({std::string(made.test.name())},
+    throw muster::data_error({std::string(images.test.name())},
                              "the test images have another size than the training images (" +
-                                 muster::to_string(made.test.schema()) + " beside " +
-                                 muster::to_string(made.train.schema()) + "); give images of one size");
+                                 muster::to_string(images.test.schema()) + " beside " +
+                                 muster::to_string(images.train.schema()) + "); give images of one size");
   }
-  const bool are_files = made.train.schema().form == muster::record_form::bytes && side != 0;
-  made.class_names = made.train.schema().classes;
-  if (!made.class_names.empty()) {
-    made.classes = made.class_names.size();
-    made.test = muster::with_classes(made.test, made.class_names);
+  const bool are_files = images.train.schema().form == muster::record_form::bytes && side != 0;
+  images.class_names = images.train.schema().classes;
+  if (!images.class_names.empty()) {
+    images.classes = images.class_names.size();
+    images.test = muster::with_classes(images.test, images.class_names);
   } else {
-    if (are_files) made.classes = classes_of(made.train);
-    made.test = muster::with_classes(made.test, made.classes);
+    if (are_files) images.classes = classes_of(images.train);
+    images.test = muster::with_classes(images.test, images.classes);
   }
-  made.train = muster::with_classes(made.train, made.classes);
+  images.train = muster::with_classes(images.train, images.classes);
   if (are_files) {
-    made.height = made.width = side;
-    made.channels = 3;
-    return made;
+    images.height = images.width = side;
+    images.channels = 3;
+    return images;
   }
-  const auto& shape = made.train.schema().fields.at(0).shape;
+  const auto& shape = images.train.schema().fields.at(0).shape;
   if (shape.size() != 2 && shape.size() != 3) {
-    throw muster::data_error({std::string(made.train.name())},
-                             "these are no images (a record has " + std::to_string(shape.size()) +
-                                 " extents, and an image two or three); choose other data");
+    throw muster::data_error({std::string(images.train.name())},
+                             "the records are not images (a record has " + std::to_string(shape.size()) +
+                                 " dimensions, and an image two or three); choose other data");
   }
   const bool grey = shape.size() == 2;
-  made.channels = grey ? 1 : shape.at(0);
-  made.height = shape.at(grey ? 0 : 1);
-  made.width = shape.at(grey ? 1 : 2);
-  return made;
+  images.channels = grey ? 1 : shape.at(0);
+  images.height = shape.at(grey ? 0 : 1);
+  images.width = shape.at(grey ? 1 : 2);
+  return images;
 }
 
-// `holds_out`: the test images are going to be others.
+// `holds_out` states that other images will replace the test images.
 image_data open_kind(const std::string& specification, const std::string& test, std::uint64_t seed, bool holds_out,
                      std::size_t side) {
   if (!test.empty()) return pair_of(muster::open_source(specification), muster::open_source(test), side);
@@ -118,27 +118,28 @@ image_data open_kind(const std::string& specification, const std::string& test, 
 
 image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
                        double holdout, std::uint32_t side, bool scaled_alone) {
-  auto made = open_kind(specification, test, seed, holdout > 0, side);
-  made.scaled_alone = scaled_alone;
-  made.preparation = muster::prepare(normalisation(made));
-  if (made.train.schema().form == muster::record_form::bytes)
-    made.preparation = muster::prepare(jpeg_of(made)) | made.preparation;
-  if (made.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
+  auto images = open_kind(specification, test, seed, holdout > 0, side);
+  images.scaled_alone = scaled_alone;
+  images.preparation = muster::prepare(normalisation(images));
+  if (images.train.schema().form == muster::record_form::bytes)
+    images.preparation = muster::prepare(jpeg_of(images)) | images.preparation;
+  if (images.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
     throw muster::configuration_error(
         "--limit and --holdout cannot be used with JPEG files (they keep images in memory); make a smaller folder");
   }
-  if (limit != 0 && limit < made.train.size()) {
-    made.train = image_table(made.train, std::string(made.train.name()) + " (the first " + std::to_string(limit) + ")",
-                             [&](muster::sample_id id) { return id < limit; });
+  if (limit != 0 && limit < images.train.size()) {
+    images.train =
+        image_table(images.train, std::string(images.train.name()) + " (the first " + std::to_string(limit) + ")",
+                    [&](muster::sample_id id) { return id < limit; });
   }
   if (holdout > 0) {
-    const auto all = made.train;
+    const auto all = images.train;
     examples::require_held_out(all.size(), holdout);
     const auto held = [&](muster::sample_id id) { return examples::is_held_out(id, holdout); };
-    made.train = image_table(all, std::string(all.name()), std::not_fn(held));
-    made.test = image_table(all, std::string(all.name()) + " (held out)", held);
+    images.train = image_table(all, std::string(all.name()), std::not_fn(held));
+    images.test = image_table(all, std::string(all.name()) + " (held out)", held);
   }
-  return made;
+  return images;
 }
 
 muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches, bool augmented,

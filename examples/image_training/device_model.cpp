@@ -34,12 +34,13 @@ namespace {
 
 constexpr muster::seconds for_copies{60};
 
-/// The ranks of this host that the launcher, or this process, has started.
+/// Returns the number of ranks on this host that the launcher, or this process, started.
 int ranks_here(muster::context& context, muster::group& world) {
   return context.launcher().size > 1 ? context.launcher().local_size : world.size();
 }
 
-/// Collective. NCCL takes one rank a device, and ranks that come and go may have to share one.
+/// Returns true if each rank can have its own device. Collective. NCCL requires one rank for each device, and
+/// ranks that join and leave may have to share a device.
 bool each_has_a_device(muster::context& context, muster::group& world) {
   const bool enough = ranks_here(context, world) <= muster::device_count();
   return !context.elastic() && world.size() > 1 && muster::allreduce(world, enough ? 1 : 0, muster::min) == 1;
@@ -48,16 +49,16 @@ bool each_has_a_device(muster::context& context, muster::group& world) {
 template <class A>
 class on_device final : public device_model {
  public:
-  on_device(muster::context& context, muster::group& world, const options& chosen, const model_description& what,
+  on_device(muster::context& context, muster::group& world, const options& chosen, const model_description& description,
             nn::network<float>& host, const muster::arena& start)
       : precision_(chosen.precision),
         compression_(muster::parse_compression(context.configuration().value(muster::setting::compress))),
         alone_(world.size() == 1 && !context.elastic()),
         arena_(host.shapes(), stream_),
-        net_(what.input,
+        net_(description.input,
              chosen.precision == "float32" ? nn::device::multiplication::float32 : nn::device::multiplication::tf32,
              stream_) {
-    assemble_model(net_, what);
+    assemble_model(net_, description);
     net_.bind(arena_, host.statistics());
     arena_.upload(start, muster::deadline_after(for_copies));
     optimizer_.emplace(muster::make_optimizer(arena_, chosen.optimizer));
@@ -75,7 +76,7 @@ class on_device final : public device_model {
     if (method != none && method != float16 && method != bfloat16) {
       throw muster::configuration_error("--compress " + muster::to_string(compression_) +
                                         " cannot be used with --device cuda (devices have float16 and bfloat16, and "
-                                        "powersgd where NCCL sums their gradients); use one of these");
+                                        "powersgd where NCCL sums the gradients); use a supported method");
     }
     const auto sent = method == float16    ? muster::dtype::float16
                       : method == bfloat16 ? muster::dtype::bfloat16
@@ -89,7 +90,7 @@ class on_device final : public device_model {
   void train(std::span<const float> images, std::span<const float> labels, double scale, const nn::pass& now) override {
     muster::clear(arena_.gradients(), stream_);
     if (!alone_) return net_.train(images, labels, scale, now);
-    // No rank waits for a gradient: the whole pass starts as one.
+    // No rank waits for a gradient, so that the whole pass is started as one unit.
     auto whole = now;
     whole.ready = {};
     net_.train(images, labels, scale, whole);
@@ -115,7 +116,7 @@ class on_device final : public device_model {
 }  // namespace
 
 std::unique_ptr<device_model> make_device_model(muster::context& context, muster::group& world, const options& chosen,
-                                                const model_description& what, nn::network<float>& host,
+                                                const model_description& description, nn::network<float>& host,
                                                 const muster::arena& start) {
   const int devices = muster::device_count();
   if (devices == 0) {
@@ -125,8 +126,8 @@ std::unique_ptr<device_model> make_device_model(muster::context& context, muster
   const int mine = context.launcher().size > 1 ? context.launcher().local_rank : world.rank();
   muster::use_device(mine % devices);
   if (chosen.precision == "bfloat16")
-    return std::make_unique<on_device<muster::bfloat16> >(context, world, chosen, what, host, start);
-  return std::make_unique<on_device<float> >(context, world, chosen, what, host, start);
+    return std::make_unique<on_device<muster::bfloat16> >(context, world, chosen, description, host, start);
+  return std::make_unique<on_device<float> >(context, world, chosen, description, host, start);
 }
 
 }  // namespace images

@@ -1,4 +1,4 @@
-// A model that an NVIDIA device trains.
+// A model that is trained on an NVIDIA device.
 #pragma once
 
 #include <memory>
@@ -16,8 +16,8 @@
 namespace images {
 
 /// The parameters, their gradients and the optimizer's state of a model, and its passes, on this rank's device. The
-/// host's network of the same model has the statistics of batch normalisation, and is where the parameters start and
-/// where they go to be saved.
+/// host's network of the same model holds the statistics of batch normalisation. It provides the initial parameters and
+/// receives the trained parameters, which are then saved.
 class device_model {
  public:
   device_model() = default;
@@ -25,30 +25,31 @@ class device_model {
   device_model& operator=(const device_model&) = delete;
   virtual ~device_model() = default;
 
-  /// "cuda (tf32), gradients summed by NCCL".
+  /// Returns a text such as "cuda (tf32), gradients summed by NCCL".
   [[nodiscard]] virtual std::string description() const = 0;
-  /// For the training, compressed by `--compress`; once. Throws muster::configuration_error for a method that devices
-  /// do not have.
+  /// Returns the gradient backend for the training, compressed by `--compress`. Called once. Throws
+  /// muster::configuration_error for a method that devices do not support.
   [[nodiscard]] virtual std::unique_ptr<muster::gradient_backend> gradients() = 0;
   [[nodiscard]] virtual muster::any_optimizer& optimizer() = 0;
-  /// Collective: these are the ranks from now on.
+  /// Sets the ranks for the following calls. Collective.
   virtual void meet(muster::group& ranks) = 0;
-  /// Puts a pass over a batch on the device, which sets the gradients, of scale * the loss; tells `now.ready` of all.
+  /// Puts a pass over a batch on the device, which sets the gradients of scale * the loss. Calls `now.ready` with all
+  /// parameters.
   virtual void train(std::span<const float> images, std::span<const float> labels, double scale,
                      const nn::pass& now) = 0;
-  /// Waits for it.
+  /// Waits for the pass.
   virtual nn::totals finish() = 0;
-  /// The logits of so many images; valid until the next call.
+  /// Returns the logits of a number of images; valid until the next call.
   virtual std::span<const float> predict(std::span<const float> images, std::size_t count) = 0;
-  /// The parameters go to the host's arena.
+  /// Copies the parameters to the host's arena.
   virtual void download(muster::arena& to) = 0;
 };
 
-/// Collective over the ranks that the job starts with. `start` has the parameters of `host`. Throws
-/// muster::configuration_error where the build or the machine has no device, or the device does not have all layers of
-/// the model.
+/// Returns the model on this rank's device. Collective over the initial ranks of the job. `start` has the parameters of
+/// `host`. Throws muster::configuration_error if the build or the machine has no device, or if the device does not
+/// support all layers of the model.
 std::unique_ptr<device_model> make_device_model(muster::context& context, muster::group& world, const options& chosen,
-                                                const model_description& what, nn::network<float>& host,
+                                                const model_description& description, nn::network<float>& host,
                                                 const muster::arena& start);
 
 }  // namespace images

@@ -16,7 +16,7 @@ predictor predictor_of(nn::network<float>& net) {
 
 nn::totals evaluate(muster::group& ranks, const predictor& model, std::size_t classes, muster::loader& from) {
   nn::totals mine;
-  from.next_epoch();  // to its start, also after an evaluation that was cut short
+  from.next_epoch();  // Restarts the loader, even after an interrupted evaluation.
   while (const auto batch = from.next({ranks.rank(), ranks.size()})) {
     const auto logits = model(batch.values<float>(), batch.samples.size());
     mine += nn::softmax_cross_entropy<float>(logits, batch.labels, classes, 1, {});

@@ -1,4 +1,4 @@
-// How good a model is on images it was not trained on.
+// The accuracy of a model on images outside its training set.
 #pragma once
 
 #include <cstddef>
@@ -13,19 +13,19 @@
 
 namespace images {
 
-/// Gives the logits of so many images, valid until the next call.
+/// A function that returns the logits of a number of images, valid until the next call.
 using predictor = std::function<std::span<const float>(std::span<const float> images, std::size_t count)>;
-/// That of a network on the host, which outlives it.
+/// Returns the predictor of a network on the host, which must outlive the predictor.
 predictor predictor_of(nn::network<float>& net);
 
-/// Collective: goes through all images of `from`, of which each rank takes its slice, and adds up what all found. The
-/// model is the same at every rank.
+/// Evaluates all images in `from`, where each rank processes its slice, and sums the results. Collective. The model
+/// must be equal on every rank.
 nn::totals evaluate(muster::group& ranks, const predictor& model, std::size_t classes, muster::loader& from);
 
-/// Collective: the running statistics of every rank become the mean over the ranks, so that all have one model.
+/// Averages the running statistics over the ranks, so that all ranks have one model. Collective.
 void average_statistics(muster::group& ranks, nn::network<float>& net);
 
-/// Collective: a rank that joined has seen nothing yet, and takes the mean of the others' running statistics.
+/// Sets the running statistics of a rank that joined to the mean of the other ranks' statistics. Collective.
 void share_statistics(muster::group& ranks, nn::network<float>& net, bool joined);
 
 }  // namespace images

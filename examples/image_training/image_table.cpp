@@ -11,10 +11,10 @@
 
 namespace images {
 
-image_table::image_table(contents made) {
-  made.digest =
-      muster::digest().add(std::as_bytes(std::span(made.bytes))).add(std::as_bytes(std::span(made.labels))).value();
-  made_ = std::make_shared<const contents>(std::move(made));
+image_table::image_table(contents filled) {
+  filled.digest =
+      muster::digest().add(std::as_bytes(std::span(filled.bytes))).add(std::as_bytes(std::span(filled.labels))).value();
+  contents_ = std::make_shared<const contents>(std::move(filled));
 }
 
 image_table::image_table(const muster::any_record_source& from, const std::string& name,
@@ -23,23 +23,23 @@ image_table::image_table(const muster::any_record_source& from, const std::strin
   for (std::uint64_t id = 0; id < from.size(); ++id) {
     if (keep(static_cast<muster::sample_id>(id))) ids.push_back(static_cast<muster::sample_id>(id));
   }
-  contents made{name, from.schema(), {}, {}, 0};
-  made.bytes.resize(ids.size() * from.schema().record_bytes());
-  made.labels.resize(ids.size());
-  from.read(ids, {made.bytes, made.labels});
-  *this = image_table(std::move(made));
+  contents filled{name, from.schema(), {}, {}, 0};
+  filled.bytes.resize(ids.size() * from.schema().record_bytes());
+  filled.labels.resize(ids.size());
+  from.read(ids, {filled.bytes, filled.labels});
+  *this = image_table(std::move(filled));
 }
 
 void image_table::sizes(std::span<const muster::sample_id>, std::span<std::uint64_t> out) const noexcept {
-  std::fill(out.begin(), out.end(), made_->schema.record_bytes());
+  std::fill(out.begin(), out.end(), contents_->schema.record_bytes());
 }
 
 void image_table::read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
                        std::vector<muster::bad_record>*) const noexcept {
-  const std::size_t size = made_->schema.record_bytes();
+  const std::size_t size = contents_->schema.record_bytes();
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    if (!rows.bytes.empty()) std::memcpy(rows.bytes.data() + k * size, made_->bytes.data() + ids[k] * size, size);
-    if (!rows.labels.empty()) rows.labels[k] = made_->labels[ids[k]];
+    if (!rows.bytes.empty()) std::memcpy(rows.bytes.data() + k * size, contents_->bytes.data() + ids[k] * size, size);
+    if (!rows.labels.empty()) rows.labels[k] = contents_->labels[ids[k]];
   }
 }
 
@@ -47,7 +47,7 @@ namespace {
 
 constexpr std::size_t side = 32, colours = 3, classes = 10;
 
-/// A class's pattern: the sum of some waves in each colour.
+/// The pattern of a class: the sum of some waves in each colour.
 struct pattern {
   struct wave {
     double across, down, phase, height;
@@ -74,7 +74,7 @@ struct pattern {
 }  // namespace
 
 image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t first) {
-  image_table::contents made{
+  image_table::contents filled{
       "cifar-like:" + std::to_string(images),
       {muster::record_form::fixed, {{"image", muster::dtype::uint8, {colours, side, side}}}, 0, {"label"}},
       std::vector<std::byte>(images * colours * side * side),
@@ -82,14 +82,14 @@ image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t 
       0};
   std::vector<pattern> patterns;
   for (std::uint64_t label = 0; label < classes; ++label) patterns.emplace_back(seed, label);
-  std::byte* to = made.bytes.data();
+  std::byte* to = filled.bytes.data();
   for (std::size_t i = 0; i < images; ++i) {
     muster::random_stream random(seed, first + i);
     const auto label = static_cast<std::size_t>(random.below(classes));
     const auto other = static_cast<std::size_t>(random.below(classes));
     const double right = 0.5 * random.uniform(), down = 0.5 * random.uniform();
     const double bright = 0.5 + 0.5 * random.uniform(), mixed = 0.5 * random.uniform();
-    made.labels[i] = static_cast<float>(label);
+    filled.labels[i] = static_cast<float>(label);
     for (std::size_t colour = 0; colour < colours; ++colour) {
       for (std::size_t y = 0; y < side; ++y) {
         for (std::size_t x = 0; x < side; ++x) {
@@ -101,7 +101,7 @@ image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t 
       }
     }
   }
-  return image_table(std::move(made));
+  return image_table(std::move(filled));
 }
 
 }  // namespace images

@@ -11,8 +11,8 @@
 namespace images {
 namespace {
 
-/// MLBench's task 1a as its editions have it; the rate of 2019 is for each sample of a step, so that it grows with the
-/// number of ranks.
+/// A preset for the editions of MLBench's task 1a. The rate of 2019 is for each sample of a step, so that it grows with
+/// the number of ranks.
 struct preset {
   const char* name;
   std::uint64_t epochs;
@@ -36,7 +36,7 @@ std::string schedule_of(const preset& chosen, int ranks) {
   return text.str();
 }
 
-/// The command line and what it may leave open.
+/// The parsed command line, in which some options may be unset.
 struct command_line {
   options chosen;
   std::string goal, preset_name;
@@ -49,7 +49,7 @@ struct command_line {
     o = which.defaults;
     o.program = which.name;
     augment = o.augment ? "on" : "off";
-    app.set_help_flag();  // run_main has it
+    app.set_help_flag();  // run_main handles --help.
     model = which.add_flags(app);
     app.add_option("--data", o.data,
                    "cifar10:FOLDER, mnist:FOLDER, cifar-like:N (generated), "
@@ -58,24 +58,24 @@ struct command_line {
                    "--holdout")
         ->type_name("SPEC")
         ->capture_default_str();
-    app.add_option("--test", o.test, "images to validate with, instead of those that belong to --data")
-        ->type_name("SPEC");
+    app.add_option("--test", o.test, "validation images, in place of the test images of --data")->type_name("SPEC");
     muster::add_number(app, "--limit", o.limit, examples::some_samples,
-                       "train on the first so many images alone [all]");
+                       "number of training images, from the first on [all]");
     examples::add_holdout_flag(app, o.holdout);
     muster::add_number(app, "--image-size", o.side, {8, 4096}, "pixels of a side that JPEG files are resized to");
-    app.add_option("--augment", augment, "crop training images and flip them, if they have colours: on or off")
+    app.add_option("--augment", augment, "crop and flip training images that have colours: on or off")
         ->check(CLI::IsMember({"on", "off"}))
         ->capture_default_str();
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training images");
-    muster::add_number(app, "--steps", o.steps, examples::some_steps, "end after so many steps [no limit]");
+    muster::add_number(app, "--steps", o.steps, examples::some_steps,
+                       "number of steps after which the training ends [no limit]");
     examples::add_time_flag(app, o.max_train_seconds);
-    auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images a step, over all ranks");
+    auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "images per step over all ranks");
     if (o.batch_per_rank != 0) batch->default_str("");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
-        "images a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
-        "their number")
+        "images per step on each rank, in place of --batch; when ranks join or leave, the learning rate is "
+        "scaled with their number")
         ->excludes(batch);
     app.add_option("--schedule", o.schedule, "learning rate: see muster's schedules (docs/optimizers.md)")
         ->type_name("SPEC")
@@ -85,24 +85,24 @@ struct command_line {
         ->type_name("METRIC=VALUE");
     app.add_flag("--stop-at-goal", o.stop_at_goal, "end with the epoch that reaches the goal");
     muster::add_number(app, "--seed", o.seed, examples::any_seed,
-                       "of the order of images, of augmentation, dropout and the model's start");
-    app.add_flag("--sync-batch-norm", o.share_statistics, "batch normalisation by the statistics of all ranks' images");
-    app.add_option("--backend", o.how.backend, "how to convolve: winograd, direct, eigen or onednn")
+                       "seed of the order of images, augmentation, dropout and initial parameters");
+    app.add_flag("--sync-batch-norm", o.share_statistics, "normalise batches by the statistics over all ranks' images");
+    app.add_option("--backend", o.execution.backend, "implementation of convolution: winograd, direct, eigen or onednn")
         ->capture_default_str();
-    app.add_option("--kernels", o.how.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
+    app.add_option("--kernels", o.execution.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");
-    app.add_option("--device", o.device, "what computes: cpu, or cuda, an NVIDIA device for each rank")
+    app.add_option("--device", o.device, "processor: cpu, or cuda for an NVIDIA device in each rank")
         ->check(CLI::IsMember({"cpu", "cuda"}))
         ->capture_default_str();
-    app.add_option("--precision", o.precision, "of convolutions on a device: float32, tf32 or bfloat16")
+    app.add_option("--precision", o.precision, "precision of convolutions on a device: float32, tf32 or bfloat16")
         ->check(CLI::IsMember({"float32", "tf32", "bfloat16"}))
         ->capture_default_str();
     examples::add_stage_flags(app, o.stages);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
-    app.add_option("--save", o.save, "write the trained model there, for predict")->type_name("FILE");
-    app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
+    app.add_option("--save", o.save, "write the trained model to this file, for predict")->type_name("FILE");
+    app.add_option("--json", o.json, "write the tracker's report to this file (docs/tracker.md)")->type_name("FILE");
     if (which.mlbench) {
-      std::string help = "a task as MLBench published it, flags beside it win:";
+      std::string help = "an MLBench task as published; other flags override its settings:";
       for (const auto& each : presets) help += std::string(" ") + each.name + " (" + each.help + ")";
       app.add_option("--preset", preset_name, help)->type_name("NAME");
     }
@@ -121,7 +121,7 @@ void apply_preset(command_line& line, int ranks) {
     return;
   }
   examples::refuse("unknown preset '" + line.preset_name + "' (known: mlbench-1a-2019, mlbench-1a-code, mlbench-1a-v3)",
-                   "use one of these or none");
+                   "use a known preset, or no --preset");
 }
 
 }  // namespace
@@ -133,8 +133,8 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
   apply_preset(line, ranks);
   o.model = line.model();
   o.augment = line.augment == "on";
-  o.how.threads = std::max(o.stages.threads, 1);
-  if (line.app.count("--batch") > 0) o.batch_per_rank = 0;  // the program's own
+  o.execution.threads = std::max(o.stages.threads, 1);
+  if (line.app.count("--batch") > 0) o.batch_per_rank = 0;  // This is the program's own default.
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (!settings.is_default(muster::setting::optimizer)) o.optimizer = settings.value(muster::setting::optimizer);
@@ -171,7 +171,7 @@ std::string describe(const options& chosen) {
        << ", optimizer " << chosen.optimizer << ", seed " << chosen.seed << ", augmentation "
        << (chosen.augment ? "on" : "off") << ", batch normalisation by "
        << (chosen.share_statistics ? "all ranks" : "each rank") << ", "
-       << (chosen.device == "cpu" ? chosen.how.backend : chosen.device + " (" + chosen.precision + ")");
+       << (chosen.device == "cpu" ? chosen.execution.backend : chosen.device + " (" + chosen.precision + ")");
   if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }

@@ -9,55 +9,56 @@
 #include "assemble_model.hpp"
 
 namespace images {
-std::unique_ptr<nn::network<float>> make_model(const model_description& what, const nn::execution& how) {
-  auto made = std::make_unique<nn::network<float>>(what.input, how);
-  assemble_model(*made, what);
-  return made;
+std::unique_ptr<nn::network<float>> make_model(const model_description& description, const nn::execution& execution) {
+  auto net = std::make_unique<nn::network<float>>(description.input, execution);
+  assemble_model(*net, description);
+  return net;
 }
 
-void save_model(const std::string& path, const model_description& what, nn::network<float>& net) {
+void save_model(const std::string& path, const model_description& description, nn::network<float>& net) {
   std::vector<float> numbers;
   for (const auto& each : net.parameters()) numbers.insert(numbers.end(), each.values.begin(), each.values.end());
   const auto statistics = net.statistics();
   numbers.insert(numbers.end(), statistics.begin(), statistics.end());
-  nlohmann::json head = {{"model", what.name},
-                         {"input", {what.input.height, what.input.width, what.input.channels}},
-                         {"classes", what.classes},
-                         {"preparation", what.preparation.text},
+  nlohmann::json head = {{"model", description.name},
+                         {"input", {description.input.height, description.input.width, description.input.channels}},
+                         {"classes", description.classes},
+                         {"preparation", description.preparation.text},
                          {"parameters", numbers.size() - statistics.size()},
                          {"statistics", statistics.size()}};
-  if (!what.class_names.empty()) head["class_names"] = what.class_names;
+  if (!description.class_names.empty()) head["class_names"] = description.class_names;
   examples::write_model(path, std::move(head), numbers);
 }
 
-loaded_model load_model(const std::string& path, const nn::execution& how) {
-  loaded_model made;
+loaded_model load_model(const std::string& path, const nn::execution& execution) {
+  loaded_model result;
   auto file = examples::read_model(path, [&](const nlohmann::json& head) {
-    made.what.name = head.at("model").get<std::string>();
+    result.what.name = head.at("model").get<std::string>();
     const auto& input = head.at("input");
-    made.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(), input.at(2).get<std::size_t>()};
-    made.what.classes = head.at("classes").get<std::size_t>();
-    made.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
-    if (head.contains("class_names")) made.what.class_names = head["class_names"].get<std::vector<std::string>>();
-    if (!made.what.class_names.empty() && made.what.class_names.size() != made.what.classes)
-      throw examples::no_model(path, "it has names for another number of classes");
+    result.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(),
+                         input.at(2).get<std::size_t>()};
+    result.what.classes = head.at("classes").get<std::size_t>();
+    result.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
+    if (head.contains("class_names")) result.what.class_names = head["class_names"].get<std::vector<std::string>>();
+    if (!result.what.class_names.empty() && result.what.class_names.size() != result.what.classes)
+      throw examples::no_model(path, "its class names do not match its number of classes");
   });
-  made.net = make_model(made.what, how);
-  const auto statistics = made.net->statistics();
-  const std::size_t parameters = made.net->parameter_count();
+  result.net = make_model(result.what, execution);
+  const auto statistics = result.net->statistics();
+  const std::size_t parameters = result.net->parameter_count();
   if (file.parameters != parameters || file.numbers.size() - parameters != statistics.size())
-    throw examples::no_model(path, "the model it names has another number of parameters");
+    throw examples::no_model(path, "its number of parameters does not match its model");
   std::copy(file.numbers.end() - static_cast<std::ptrdiff_t>(statistics.size()), file.numbers.end(),
             statistics.begin());
   file.numbers.resize(parameters);
-  made.parameters = std::move(file.numbers);
+  result.parameters = std::move(file.numbers);
   std::size_t at = 0;
-  const auto shapes = made.net->shapes();
+  const auto shapes = result.net->shapes();
   for (std::size_t index = 0; index < shapes.size(); ++index) {
-    made.net->bind(index, std::span(made.parameters).subspan(at, shapes[index].size()), {});
+    result.net->bind(index, std::span(result.parameters).subspan(at, shapes[index].size()), {});
     at += shapes[index].size();
   }
-  return made;
+  return result;
 }
 
 }  // namespace images

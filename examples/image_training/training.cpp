@@ -30,8 +30,9 @@ class run {
         data_(data),
         started_as_(examples::describe_ranks(context, world)),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        what_{chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation, data.class_names},
-        net_(make_model(what_, chosen.how)),
+        description_{
+            chosen.model, {data.height, data.width, data.channels}, data.classes, data.preparation, data.class_names},
+        net_(make_model(description_, chosen.execution)),
         arena_(context, net_->shapes()),
         optimizer_(muster::make_optimizer(arena_, chosen.optimizer)),
         schedule_(muster::parse_schedule(chosen.schedule)),
@@ -41,17 +42,18 @@ class run {
         tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
-    // Statistics of a rank's own are its own state; shared ones, and those of virtual shards, are the same everywhere.
+    // A rank's own statistics are this rank's state. Shared statistics, and statistics of virtual shards, are equal on
+    // every rank.
     const auto kind =
         chosen.share_statistics || in_shards_ ? muster::state_kind::replicated : muster::state_kind::rank_local;
     const auto statistics = [&] { return muster::restored_values{"batch_norm", net_->statistics(), kind}; };
     if (chosen.device == "cpu") {
       training_.emplace(context, arena_, optimizer_, loader_, schedule_, tracker_, statistics());
     } else {
-      device_ = make_device_model(context, world, chosen, what_, *net_, arena_);
-      auto how = muster::training::sync_of_job(context);
-      how.codec = {};  // the device's gradients have one of their own
-      training_.emplace(context, how, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
+      device_ = make_device_model(context, world, chosen, description_, *net_, arena_);
+      auto options = muster::training::sync_of_job(context);
+      options.codec = {};  // The device's gradients have their own codec.
+      training_.emplace(context, options, device_->gradients(), device_->optimizer(), loader_, schedule_, tracker_,
                         statistics());
     }
   }
@@ -102,7 +104,8 @@ class run {
     step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
       if (!device_) backward.clear();
       backward.divided_by(static_cast<double>(batch.global_size));
-      if (in_shards_) std::ranges::copy(before, statistics.begin());  // what a shard sees depends on no other
+      // Each shard sees the same statistics, independent of other shards.
+      if (in_shards_) std::ranges::copy(before, statistics.begin());
       const double scale = 1.0 / static_cast<double>(batch.global_size);
       const nn::pass now{.images = part.samples.size(),
                          .statistics = statistics_ ? &*statistics_ : nullptr,
@@ -137,7 +140,7 @@ class run {
     if (!in_shards_) average_statistics(step.group(), *net_);
     const auto on_device = [this](auto images, auto count) { return device_->predict(images, count); };
     const predictor model = device_ ? predictor(on_device) : predictor_of(*net_);
-    const auto found = evaluate(step.group(), model, net_->classes(), test_);  // of all ranks
+    const auto found = evaluate(step.group(), model, net_->classes(), test_);  // Sums over all ranks.
     if (step.group().rank() != 0) return;
     const auto images = static_cast<double>(found.images);
     step.report_sum("val_loss", found.loss, images);
@@ -149,7 +152,7 @@ class run {
     if (!chosen_.save.empty()) {
       if (device_) device_->download(arena_);
       if (!in_shards_) average_statistics(step.group(), *net_);
-      if (step.group().rank() == 0) save_model(chosen_.save, what_, *net_);
+      if (step.group().rank() == 0) save_model(chosen_.save, description_, *net_);
     }
     timeline_.write(step.group());
   }
@@ -160,8 +163,8 @@ class run {
   const bool in_shards_;
   const image_data& data_;
   const std::string started_as_;
-  const bool speaks_first_;  // before there is a group
-  model_description what_;
+  const bool speaks_first_;  // Set before there is a group.
+  model_description description_;
   std::unique_ptr<nn::network<float>> net_;
   muster::arena arena_;
   muster::any_optimizer optimizer_;
@@ -171,10 +174,10 @@ class run {
   muster::timeline timeline_;
   muster::tracker tracker_;
   std::vector<float> slopes_;
-  std::unique_ptr<device_model> device_;  // null: the host trains
+  std::unique_ptr<device_model> device_;  // Null if the host trains.
   std::optional<muster::training> training_;
-  /// A duplicate of the ranks for shared statistics, so that their collectives do not have to agree with those of
-  /// gradients on an order.
+  /// A duplicate of the ranks for shared statistics, so that their collectives need no common order with the
+  /// collectives of gradients.
   std::optional<muster::group> statistics_;
 };
 
@@ -189,14 +192,14 @@ int run_program(int argc, char** argv, const program& which) {
       }
     }
     const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout, chosen.side,
-                                  chosen.scaled_alone);  // ranks that are threads share it
+                                  chosen.scaled_alone);  // Ranks that are threads share the data.
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});
     if (chosen.share_statistics && muster::training::sync_of_job(context).virtual_shards > 0) {
       throw muster::configuration_error(
-          "--sync-batch-norm cannot be used with --virtual-shards (sums over ranks depend on their number); use one of "
-          "them");
+          "--sync-batch-norm cannot be used with --virtual-shards (sums depend on the number of ranks); drop either "
+          "flag");
     }
     context.run([&](muster::group& world) { run(context, world, data, chosen).train(); });
   };

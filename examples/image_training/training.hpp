@@ -1,4 +1,4 @@
-// The training of a model on images: what each rank does from the first step to the report.
+// The training of a model on images: each rank's work from the first step to the report.
 #pragma once
 
 #include <muster/comm/context.hpp>
@@ -7,7 +7,7 @@
 
 namespace images {
 
-/// The whole of a program that trains on images, and its exit status.
+/// Runs a program that trains on images, and returns its exit status.
 int run_program(int argc, char** argv, const program& which);
 
 }  // namespace images

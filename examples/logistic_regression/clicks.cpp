@@ -12,10 +12,10 @@
 namespace logistic {
 namespace {
 
-constexpr std::size_t drawn = 30;  // features of a row, some of them perhaps twice
+constexpr std::size_t drawn = 30;  // Features drawn for a row; a feature may be drawn twice.
 constexpr std::uint64_t purpose = 0x636c69636b730000ULL;
 
-// Only operations that are rounded alike everywhere.
+// Uses only operations that are rounded identically on every machine.
 std::uint32_t feature_at(double uniform) {
   const double square = uniform * uniform;
   const double fourth = square * square;
@@ -23,7 +23,7 @@ std::uint32_t feature_at(double uniform) {
   return static_cast<std::uint32_t>(eighth * eighth * static_cast<double>(click_features));
 }
 
-// Whole numbers, so that no order of the sum matters.
+// Returns whole numbers, so that the order of a sum does not matter.
 std::int64_t weight_of(std::uint64_t seed, std::uint32_t feature) {
   return static_cast<std::int64_t>(muster::mix(muster::mix(seed ^ purpose) + feature) >> 44) - (1 << 19);
 }
@@ -51,12 +51,13 @@ muster::dataset synthetic_clicks(std::size_t rows, std::uint64_t seed, std::uint
     labels.push_back((sum > 0) != turned ? 1.0f : -1.0f);
     offsets.push_back(indices.size());
   }
-  auto made = muster::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
-  std::copy(offsets.begin(), offsets.end(), made.offsets().begin());
-  std::copy(indices.begin(), indices.end(), made.indices().begin());
-  std::fill(made.values().begin(), made.values().end(), 1.0f);
-  std::copy(labels.begin(), labels.end(), made.labels().begin());
-  return made.finish();
+  auto builder =
+      muster::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
+  std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
+  std::copy(indices.begin(), indices.end(), builder.indices().begin());
+  std::fill(builder.values().begin(), builder.values().end(), 1.0f);
+  std::copy(labels.begin(), labels.end(), builder.labels().begin());
+  return builder.finish();
 }
 
 }  // namespace logistic

@@ -11,7 +11,7 @@
 namespace logistic {
 namespace {
 
-// One vector register of floats: 4 with SSE, 8 with AVX, 16 with AVX-512.
+// Number of floats in a vector register: 4 with SSE, 8 with AVX, 16 with AVX-512.
 constexpr int lane_width = std::max<int>(EIGEN_MAX_STATIC_ALIGN_BYTES, 16) / int{sizeof(float)};
 using lane = Eigen::Array<float, lane_width, 1>;
 using const_lane_map = Eigen::Map<const lane>;
@@ -23,10 +23,10 @@ using row_pointers = std::array<const float*, static_cast<std::size_t>(Rows)>;
 
 constexpr int rows_at_once = 8;
 
-// Memory delivers while the processor computes: of the rows that come next dot() asks for one half, add_rows() for the
-// other, to be in the second-level cache. (GCC drops calls of a function that does nothing but prefetch.)
+// Memory loads overlap with the computation: dot() prefetches one half of the next rows into the second-level cache,
+// and add_rows() the other half. (GCC drops calls of a function that does nothing but prefetch.)
 
-/// weights . x of each of `Rows` dense rows of `size` features.
+/// Computes weights . x for `Rows` dense rows of `size` features.
 template <int Rows>
 rows_array<Rows> dot(const row_pointers<Rows>& rows, const row_pointers<Rows>& next, std::size_t size,
                      const float* weights) {
@@ -46,7 +46,7 @@ rows_array<Rows> dot(const row_pointers<Rows>& rows, const row_pointers<Rows>& n
   return result;
 }
 
-/// gradient += sum over the rows of factor * x, for features [first, last); `first` begins a lane.
+/// Computes gradient += sum over the rows of factor * x, for features [first, last); `first` begins a lane.
 template <int Rows>
 void add_rows(const row_pointers<Rows>& rows, const row_pointers<Rows>& next, std::size_t first, std::size_t last,
               const rows_array<Rows>& factors, float* gradient) {
@@ -62,20 +62,20 @@ void add_rows(const row_pointers<Rows>& rows, const row_pointers<Rows>& next, st
   }
 }
 
-/// Adds the log-losses of samples with margins y (weights . x + bias) to `sums` and returns sigmoid(-margin) of each,
-/// which times -y is the derivative by weights . x. Only exponentials of what is not positive are taken, so nothing
-/// overflows: log(1 + exp(-m)) = max(-m, 0) + log(1 + exp(-|m|)).
+/// Adds the log-losses of samples with margins y (weights . x + bias) to `sums`. Returns sigmoid(-margin) for each
+/// sample; this times -y is the derivative by weights . x. Exponentials have only non-positive arguments, so that
+/// nothing overflows: log(1 + exp(-m)) = max(-m, 0) + log(1 + exp(-|m|)).
 template <int Rows>
 rows_array<Rows> log_loss(const rows_array<Rows>& margins, totals& sums) {
   const rows_array<Rows> small = (-margins.abs()).exp();
-  // Eigen's exponential clamps its argument, which would make a finite number of a NaN.
+  // Eigen's exponential clamps its argument, which would turn a NaN into a finite number.
   sums.loss += margins.isFinite().all() ? static_cast<double>(((-margins).max(0.0f) + small.log1p()).sum())
                                         : std::numeric_limits<double>::quiet_NaN();
   sums.correct += static_cast<std::uint64_t>((margins > 0.0f).count());
   return (margins > 0.0f).select(small, 1.0f) / (1.0f + small);
 }
 
-/// What a pass goes over, with the samples of the list `sample(0), sample(1) ...`.
+/// A job over the samples of the list `sample(0), sample(1) ...`.
 template <class Sample>
 struct batch_view {
   const muster::dataset& data;
@@ -83,7 +83,7 @@ struct batch_view {
   std::span<const float> targets;
   const model_view& model;
   float scale;
-  std::size_t size;  // samples in the list
+  std::size_t size;  // Number of samples in the list.
 };
 
 template <int Rows, class Sample>
@@ -94,7 +94,7 @@ row_pointers<Rows> rows_at(const batch_view<Sample>& batch, std::size_t at) {
   return rows;
 }
 
-/// Adds the losses of dense samples [at, at + Rows) to `sums`; returns the factor of each in the gradient.
+/// Adds the losses of dense samples [at, at + Rows) to `sums`; returns each sample's factor in the gradient.
 template <int Rows, class Sample>
 rows_array<Rows> dense_factors(const batch_view<Sample>& batch, std::size_t at, totals& sums) {
   rows_array<Rows> signs;
@@ -125,8 +125,8 @@ void over_groups(std::size_t first, std::size_t last, const Use& use) {
   for (; at < last; ++at) use(std::integral_constant<int, 1>(), at);
 }
 
-/// The losses of samples [first, last), with their gradient while the rows still are in cache if there is one, or their
-/// factors in it for later if those have room.
+/// Computes the losses of samples [first, last). If there is a gradient, it is computed while the rows are still in
+/// cache. If there is memory for factors, the samples' factors in the gradient are stored there.
 template <class Sample>
 totals add_part(const batch_view<Sample>& batch, std::size_t first, std::size_t last, const gradient_view* gradient,
                 std::span<float> later) {
@@ -154,7 +154,8 @@ totals add_part(const batch_view<Sample>& batch, std::size_t first, std::size_t 
   return sums;
 }
 
-/// The gradient of features [first, last) from the factors of all samples: the sums of add_part(), in its order.
+/// Computes the gradient of features [first, last) from all samples' factors, in the order of add_part() and with
+/// the same sums.
 template <class Sample>
 void add_features(const batch_view<Sample>& batch, std::size_t first, std::size_t last, std::span<const float> factors,
                   std::span<float> gradient) {
@@ -175,7 +176,7 @@ void add_features(const batch_view<Sample>& batch, std::size_t first, std::size_
   });
 }
 
-/// Samples to a task: whole groups.
+/// Number of samples in a task: whole groups.
 constexpr std::size_t samples_of_task = 4 * rows_at_once;
 
 template <class Sample>

@@ -17,7 +17,7 @@ int main(int argc, char** argv) {
     const auto chosen = logistic::parse_options(argc, argv, examples::workers_of(context));
     for (const auto& path : {chosen.json, chosen.save})
       if (context.launcher().rank == 0 && !path.empty()) muster::require_writable(path);
-    const auto data = logistic::open_problem(chosen);  // ranks that are threads share it
+    const auto data = logistic::open_problem(chosen);  // Ranks that are threads share the data.
     context.run([&](muster::group& world) { logistic::train(context, world, data, chosen); });
   };
   return muster::run_main(argc, argv, run, {.help = logistic::help_text});

@@ -11,7 +11,7 @@
 namespace logistic {
 namespace {
 
-// alpha of alpha / sqrt(t) in MLBench's task 2a, by ranks.
+// Returns alpha of alpha / sqrt(t) in MLBench's task 2a, by the number of ranks.
 double mlbench_alpha(int ranks) {
   constexpr std::array<std::pair<int, double>, 4> table = {{{1, 200}, {2, 400}, {4, 600}, {8, 700}}};
   for (const auto& [most, alpha] : table) {
@@ -23,7 +23,7 @@ double mlbench_alpha(int ranks) {
 constexpr const char* default_file_schedule = "inverse-sqrt:2";
 constexpr const char* default_synthetic_schedule = "inverse-sqrt:200";
 
-/// The command line and what it may leave open.
+/// The parsed command line, in which some options may be unset.
 struct command_line {
   options chosen;
   std::string goal;
@@ -32,10 +32,10 @@ struct command_line {
 
   command_line() {
     auto& o = chosen;
-    app.set_help_flag();  // run_main has it
+    app.set_help_flag();  // run_main handles --help.
     auto* train = app.add_option("--train", o.train, "training set: libsvm:PATH, or another source of numbers")
                       ->type_name("SPEC");
-    auto* test = app.add_option("--test", o.test, "test set, of the same classes")->type_name("SPEC");
+    auto* test = app.add_option("--test", o.test, "test set with the same classes")->type_name("SPEC");
     app.add_option(
            "--synthetic", o.synthetic,
            "instead of files: dense rows of 2,000 features that stand in for the epsilon data set, or rows of 30 "
@@ -47,11 +47,12 @@ struct command_line {
     examples::add_holdout_flag(app, o.holdout);
     muster::add_number(app, "--epochs", o.epochs, examples::some_epochs, "passes over the training set");
     examples::add_time_flag(app, o.max_train_seconds);
-    auto* batch = muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples a step, over all ranks");
+    auto* batch =
+        muster::add_number(app, "--batch", o.batch, examples::some_samples, "samples per step over all ranks");
     muster::add_number(
         app, "--batch-per-rank", o.batch_per_rank, examples::some_samples,
-        "samples a step and rank, instead of --batch; where ranks come and go, the learning rate goes with "
-        "their number")
+        "samples per step on each rank, in place of --batch; when ranks join or leave, the learning rate is "
+        "scaled with their number")
         ->excludes(batch);
     app.add_option("--schedule", o.schedule,
                    std::string("learning rate: constant:RATE, inverse-sqrt:ALPHA, step:RATE,epochs=E+E,factor=F, "
@@ -61,15 +62,15 @@ struct command_line {
     app.add_option("--goal", goal,
                    "report when it is reached: accuracy=0.85, val_loss=0.33, train_loss=0.33 or train_accuracy=0.85")
         ->type_name("METRIC=VALUE");
-    muster::add_number(app, "--seed", o.seed, examples::any_seed, "of the order of samples and of synthetic data");
+    muster::add_number(app, "--seed", o.seed, examples::any_seed, "seed of the order of samples and of synthetic data");
     muster::add_number(app, "--l2", o.l2, {0, 1000}, "the loss has l2 / 2 * |weights and bias|^2 added");
     muster::add_number(app, "--momentum", o.momentum, {0, 1}, "of SGD");
     muster::add_number(app, "--threads", o.threads, {1, 1024},
                        "of a rank, which split its arithmetic; the same bits for any");
     examples::add_bad_record_flag(app, o.bad);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
-    app.add_option("--save", o.save, "write the trained model there, for serve")->type_name("FILE");
-    app.add_option("--json", o.json, "write the tracker's report there (docs/tracker.md)")->type_name("FILE");
+    app.add_option("--save", o.save, "write the trained model to this file, for serve")->type_name("FILE");
+    app.add_option("--json", o.json, "write the tracker's report to this file (docs/tracker.md)")->type_name("FILE");
     app.add_option(
            "--preset", preset,
            "mlbench-2a: --batch-per-rank 100 --l2 2.5e-6 --schedule inverse-sqrt:A with A = 200, 400, 600, 700, "
@@ -106,7 +107,7 @@ options parse_options(int argc, char** argv, int ranks) {
                      "give --train libsvm:PATH --test libsvm:PATH or --synthetic epsilon");
   }
   if (!o.train.empty() && o.test.empty() && o.holdout == 0)
-    examples::refuse("nothing to test on (neither --test nor --holdout is given)", "give one of them");
+    examples::refuse("nothing to test on (neither --test nor --holdout is given)", "give --test or --holdout");
   apply_preset(line, ranks);
   examples::require_folder_to_resume(o.checkpoint, o.resume);
   if (o.batch_per_rank != 0) o.batch = o.batch_per_rank * static_cast<std::uint64_t>(ranks);

@@ -1,4 +1,4 @@
-// What the command line asks for.
+// The options of the command line.
 #pragma once
 
 #include <cstdint>
@@ -10,38 +10,39 @@
 namespace logistic {
 
 struct options {
-  std::string train;      ///< specification of the training set; empty with synthetic data
-  std::string test;       ///< specification of the test set
-  std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files
-  double holdout = 0;     ///< share of the training set that takes the place of the test set
+  std::string train;      ///< Specification of the training set; empty with synthetic data.
+  std::string test;       ///< Specification of the test set.
+  std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files.
+  double holdout = 0;     ///< Share of the training set that replaces the test set.
   std::uint64_t epochs = 10;
-  double max_train_seconds = 0;      ///< 0: no limit
-  std::uint64_t batch = 100;         ///< over all ranks, as the job starts
-  std::uint64_t batch_per_rank = 0;  ///< 0: `batch` stays when ranks come or go; else this does
+  double max_train_seconds = 0;  ///< 0: no limit.
+  std::uint64_t batch = 100;     ///< Samples over all initial ranks.
+  /// 0: `batch` is constant when ranks join or leave; otherwise each rank's batch is constant.
+  std::uint64_t batch_per_rank = 0;
   std::string schedule;
-  muster::goal goal;  ///< without a metric: none
+  muster::goal goal;  ///< Without a metric there is no goal.
   std::uint64_t seed = 1;
   float l2 = 0.0f;
   float momentum = 0.0f;
   muster::bad_record_options bad;
-  std::string checkpoint;  ///< a folder; empty: none
+  std::string checkpoint;  ///< A folder; empty: none.
   bool resume = false;
-  int threads = 1;   ///< of a rank; no number depends on it
-  std::string save;  ///< empty: the model is not kept
-  std::string json;  ///< empty: no report
+  int threads = 1;   ///< Threads of a rank. Results do not depend on this number.
+  std::string save;  ///< Empty: the model is not saved.
+  std::string json;  ///< Empty: no report.
 };
 
-/// Reads the command line of a job of `ranks` ranks, from which muster has taken its own flags out already. Fills in
-/// what it leaves open, from the preset if there is one. Throws muster::configuration_error.
+/// Parses the command line of a job of `ranks` ranks, after muster has removed its own flags. Fills in unset options,
+/// from the preset if there is one. Throws muster::configuration_error.
 options parse_options(int argc, char** argv, int ranks);
 
-/// What --help prints.
+/// Returns the text that --help prints.
 std::string help_text();
 
-/// The SGD that it trains with where no --optimizer is named: "sgd,decay=2.5e-06".
+/// Returns the default of --optimizer, the example's SGD: "sgd,decay=2.5e-06".
 std::string optimizer_of(const options& chosen);
 
-/// The options that decide the numbers of a run in one line, for the report and to compare ranks.
+/// Returns the options that determine the numbers of a run in one line, for the report and to compare ranks.
 std::string describe(const options& chosen);
 
 }  // namespace logistic

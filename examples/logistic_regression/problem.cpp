@@ -37,7 +37,7 @@ std::string list_of(const std::vector<float>& labels) {
   return text + (labels.size() > 5 ? ", ..." : "");
 }
 
-/// The two labels of the training set, ascending.
+/// Returns the two labels of the training set, in ascending order.
 std::vector<float> two_classes(const muster::dataset& train) {
   auto classes = train.classes();
   for (std::size_t i = 0; i < train.size(); ++i) {
@@ -67,7 +67,7 @@ std::vector<float> targets_of(const muster::dataset& data, const std::vector<flo
   return targets;
 }
 
-// Throws data_error for a sample with a value that is not finite, as missing=nan keeps it: its loss would be NaN.
+// Throws data_error for a sample with a value that is not finite, which missing=nan preserves: its loss would be NaN.
 void require_numbers(const muster::dataset& data) {
   for (std::size_t i = 0; i < data.size(); ++i) {
     const auto values = data.is_sparse() ? data.sparse(i).values : data.row(i);
@@ -85,16 +85,16 @@ problem make_problem(muster::dataset train, muster::dataset test) {
   require_numbers(train);
   require_numbers(test);
   const auto classes = two_classes(train);
-  problem made;
-  made.train.targets = targets_of(train, classes, train.name());
-  made.test.targets = targets_of(test, classes, train.name());
-  made.features = std::max(train.features(), test.features());
-  made.train.data = std::move(train);
-  made.test.data = std::move(test);
-  return made;
+  problem result;
+  result.train.targets = targets_of(train, classes, train.name());
+  result.test.targets = targets_of(test, classes, train.name());
+  result.features = std::max(train.features(), test.features());
+  result.train.data = std::move(train);
+  result.test.data = std::move(test);
+  return result;
 }
 
-/// A copy of the samples for which `keep` is true; it is asked once for each, in order.
+/// Returns a copy of the samples for which `keep` is true. Calls `keep` once for each sample, in order.
 template <class Keep>
 muster::dataset samples_of(const muster::dataset& all, const std::string& name, Keep keep) {
   std::vector<std::size_t> kept;
@@ -104,29 +104,29 @@ muster::dataset samples_of(const muster::dataset& all, const std::string& name, 
     kept.push_back(i);
     if (all.is_sparse()) entries += all.sparse(i).indices.size();
   }
-  auto made = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
-                              : muster::dataset_builder::dense(name, kept.size(), all.features());
+  auto builder = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
+                                 : muster::dataset_builder::dense(name, kept.size(), all.features());
   for (std::size_t k = 0, at = 0; k < kept.size(); ++k) {
-    made.labels()[k] = all.label(kept[k]);
+    builder.labels()[k] = all.label(kept[k]);
     if (!all.is_sparse()) {
-      std::ranges::copy(all.row(kept[k]), made.row(k).begin());
+      std::ranges::copy(all.row(kept[k]), builder.row(k).begin());
       continue;
     }
     const auto row = all.sparse(kept[k]);
-    std::ranges::copy(row.indices, made.indices().begin() + static_cast<std::ptrdiff_t>(at));
-    std::ranges::copy(row.values, made.values().begin() + static_cast<std::ptrdiff_t>(at));
-    made.offsets()[k + 1] = at += row.indices.size();
+    std::ranges::copy(row.indices, builder.indices().begin() + static_cast<std::ptrdiff_t>(at));
+    std::ranges::copy(row.values, builder.values().begin() + static_cast<std::ptrdiff_t>(at));
+    builder.offsets()[k + 1] = at += row.indices.size();
   }
-  return made.finish();
+  return builder.finish();
 }
 
-// The samples that are none, and may be left out, are.
+// Opens a data set without its bad records, where the policy permits their removal.
 muster::dataset open_good(const std::string& specification, const muster::bad_record_options& bad) {
   const auto all =
       muster::open_dataset(specification, {.keep_bad_records = bad.policy != muster::bad_record_policy::fail});
   if (all.bad().empty()) return all;
   muster::bad_record_log(bad).note(all.name(), all.bad());
-  auto bad_one = all.bad().begin();  // by id
+  auto bad_one = all.bad().begin();  // Sorted by id.
   return samples_of(all, all.name(), [&](std::size_t i) {
     const bool bad_here = bad_one != all.bad().end() && bad_one->id == i;
     if (bad_here) ++bad_one;
@@ -154,7 +154,8 @@ muster::dataset test_set(const options& chosen) {
   if (chosen.synthetic.empty()) return open_good(chosen.test, chosen.bad);
   const std::uint64_t rows = rows_of(chosen.synthetic);
   if (chosen.synthetic.starts_with("clicks")) return synthetic_clicks(rows / 5, chosen.seed, rows);
-  return muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows});  // as of the real set
+  // A quarter of the rows, as in the real set.
+  return muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows});
 }
 
 }  // namespace
@@ -182,7 +183,7 @@ void require_same_everywhere(muster::group& world, const problem& data, const op
     while (rank < world.size() && all[static_cast<std::size_t>(rank) * width + column] == all[column]) ++rank;
     return rank;
   };
-  // The same error at every rank, whichever of them is the odd one out.
+  // Throws the same error at every rank, regardless of the rank whose data differ.
   for (const bool train : {true, false}) {
     const std::size_t column = train ? 0 : 2;
     const int other = rank_that_differs(column);

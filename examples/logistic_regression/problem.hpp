@@ -1,4 +1,4 @@
-// The data of a run, checked and the same at every rank.
+// The data of a run, verified to be equal on every rank.
 #pragma once
 
 #include <cstddef>
@@ -12,25 +12,26 @@
 
 namespace logistic {
 
-/// Samples with targets: +1 for the larger of the two labels, -1 for the other.
+/// Samples with targets: +1 for the larger label, -1 for the smaller label.
 struct labelled {
   muster::dataset data;
   std::vector<float> targets;
 };
 
-/// Immutable; ranks that are threads share one.
+/// The data sets of a run. Immutable; ranks that are threads share one object.
 struct problem {
   labelled train;
   labelled test;
-  std::size_t features = 0;  ///< of the model: those of the wider set, for a test set may name fewer or more
+  /// Number of features in the model: the maximum over both sets, because a test set may have fewer or more.
+  std::size_t features = 0;
 };
 
-/// Reads or generates both sets. Throws muster::data_error when the training set has not two classes or the test set
-/// has one that the training set lacks.
+/// Reads or generates both sets. Throws muster::data_error when the training set does not have two classes, or when the
+/// test set has a class that the training set lacks.
 problem open_problem(const options& chosen);
 
-/// Collective. Throws at every rank when the ranks did not read the same data (muster::data_error) or were not given
-/// the same options (muster::configuration_error).
+/// Compares the ranks' data and options. Collective. Throws at every rank when ranks read different data
+/// (muster::data_error) or have different options (muster::configuration_error).
 void require_same_everywhere(muster::group& world, const problem& data, const options& chosen);
 
 }  // namespace logistic

@@ -1,4 +1,4 @@
-// What a run prints.
+// The output of a run.
 #pragma once
 
 #include <optional>
@@ -12,15 +12,15 @@
 
 namespace logistic {
 
-/// The data, the options and the head of the table of epochs. `ranks` such as "4 ranks (shm)".
+/// Prints the data, the options and the head of the table of epochs. `ranks` has a form such as "4 ranks (shm)".
 void print_header(const problem& data, const options& chosen, std::string_view ranks);
-/// A line of that table: the epoch that ended last.
+/// Prints the table's line for the epoch that ended last.
 void print_epoch(const muster::tracker& tracker);
-/// What came of it all. `final_accuracy`, of a training on servers, is that of the parameters when all workers have
+/// Prints the results. `final_accuracy`, for training on servers, is the accuracy of the parameters after all workers
 /// finished.
 void print_results(const muster::tracker& tracker, const options& chosen, double objective,
                    std::optional<double> final_accuracy);
-/// The same and what decided it, in the file that is asked for.
+/// Writes the results and the settings that determined them to the file of --json.
 void write_report(muster::tracker& report, const muster::context& context, const problem& data, const options& chosen,
                   double objective, std::optional<double> final_accuracy);
 

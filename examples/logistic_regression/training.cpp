@@ -21,11 +21,11 @@
 namespace logistic {
 namespace {
 
-constexpr std::size_t weight = 0, bias = 1;  // the tensors of the arena
+constexpr std::size_t weight = 0, bias = 1;  // Tensors of the arena.
 
 model_view model_of(muster::arena& arena) { return {arena.parameter(weight), arena.parameter(bias)[0]}; }
 
-/// Loss and hits of the model on all samples of a set, of which each rank goes through its slice.
+/// Returns the loss and the number of correct samples of the model over a set. Each rank evaluates its slice.
 totals evaluate_together(muster::group& ranks, const labelled& set, const model_view& model,
                          const examples::rank_tasks& tasks) {
   const auto part = muster::part_of(set.data.size(), {ranks.rank(), ranks.size()});
@@ -35,7 +35,7 @@ totals evaluate_together(muster::group& ranks, const labelled& set, const model_
   return {sums[0], static_cast<std::uint64_t>(sums[1])};
 }
 
-/// SGD with the example's own numbers, or what --optimizer names.
+/// Returns the optimizer of --optimizer, or by default SGD with the example's own settings.
 muster::any_optimizer chosen_optimizer(muster::arena& arena, const muster::settings& settings, const options& chosen) {
   if (settings.is_default(muster::setting::optimizer))
     return muster::any_optimizer(muster::sgd(arena, {.momentum = chosen.momentum, .decay = chosen.l2}));
@@ -54,11 +54,11 @@ muster::loader batches_of(const labelled& samples, const options& chosen) {
   return order | muster::batch(chosen.batch);
 }
 
-/// What ranks exchange; servers have the weights of those features alone that sparse samples name.
+/// Returns the options of the exchange. On servers, sparse samples pull the weights of their features only.
 muster::sync_options sync_of(const muster::context& context, const problem& data) {
-  auto how = muster::training::sync_of_job(context);
-  how.sparse = data.train.data.is_sparse();
-  return how;
+  auto options = muster::training::sync_of_job(context);
+  options.sparse = data.train.data.is_sparse();
+  return options;
 }
 
 class run {
@@ -103,8 +103,9 @@ class run {
     if (sparse_on_servers_) step.pull(elements_of(data_.train.data, batch.samples));
     totals mine;
     step.backward(batch, [&](const muster::minibatch& part, auto& backward) {
-      backward.divided_by(static_cast<double>(batch.global_size));  // the kernel does, where it costs nothing
-      auto phase = tracker_.phase(muster::phase::backward);         // forward and loss are part of the same kernel
+      backward.divided_by(static_cast<double>(batch.global_size));  // The kernel divides, at no cost.
+      // Forward pass and loss are part of the same kernel.
+      auto phase = tracker_.phase(muster::phase::backward);
       if (!sparse_on_servers_) backward.clear();
       mine += add_gradient(data_.train.data, part.samples, data_.train.targets, model_of(arena_),
                            1.0f / static_cast<float>(batch.global_size),
@@ -124,7 +125,7 @@ class run {
     step.report_sum("val_accuracy", static_cast<double>(found.correct), static_cast<double>(data_.test.data.size()));
   }
 
-  /// What the training minimises, now that it stands still: the mean log-loss and the penalty.
+  /// Computes the objective of the training for the final parameters: the mean log-loss and the penalty.
   void finish(muster::training_step& step) {
     const double loss = evaluate_all(step, data_.train).loss;
     double squares = 0;
@@ -149,7 +150,7 @@ class run {
     return evaluate_together(step.group(), set, model_of(arena_), tasks_);
   }
 
-  /// The elements of the arena that these samples name, in ascending order; the bias lies before the weights.
+  /// Returns the arena's elements that these samples use, in ascending order. The bias is stored before the weights.
   std::vector<std::uint64_t> elements_of(const muster::dataset& set, std::span<const muster::sample_id> samples) const {
     std::vector<std::uint64_t> elements = {arena_.extents()[bias].first};
     for (const auto sample : samples) {
@@ -170,7 +171,7 @@ class run {
   }
 
   muster::context& context_;
-  muster::timeline timeline_;  // before the tracker, whose phases it draws
+  muster::timeline timeline_;  // Declared before the tracker, whose phases the timeline records.
   const problem& data_;
   const options& chosen_;
   examples::rank_tasks tasks_;
@@ -181,10 +182,10 @@ class run {
   muster::loader loader_;
   muster::tracker tracker_;
   muster::training training_;
-  const bool speaks_first_;  // before there is a group
+  const bool speaks_first_;  // Set before there is a group.
   const std::string started_as_;
   double objective_ = 0;
-  std::optional<double> final_accuracy_;  // which the last epoch of the first worker does not have
+  std::optional<double> final_accuracy_;  // Differs from the last epoch of the first worker.
 };
 
 }  // namespace

@@ -1,4 +1,4 @@
-// The training itself: what each rank does from the first step to the report.
+// The training: each rank's work from the first step to the report.
 #pragma once
 
 #include <muster/comm/context.hpp>
@@ -9,8 +9,8 @@
 
 namespace logistic {
 
-/// Collective. Trains and evaluates as `chosen` says; rank 0 prints, and writes the report if one is wanted. Throws
-/// muster::training_error when the loss stops being finite.
+/// Trains and evaluates according to `chosen`. Collective. Rank 0 prints, and writes the report if requested. Throws
+/// muster::training_error when the loss is no longer finite.
 void train(muster::context& context, muster::group& world, const problem& data, const options& chosen);
 
 }  // namespace logistic

@@ -1,4 +1,4 @@
-// A perceptron with one hidden layer, in plain loops: what a model of your own has to have.
+// A perceptron with one hidden layer, in plain loops: an example of the members that a user-defined model needs.
 #pragma once
 
 #include <algorithm>
@@ -9,12 +9,12 @@
 
 #include <muster/muster.hpp>
 
-/// Classifies images of bytes: inputs -> hidden (ReLU) -> classes (softmax).
+/// A classifier of images of bytes: inputs -> hidden (ReLU) -> classes (softmax).
 class mlp {
  public:
-  muster::arena arena;  ///< the tensors that it learns, from the input to the loss: parameters and gradients
+  muster::arena arena;  ///< The tensors from the input to the loss: parameters and gradients.
 
-  /// The same values at every rank.
+  /// Initialises the parameters with the same values at every rank.
   mlp(muster::context& context, std::size_t inputs, std::size_t hidden, std::size_t classes)
       : arena(context, {{"w1", {hidden, inputs}}, {"b1", {hidden}}, {"w2", {classes, hidden}}, {"b2", {classes}}}),
         inputs_(inputs),
@@ -27,7 +27,7 @@ class mlp {
     }
   }
 
-  /// Sums the gradients of the batch's samples; muster divides by their number, over all ranks.
+  /// Sums the gradients of the batch's samples. muster divides by their number over all ranks.
   void forward_backward(const muster::minibatch& batch, muster::backward_pass& pass) {
     const auto w1 = pass.parameter(0), b1 = pass.parameter(1), w2 = pass.parameter(2), b2 = pass.parameter(3);
     const auto g1 = pass.gradient(0), gb1 = pass.gradient(1), g2 = pass.gradient(2), gb2 = pass.gradient(3);
@@ -44,11 +44,11 @@ class mlp {
       const float highest = *std::ranges::max_element(p);
       hits_ += p[label] == highest ? 1 : 0;
       float all = 0;
-      for (float& one : p) all += one = std::exp(one - highest);
-      for (float& one : p) one /= all;
+      for (float& probability : p) all += probability = std::exp(probability - highest);
+      for (float& probability : p) probability /= all;
       losses_ -= std::log(std::max(p[label], 1e-30f));
 
-      p[label] -= 1;  // the gradient of the loss by what softmax was given
+      p[label] -= 1;  // The gradient of the loss with respect to the input of softmax.
       std::ranges::fill(back, 0.0f);
       for (std::size_t c = 0; c < classes_; ++c) {
         gb2[c] += p[c];
@@ -65,14 +65,14 @@ class mlp {
     }
   }
 
-  /// Of this rank's last batch: how many samples, their mean loss, and what part of them it told right.
+  /// Statistics of this rank's last batch: number of samples, mean loss, and share of correct samples.
   [[nodiscard]] double samples() const { return samples_; }
   [[nodiscard]] double loss() const { return losses_ / std::max(samples_, 1.0); }
   [[nodiscard]] double accuracy() const { return hits_ / std::max(samples_, 1.0); }
 
  private:
   static float dot(const float* a, const std::vector<float>& b) {
-    float lanes[8] = {};  // sums that do not wait for each other
+    float lanes[8] = {};  // Independent sums, so that additions do not wait for each other.
     std::size_t i = 0;
     for (; i + 8 <= b.size(); i += 8)
       for (std::size_t k = 0; k < 8; ++k) lanes[k] += a[i + k] * b[i + k];

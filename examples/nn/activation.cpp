@@ -25,7 +25,7 @@ void activation<T>::reserve(std::size_t images) {
   } else if (!outside_ && values_->size() < size) {
     *values_ = muster::buffer<T>(size);
   }
-  if (sum_ != nullptr || outside_) return;  // the sum's reserve() hands its own out
+  if (sum_ != nullptr || outside_) return;  // The sum's reserve() provides the memory.
   if (gradients_->size() < size) *gradients_ = muster::buffer<T>(size);
   const auto hand_out = [](const auto& self, activation& owner) -> void {
     for (activation* const part : owner.sharers_) {
@@ -90,11 +90,11 @@ void activation<T>::add_pixels(const image_view<T>& image, T* sum) const {
 
 template <class T>
 void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool masked) {
-  auto how = function();
-  if (masked) how.relu = false;
+  auto mask_function = function();
+  if (masked) mask_function.relu = false;
   const auto values = stored(image);
   const auto slope = view(gradient(image));
-  // The sums that the normalisation of a term needs are taken while the gradient is at hand.
+  // Takes the sums for the normalisation of a term while the gradient is in the cache.
   activation* of = norm_ != nullptr ? this : nullptr;
   std::size_t taken = 0;
   if (of == nullptr && !terms_.empty() && terms_.front()->norm_ != nullptr) {
@@ -103,11 +103,11 @@ void activation<T>::gradient_written(std::size_t image, std::size_t lane, bool m
   }
   if (of != nullptr) {
     auto& norm = *of->norm_;
-    kernels_->mask(values, how, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(lane),
+    kernels_->mask(values, mask_function, slope, of->stored(image).data, norm.mean(), norm.begin_slopes(lane),
                    norm.products(lane));
     norm.end_slopes(lane);
   } else {
-    kernels_->mask(values, how, slope, nullptr, nullptr, nullptr, nullptr);
+    kernels_->mask(values, mask_function, slope, nullptr, nullptr, nullptr, nullptr);
   }
   for (; taken < terms_.size(); ++taken) {
     activation& part = *terms_[taken];

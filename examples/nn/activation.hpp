@@ -1,4 +1,4 @@
-// What layers hand to each other.
+// The data that layers pass to each other: activations and their gradients.
 #pragma once
 
 #include <cstddef>
@@ -15,7 +15,7 @@ namespace nn {
 template <class T>
 class batch_norm;
 
-/// Of one image: rows of pixels, whose channels lie one behind another (NHWC without the N).
+/// The shape of an image in NHWC layout without the N: rows of pixels, whose channels are adjacent in memory.
 struct extent {
   std::size_t height = 1, width = 1, channels = 1;
 
@@ -25,16 +25,16 @@ struct extent {
 
 /// The output of a layer for a whole batch, and its gradient.
 ///
-/// Batch normalisation and ReLU are no layers with memory of their own: they are done to the values whenever a layer
-/// reads them, image by image, when a reader has to copy them into the first cache anyway. In the same way their part
-/// of the backward pass is done to the gradient right after a reader wrote it (mask, sums over the batch) and just
-/// before the layer behind needs it (the slope of the normalisation). What is stored are the values before both, and
-/// the gradient behind both but masked.
+/// Batch normalisation and ReLU are not separate layers with memory of their own. A layer that reads the values copies
+/// them into the first-level cache image by image, and applies normalisation and ReLU during this copy. Their backward
+/// pass is applied to the gradient in the same way: the mask and the sums over the batch right after a reader wrote the
+/// gradient, the slope of the normalisation just before the producing layer needs the gradient. An activation stores
+/// the values before normalisation and ReLU, and the gradient after them, already masked.
 ///
-/// Several layers may read it: the last reader's backward pass comes first and sets the gradient, the others add to
-/// it, and with the first one's it is complete.
+/// Several layers may read an activation. The backward pass of the last reader runs first and sets the gradient. The
+/// other readers add to the gradient, which is complete after the backward pass of the first reader.
 ///
-/// Lanes of a batch may be read and written by several threads at once.
+/// Several threads may read and write different lanes of a batch at once.
 template <class T>
 class activation {
  public:
@@ -43,59 +43,60 @@ class activation {
 
   [[nodiscard]] const extent& shape() const noexcept { return shape_; }
 
-  // How the network is put together.
+  // Functions that the network calls during construction.
   void normalise(batch_norm<T>& norm) noexcept { norm_ = &norm; }
   void rectify() noexcept { relu_ = true; }
   [[nodiscard]] bool normalised() const noexcept { return norm_ != nullptr; }
-  /// Its values are those of `other`: another function of the same numbers.
+  /// Makes this activation a view of the values of `other`, with another function applied to the same numbers.
   void see(activation& other);
-  /// `part` is a term of this sum and has the sum's gradient as its own: to begin with, or for good if `complete`, when
-  /// it must not be rectified.
+  /// Makes `part`, a term in this sum, use the sum's gradient as its own gradient. If `complete`, `part` uses this
+  /// gradient throughout; this requires that `part` is not rectified. Otherwise `part` only starts with this gradient.
   void share_gradient(activation& part, bool complete);
-  /// A reader's turn at the gradient.
+  /// The position of a reader among the layers that write the gradient.
   struct turn {
-    bool adds;       ///< others have written before
-    bool completes;  ///< no other reader writes after
+    bool adds;       ///< True if other readers wrote the gradient before.
+    bool completes;  ///< True if no other reader writes the gradient afterwards.
   };
   [[nodiscard]] std::size_t attach() noexcept { return readers_++; }
   [[nodiscard]] turn turn_of(std::size_t reader) const noexcept { return {reader + 1 != readers_, reader == 0}; }
   [[nodiscard]] bool rectified() const noexcept { return relu_; }
-  /// No layer needs the gradient of what comes from outside.
+  /// Marks the activation as the network's input, for which no layer needs a gradient.
   void from_outside() noexcept { outside_ = true; }
   [[nodiscard]] bool wants_gradient() const noexcept { return !outside_; }
   void set_outside(const T* values) noexcept { given_ = values; }
 
-  /// Memory for so many images.
+  /// Reserves memory for `images` images.
   void reserve(std::size_t images);
 
-  // The layer that makes it.
+  // Functions for the layer that produces the activation.
   [[nodiscard]] T* values(std::size_t image) noexcept { return values_->data() + image * shape_.size(); }
-  /// An image of lane `lane` is there.
+  /// Marks an image of lane `lane` as written.
   void written(std::size_t image, std::size_t lane);
-  /// The whole batch is there. Collective with pass::statistics.
+  /// Marks the whole batch as written. Collective with pass::statistics.
   void all_written(const pass& now);
   [[nodiscard]] T* gradient(std::size_t image) noexcept { return gradients_->data() + image * shape_.size(); }
-  /// The gradient of values(image), to `to` or added to it.
+  /// Writes the gradient of values(image) to `to`, or adds it if `add`.
   void read_gradient(std::size_t image, const image_view<T>& to, bool add = false);
 
-  /// Adds to sum[c] what the numbers of an image like this one's add up to.
+  /// Adds to sum[c] the sum of channel c over all pixels of an image with this activation's shape.
   void add_pixels(const image_view<T>& image, T* sum) const;
 
-  // The layers that read it.
+  // Functions for the layers that read the activation.
   void read(std::size_t image, const image_view<T>& to, bool add = false);
-  /// The largest numbers of it, and their gradient back: see kernel_set::pool() and unpool().
+  /// Pools an image by maxima, and propagates the gradient back. See kernel_set::pool() and unpool().
   void pool(std::size_t image, const pool_window& window, const image_view<T>& to, T* taps);
   void unpool(std::size_t image, const T* slope, const extent& pooled, const pool_window& window, const T* taps,
               bool add);
-  /// Has been written by all readers; `masked`, if it is zero already where the values were rectified to zero.
+  /// Marks the gradient of an image as written by all readers. `masked` states that the gradient is already zero
+  /// wherever the values were rectified to zero.
   void gradient_written(std::size_t image, std::size_t lane, bool masked = false);
-  /// The whole batch has. Collective with pass::statistics.
+  /// Marks the gradients of the whole batch as written. Collective with pass::statistics.
   void all_gradients_written(const pass& now);
 
   [[nodiscard]] image_view<T> view(T* image) const noexcept {
     return {image, shape_.height, shape_.width, shape_.channels, shape_.width * shape_.channels};
   }
-  /// Whether its gradient is a sum's, which the layer that writes it need not copy.
+  /// Returns true if the gradient is shared with a sum, so that the layer that writes the gradient need not copy.
   [[nodiscard]] bool shares() const noexcept { return sum_ != nullptr; }
 
  private:
@@ -108,11 +109,11 @@ class activation {
   bool relu_ = false;
   bool outside_ = false;
   std::size_t readers_ = 0;
-  activation* source_ = nullptr;      // has the values
-  std::vector<activation*> viewers_;  // those that see() this one
-  activation* sum_ = nullptr;         // has the gradient
-  std::vector<activation*> sharers_;  // those whose sum this is and that share its gradient
-  std::vector<activation*> terms_;    // of these, the ones that are complete with it
+  activation* source_ = nullptr;      // Activation that holds the values.
+  std::vector<activation*> viewers_;  // Views that were created by see().
+  activation* sum_ = nullptr;         // Activation that holds the gradient.
+  std::vector<activation*> sharers_;  // Terms that share this sum's gradient.
+  std::vector<activation*> terms_;    // Sharers whose gradient is complete together with this sum's gradient.
   const T* given_ = nullptr;
   std::shared_ptr<muster::buffer<T>> values_ = std::make_shared<muster::buffer<T>>();
   std::shared_ptr<muster::buffer<T>> gradients_ = std::make_shared<muster::buffer<T>>();

@@ -1,4 +1,4 @@
-// The models of the examples, layer by layer, for whatever has the functions of nn::network: on the host or on a
+// The models of the examples, layer by layer, for any type with the functions of nn::network, on the host or on a
 // device.
 #pragma once
 
@@ -24,7 +24,7 @@ Activation& convolve1(Net& net, Activation& in, std::size_t channels, std::size_
   return net.convolve(in, {.channels = channels, .kernel = 1, .stride = stride});
 }
 
-/// What goes around a block of version 1.
+/// Returns the shortcut around a block of version 1.
 template <class Net, class Activation>
 Activation& shortcut(Net& net, Activation& in, std::size_t channels, std::size_t stride, char option) {
   if (in.shape().channels == channels && stride == 1) return in;
@@ -39,8 +39,8 @@ Activation& basic_block(Net& net, Activation& in, std::size_t channels, std::siz
   return net.relu(net.add(second, shortcut(net, in, channels, stride, option)));
 }
 
-/// Version 2: what goes into the block is normalised and rectified first; between stages that also goes into the
-/// projection, which has a bias and no normalisation of its own.
+/// Builds a block of version 2. The input of the block is normalised and rectified first. Between stages this
+/// normalised input also feeds the projection, which has a bias and no normalisation.
 template <class Net, class Activation>
 Activation& preactivated_block(Net& net, Activation& in, std::size_t channels, std::size_t stride, char option) {
   auto& ready = net.normalised_view(in);
@@ -64,17 +64,17 @@ Activation& bottleneck(Net& net, Activation& in, std::size_t channels, std::size
 
 template <class Net>
 void assemble_resnet(Net& net, const resnet_options& options) {
-  const auto refuse = [](const std::string& what, const std::string& suggestion) {
-    throw muster::configuration_error("there is no residual network " + what + "; " + suggestion);
+  const auto refuse = [](const std::string& description, const std::string& suggestion) {
+    throw muster::configuration_error("there is no residual network " + description + "; " + suggestion);
   };
   if (options.depth < 8 || options.depth % 6 != 2) {
     refuse("of " + std::to_string(options.depth) + " layers (it has 6 n + 2)", "use 20, 32, 44 or 56");
   }
   if (options.version != 1 && options.version != 2) {
-    refuse("of version " + std::to_string(options.version) + " (1 and 2 are known)", "use one of these");
+    refuse("of version " + std::to_string(options.version) + " (1 and 2 are known)", "use a known version");
   }
   if (options.shortcut != 'A' && options.shortcut != 'B') {
-    refuse(std::string("with shortcuts '") + options.shortcut + "' (A pads, B projects)", "use one of these");
+    refuse(std::string("with shortcuts '") + options.shortcut + "' (A pads, B projects)", "use A or B");
   }
   auto* x = &detail::convolve3(net, net.input(), 16);
   if (options.version == 1) x = &net.relu(net.normalise(*x));
@@ -122,7 +122,7 @@ void assemble_cnn(Net& net, cnn_variant variant, std::size_t classes) {
     return net.relu(net.convolve(in, {.channels = channels, .kernel = 3, .bias = true}));
   };
   const auto pooled = [&](auto& in) -> auto& {
-    // What is normalised behind a ReLU is stored rectified: a copy, by a dropout of nothing.
+    // Batch normalisation after a ReLU needs rectified values in memory. A dropout with rate zero makes this copy.
     return net.max(variant == cnn_variant::batch_norm ? net.sigmoid(net.normalise(net.drop(in, 0.0))) : in, {});
   };
   auto& first = pooled(convolve(net.input(), 32));

@@ -36,7 +36,8 @@ template <class T>
 void batch_norm<T>::see(const image_view<const T>& image, std::size_t lane) {
   if (!training_) return;
   auto& [pivot, sum, products, totals, pixels] = lanes_[lane];
-  // The mean of the first rows serves all images: close enough to theirs that the squares do not cancel.
+  // The mean of the first rows serves as pivot for all images: it is close enough to their means that the squares do
+  // not cancel.
   if (pixels == 0) {
     auto some = image;
     some.height = (image.height + lanes::most - 1) / lanes::most;
@@ -65,8 +66,8 @@ void batch_norm<T>::end_slopes(std::size_t lane) noexcept {
 template <class T>
 void batch_norm<T>::finish(const pass& now) {
   if (!now.training) return;
-  // From sums relative to each lane's pivot to the mean of all, in double. Chan, Golub and LeVeque 1983: the spread of
-  // the whole is that of the parts and of their means.
+  // Combines sums relative to each lane's pivot into the mean over all lanes, in double. Chan, Golub and LeVeque 1983:
+  // the variance of the whole follows from the variances and the means of the parts.
   double count = 0;
   std::vector<double> mean(channels_), spread(channels_);
   for (const auto& lane : lanes_) {
@@ -107,7 +108,8 @@ void batch_norm<T>::finish(const pass& now) {
     }
   }
   set_function(mean, spread);
-  for (auto& lane : lanes_) std::fill(lane.totals.begin(), lane.totals.end(), 0.0);  // for the backward pass
+  // Clears the totals for the backward pass.
+  for (auto& lane : lanes_) std::fill(lane.totals.begin(), lane.totals.end(), 0.0);
 }
 
 template <class T>

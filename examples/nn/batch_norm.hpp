@@ -12,47 +12,48 @@
 
 namespace nn {
 
-/// y = scale * (x - mean) / sqrt(variance + epsilon) + shift for each channel, with the mean and variance of the batch:
-/// of this rank's part of it, or of all ranks' together (pass::statistics), where a rank without images takes part.
+/// A layer of batch normalisation: y = scale * (x - mean) / sqrt(variance + epsilon) + shift for each channel. Mean and
+/// variance are computed over this rank's part of the batch, or over all ranks' batches (pass::statistics). A
+/// rank without images takes part in the latter.
 ///
-/// Sums are taken image by image, relative to a number of the lane's images so that nothing cancels, and added up in
-/// double. The running statistics, for evaluation, are the network's.
+/// Sums are taken image by image, relative to a pivot from the lane's images to avoid cancellation, and accumulated in
+/// double. The network owns the running statistics, which evaluation uses.
 template <class T>
 class batch_norm {
  public:
   static constexpr T epsilon = T(1e-5);
-  static constexpr T momentum = T(0.1);  ///< of a step's statistics in the running ones
+  static constexpr T momentum = T(0.1);  ///< Weight of a step's statistics in the running statistics.
 
-  /// `scale` and `shift` are parameters of `channels` elements.
+  /// Constructs the layer. `scale` and `shift` are parameters of `channels` elements.
   batch_norm(std::size_t channels, parameter<T>& scale, parameter<T>& shift, const kernel_set<T>& kernels);
 
-  // Forward.
+  // Forward pass.
   void begin(const pass& now);
   void see(const image_view<const T>& image, std::size_t lane);
-  /// Collective with pass::statistics.
+  /// Finishes the statistics of the batch. Collective with pass::statistics.
   void finish(const pass& now);
   [[nodiscard]] const T* scale() const noexcept { return scale_.data(); }
   [[nodiscard]] const T* shift() const noexcept { return shift_.data(); }
 
-  // Backward.
+  // Backward pass.
   [[nodiscard]] const T* mean() const noexcept { return mean_.data(); }
   [[nodiscard]] T* begin_slopes(std::size_t lane) noexcept { return lanes_[lane].sum.data(); }
   [[nodiscard]] T* products(std::size_t lane) noexcept { return lanes_[lane].products.data(); }
   void end_slopes(std::size_t lane) noexcept;
-  /// Collective with pass::statistics. The parameters' gradients are added to.
+  /// Adds to the gradients of the parameters. Collective with pass::statistics.
   void finish_backward(const pass& now);
   [[nodiscard]] const T* slope_factor() const noexcept { return slope_factor_.data(); }
   [[nodiscard]] const T* value_factor() const noexcept { return value_factor_.data(); }
   [[nodiscard]] const T* offset() const noexcept { return offset_.data(); }
 
   [[nodiscard]] std::size_t channels() const noexcept { return channels_; }
-  /// Where the running means and variances are, `channels()` of each.
+  /// Sets the memory of the running means and variances, `channels()` numbers each.
   void bind(std::span<T> running) noexcept { running_ = running; }
 
  private:
   struct lane_state {
-    std::vector<T> pivot, sum, products;  // of an image
-    std::vector<double> totals;           // of the lane: two sums a channel
+    std::vector<T> pivot, sum, products;  // Sums over an image.
+    std::vector<double> totals;           // Sums over the lane, two for each channel.
     double pixels = 0;
   };
 
@@ -65,7 +66,7 @@ class batch_norm {
   std::span<T> running_;
 
   std::array<lane_state, lanes::most> lanes_;
-  std::vector<T> scale_, shift_, mean_, inverse_;  // of the batch
+  std::vector<T> scale_, shift_, mean_, inverse_;  // Values of the current batch.
   std::vector<T> slope_factor_, value_factor_, offset_;
   double pixels_ = 0;
   bool training_ = true;

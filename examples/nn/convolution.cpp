@@ -40,7 +40,7 @@ std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const
     known.append(known.empty() ? "" : ", ").append(name).append(name == "onednn" ? " for float" : "");
   }
   throw muster::configuration_error("there is no way '" + std::string(backend) + "' to convolve (this build has " +
-                                    known + "); use one of these");
+                                    known + "); use a known name");
 }
 
 template std::unique_ptr<convolution<float>> make_convolution<float>(std::string_view, const convolution_shape&,

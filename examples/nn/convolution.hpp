@@ -1,4 +1,4 @@
-// One convolution behind one interface, with several ways of doing it.
+// The interface of a convolution and the choice among several implementations.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,7 @@
 
 namespace nn {
 
-/// A square kernel over an image with zeros around it.
+/// The shape of a convolution with a square kernel over an image padded with zeros.
 struct convolution_shape {
   extent in;
   std::size_t out_channels = 1;
@@ -26,17 +26,17 @@ struct convolution_shape {
     const auto cut = [&](std::size_t side) { return (side + 2 * padding - kernel) / stride + 1; };
     return {cut(in.height), cut(in.width), out_channels};
   }
-  /// Of a weight: {kernel, kernel, in.channels, out_channels}, row-major.
+  /// Returns the number of elements of the weights {kernel, kernel, in.channels, out_channels}, row-major.
   [[nodiscard]] std::size_t weights() const noexcept { return kernel * kernel * in.channels * out_channels; }
-  /// Floating-point operations of one pass over an image.
+  /// Returns the floating-point operations for one pass over an image.
   [[nodiscard]] double operations() const noexcept {
     return 2.0 * static_cast<double>(weights()) * static_cast<double>(out().height * out().width);
   }
 };
 
-/// A way of convolving. It works on a few images at a time, `block()` at most, and has memory for what goes in: the
-/// caller writes images to input(k), or the gradients of the outputs to slope(k), and then calls what it wants done.
-/// Outputs are dense and one behind another. Not thread safe.
+/// An implementation of convolution. It processes at most `block()` images at a time and owns the memory of the input:
+/// the caller writes images to input(k), or the gradients of the outputs to slope(k), and then calls the pass that it
+/// needs. Outputs are dense and adjacent in memory. Not thread safe.
 template <class T>
 class convolution {
  public:
@@ -49,42 +49,44 @@ class convolution {
   [[nodiscard]] virtual image_view<T> input(std::size_t k) noexcept = 0;
   [[nodiscard]] virtual image_view<T> slope(std::size_t k) noexcept = 0;
 
-  /// The weights of the calls that follow; they must stay as they are.
+  /// Sets the weights for the following calls. The weights must not change until the last call.
   virtual void begin(std::span<const T> weights) = 0;
-  /// `bias`, one for each output channel, may be null.
+  /// Computes the outputs of `images` images. `bias` has an element for each output channel, or is null.
   virtual void forward(std::size_t images, const T* bias, T* out) = 0;
-  /// From slope() to the gradient of the input, which is set or added to.
+  /// Computes the gradient of the input from slope(), and sets `in` or adds to it if `add`.
   virtual void backward_data(std::size_t images, T* in, bool add) = 0;
-  /// From input() and `slopes`, which are dense and one behind another, or slope() if that is null; adds to the
-  /// gradient of the weights.
+  /// Adds the gradient of the weights, computed from input() and `slopes`, to `weights`. `slopes` are dense and
+  /// adjacent in memory; null selects slope().
   virtual void backward_weights(std::size_t images, const T* slopes, T* weights) = 0;
 
  private:
   convolution_shape shape_;
 };
 
-/// What convolutions of one thread work with one after the other, so that it stays in that thread's cache.
+/// Scratch memory that a thread's convolutions share, one after the other, so that it stays in the thread's
+/// cache.
 template <class T>
 struct workspace {
-  muster::buffer<T> taken, made;     ///< what is multiplied, and what comes of it
-  muster::buffer<T> panels, turned;  ///< of transformed weights; taps turned around on their way there
-  muster::buffer<T> sums;            ///< of gradients of weights; zeros between two calls
-  const void* panels_of = nullptr;   ///< what the panels were made for last
+  muster::buffer<T> operands, products;  ///< Operands of a product, and its result.
+  /// Packed panels of transformed weights, and the reversed taps from which the panels are packed.
+  muster::buffer<T> panels, turned;
+  muster::buffer<T> sums;           ///< Sums of weight gradients; all zero between two calls.
+  const void* panels_of = nullptr;  ///< Convolution for which the panels were packed last.
 
   static void reserve(muster::buffer<T>& memory, std::size_t size) {
     if (memory.size() < size) memory = muster::buffer<T>(size);
   }
 };
 
-/// "winograd" (muster's own kernels, with fewer multiplications where that pays; direct elsewhere), "direct", "eigen"
-/// (im2col and a product), "onednn" (float only, if it was built in). Throws muster::configuration_error for another.
-/// `work` is shared with others of the same thread.
+/// Returns a convolution by name: "winograd" (muster's own kernels, with fewer multiplications where this is faster,
+/// and direct elsewhere), "direct", "eigen" (im2col and a matrix product) or "onednn" (float only, if oneDNN was built
+/// in). Throws muster::configuration_error for any other name. A thread's convolutions share `work`.
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(
     std::string_view backend, const convolution_shape& shape, const kernel_set<T>& kernels,
     const std::shared_ptr<workspace<T>>& work = std::make_shared<workspace<T>>());
 
-/// Those that this build has.
+/// Returns the names that this build supports.
 std::vector<std::string_view> convolution_names();
 
 }  // namespace nn

@@ -44,7 +44,8 @@ void direct_convolution<T>::make_classes() {
   outputs_.columns = along(out.width, shape.in.width);
   outputs_.panels =
       muster::buffer<T>(shape.kernel * shape.kernel * shape.in.channels * panel_columns(shape.out_channels, *kernels_));
-  // Back again: the taps of a class look at the outputs that an input of it went into, the last one at the first.
+  // Reverses the taps for the backward pass: the taps of a class read the outputs to which an input of this class
+  // contributed. The last tap reads the first output.
   const auto back = [&](std::size_t first, std::size_t in_side, std::size_t side) {
     tap_axis axis{{}, first < shape.kernel ? (shape.kernel - first + s - 1) / s : 0, side};
     for (std::size_t at = 0; at < in_side; ++at) {
@@ -56,20 +57,20 @@ void direct_convolution<T>::make_classes() {
   };
   for (std::size_t row = 0; row < s; ++row) {
     for (std::size_t column = 0; column < s; ++column) {
-      pixel_class made;
-      made.first_row = row;
-      made.first_column = column;
-      made.rows = back(row, shape.in.height, out.height);
-      made.columns = back(column, shape.in.width, out.width);
-      made.panels = muster::buffer<T>(made.rows.taps * made.columns.taps * shape.out_channels *
-                                      panel_columns(shape.in.channels, *kernels_));
-      inputs_.push_back(std::move(made));
+      pixel_class added_class;
+      added_class.first_row = row;
+      added_class.first_column = column;
+      added_class.rows = back(row, shape.in.height, out.height);
+      added_class.columns = back(column, shape.in.width, out.width);
+      added_class.panels = muster::buffer<T>(added_class.rows.taps * added_class.columns.taps * shape.out_channels *
+                                             panel_columns(shape.in.channels, *kernels_));
+      inputs_.push_back(std::move(added_class));
     }
   }
 }
 
-// Small images are done together, or the last tile of each group would waste much and weights would be read too often;
-// but what they are made of should stay in the second cache.
+// Small images are processed in blocks. Otherwise each group's last tile would be mostly empty, and the weights
+// would be read too often. The inputs of a block should stay in the second-level cache.
 template <class T>
 void direct_convolution<T>::choose_block() {
   constexpr std::size_t pixels_at_once = 128, cache = 384 * 1024;
@@ -95,7 +96,7 @@ void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& f
   };
   for (const auto& rows : groups.rows()) {
     for (const auto& columns : groups.columns()) {
-      pixel_group made{rows.taps, columns.taps, {}, rows.lines.size() * columns.lines.size()};
+      pixel_group group{rows.taps, columns.taps, {}, rows.lines.size() * columns.lines.size()};
       const bool any = rows.taps.count > 0 && columns.taps.count > 0;
       for (std::size_t image = 0; image < block_; ++image) {
         for (const auto& y : rows.lines) {
@@ -104,11 +105,11 @@ void direct_convolution<T>::place(pixel_class& pixels, const framed_images<T>& f
                                         : image * from.image_size() + inside(y, rows.taps) * from.row_step() +
                                               inside(x, columns.taps) * from.inner.channels;
             const std::size_t out = image * to.size() + (y.at * to.width + x.at) * to.channels;
-            made.places.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out)});
+            group.places.push_back({static_cast<std::int32_t>(in), static_cast<std::int32_t>(out)});
           }
         }
       }
-      pixels.groups.push_back(std::move(made));
+      pixels.groups.push_back(std::move(group));
     }
   }
 }
@@ -175,7 +176,7 @@ void direct_convolution<T>::pack(pixel_class& taps) {
   const std::size_t rows = taps.rows.taps, columns = taps.columns.taps, all = rows * columns * shape.out_channels;
   for (std::size_t r = 0; r < rows; ++r) {
     for (std::size_t c = 0; c < columns; ++c) {
-      // The last tap of a class looks at the first of the outputs.
+      // The last tap of a class reads the first output.
       const std::size_t ky = taps.first_row + shape.stride * (rows - 1 - r);
       const std::size_t kx = taps.first_column + shape.stride * (columns - 1 - c);
       const T* const from = weights_.data() + (ky * shape.kernel + kx) * shape.in.channels * shape.out_channels;

@@ -1,4 +1,4 @@
-// Convolution without a matrix of patches: the taps of a row and their channels are one run of numbers already.
+// Convolution without a matrix of patches: the taps of a row and their channels are already contiguous in memory.
 #pragma once
 
 #include <vector>
@@ -11,16 +11,19 @@
 
 namespace nn {
 
-/// Images are copied into memory with zeros around them, so that no tap needs a test. Then
-/// - forward: for each output pixel and each row of the kernel, a run of kernel * channels inputs is multiplied by a
-///   panel of weights; six pixels times two vectors of output channels stay in registers (with AVX2), so that each
-///   number that is loaded feeds two multiplications at least;
-/// - backward data: the same on the gradient with the weights turned around. With a stride s, the input pixels fall
-///   into s * s classes by (y + padding) mod s and (x + padding) mod s, each with its own taps: nothing is multiplied
-///   by zeros in between;
-/// - backward weights: for each row of the kernel, six terms of a run times two vectors of output channels, summed over
-///   the pixels.
-/// The taps that lie in the zeros around the image are left out where that pays: of a small image they are many.
+/// A direct convolution. Images are copied into memory with zeros around them, so that no tap needs a bounds check.
+/// Each pass works as follows.
+///   - forward: for each output pixel and each row of the kernel, a run of kernel * channels inputs is multiplied by a
+///     panel of weights; six pixels times two vectors of output channels stay in registers (with AVX2), so that each
+///     number that is loaded feeds at least two multiplications;
+///   - backward data: the same on the gradient with reversed weights. With a stride s, the input pixels form s * s
+///   classes
+///     by (y + padding) mod s and (x + padding) mod s, each with its own taps, so that nothing is multiplied by zeros
+///     in between;
+///   - backward weights: for each row of the kernel, six terms of a run times two vectors of output channels, summed
+///   over
+///     the pixels.
+/// Taps in the zero padding are skipped where this is faster. They are a large share of the taps in a small image.
 template <class T>
 class direct_convolution final : public convolution<T> {
  public:
@@ -35,11 +38,12 @@ class direct_convolution final : public convolution<T> {
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
-  /// Pixels that come from the same taps of the kernel, but for those in the border.
+  /// A class of pixels that use the same taps of the kernel, except at the border.
   struct pixel_class {
-    std::size_t first_row = 0, first_column = 0;  ///< of the taps; the others follow in steps of the stride
+    /// First tap of the class; the other taps follow in steps of the stride.
+    std::size_t first_row = 0, first_column = 0;
     tap_axis rows, columns;
-    std::vector<pixel_group> groups;  ///< of all images of a block
+    std::vector<pixel_group> groups;  ///< Groups of pixels in all images of a block.
     muster::buffer<T> panels;
   };
 
@@ -56,8 +60,8 @@ class direct_convolution final : public convolution<T> {
   pixel_class outputs_;
   std::vector<pixel_class> inputs_;
   std::span<const T> weights_;
-  std::vector<T> bias_, zeros_;  // in whole vectors
-  bool turned_ = false;          // the panels of inputs_ are those of weights_
+  std::vector<T> bias_, zeros_;  // Arrays padded to whole vectors.
+  bool turned_ = false;          // True if the panels of inputs_ are equal to the panels of weights_.
 };
 
 }  // namespace nn

@@ -43,7 +43,7 @@ void eigen_convolution<T>::over_patches(std::size_t images, const Run& run) cons
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < out.height; ++y) {
       for (std::size_t x = 0; x < out.width; ++x) {
-        const std::size_t left = x * shape.stride;  // all with the padding
+        const std::size_t left = x * shape.stride;  // Left edge in the padded image.
         const std::size_t first = left < shape.padding ? shape.padding - left : 0;
         const std::size_t last = std::min(shape.kernel, shape.in.width + shape.padding - left);
         for (std::size_t ky = 0; ky < shape.kernel; ++ky, patch += row) {

@@ -7,7 +7,8 @@
 
 namespace nn {
 
-/// im2col (Chellapilla, Puri and Simard 2006) over several images a product, by Eigen. Always there.
+/// A convolution by im2col (Chellapilla, Puri and Simard 2006) over several images a product, computed with Eigen.
+/// Every build has it.
 template <class T>
 class eigen_convolution final : public convolution<T> {
  public:
@@ -22,7 +23,8 @@ class eigen_convolution final : public convolution<T> {
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
-  /// Calls run(patch, pixel, elements): where the taps of a row of the kernel are in patches_ and in an image.
+  /// Calls run(patch, pixel, elements) for each kernel row that overlaps an image, with the offset of its taps
+  /// in patches_ and in the image.
   template <class Run>
   void over_patches(std::size_t images, const Run& run) const;
   void gather(std::size_t images);

@@ -15,8 +15,8 @@ namespace {
 using dnnl::memory;
 
 dnnl::engine& engine() {
-  static dnnl::engine one(dnnl::engine::kind::cpu, 0);
-  return one;
+  static dnnl::engine instance(dnnl::engine::kind::cpu, 0);
+  return instance;
 }
 
 memory::dim dim(std::size_t value) { return static_cast<memory::dim>(value); }
@@ -36,7 +36,7 @@ class onednn_convolution final : public convolution<float> {
   [[nodiscard]] image_view<float> input(std::size_t k) noexcept override { return view(input_, shape().in, k); }
   [[nodiscard]] image_view<float> slope(std::size_t k) noexcept override { return view(slope_, shape().out(), k); }
   void begin(std::span<const float> weights) override {
-    omp_set_num_threads(1);  // of this thread's oneDNN: lanes take the others
+    omp_set_num_threads(1);  // Limits oneDNN to this thread; lanes use the other threads.
     weights_ = weights;
   }
 
@@ -74,7 +74,7 @@ class onednn_convolution final : public convolution<float> {
   }
 
  private:
-  /// What oneDNN makes for a number of images.
+  /// The primitives that oneDNN creates for a number of images.
   struct primitives {
     memory::desc in, weights, out, forward_scratch, data_scratch, slopes_scratch;
     dnnl::primitive forward, data, slopes;
@@ -83,14 +83,14 @@ class onednn_convolution final : public convolution<float> {
   static image_view<float> view(std::vector<float>& all, const extent& size, std::size_t k) noexcept {
     return {all.data() + k * size.size(), size.height, size.width, size.channels, size.width * size.channels};
   }
-  static memory of(const memory::desc& what, float* data) { return {what, engine(), data}; }
-  static memory of(const memory::desc& what, muster::buffer<std::byte>& bytes) {
-    return {what, engine(), bytes.data()};
+  static memory of(const memory::desc& description, float* data) { return {description, engine(), data}; }
+  static memory of(const memory::desc& description, muster::buffer<std::byte>& bytes) {
+    return {description, engine(), bytes.data()};
   }
 
   primitives& prepared(std::size_t images) {
-    const auto found = made_.find(images);
-    if (found != made_.end()) return found->second;
+    const auto found = primitives_.find(images);
+    if (found != primitives_.end()) return found->second;
     const auto& s = shape();
     const extent out = s.out();
     using tag = memory::format_tag;
@@ -100,12 +100,12 @@ class onednn_convolution final : public convolution<float> {
     with.weights = {{dim(s.out_channels), dim(s.in.channels), dim(s.kernel), dim(s.kernel)}, f32, tag::hwio};
     with.out = {{dim(images), dim(out.channels), dim(out.height), dim(out.width)}, f32, tag::nhwc};
     const memory::dims strides(2, dim(s.stride)), before(2, dim(s.padding));
-    const auto behind_of = [&](std::size_t in, std::size_t made) {  // the last stride may leave something over
-      return dim((made - 1) * s.stride + s.kernel) - dim(in) - dim(s.padding);
+    const auto behind_of = [&](std::size_t in, std::size_t outputs) {  // The last stride may leave pixels unused.
+      return dim((outputs - 1) * s.stride + s.kernel) - dim(in) - dim(s.padding);
     };
     const memory::dims behind = {behind_of(s.in.height, out.height), behind_of(s.in.width, out.width)};
     constexpr auto direct = dnnl::algorithm::convolution_auto;
-    // oneDNN's own scratchpad is the thread's that makes a primitive, and lanes move between threads.
+    // oneDNN's own scratchpad belongs to the thread that creates a primitive, and lanes move between threads.
     dnnl::primitive_attr attributes;
     attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
     const dnnl::convolution_forward::primitive_desc forward(
@@ -124,14 +124,14 @@ class onednn_convolution final : public convolution<float> {
     const std::size_t most =
         std::max({with.forward_scratch.get_size(), with.data_scratch.get_size(), with.slopes_scratch.get_size()});
     if (most > scratch_.size()) scratch_ = muster::buffer<std::byte>(most);
-    return made_.emplace(images, std::move(with)).first->second;
+    return primitives_.emplace(images, std::move(with)).first->second;
   }
 
   dnnl::stream stream_;
   std::size_t block_;
   std::vector<float> input_, slope_, sum_, weight_sum_;
   std::span<const float> weights_;
-  std::unordered_map<std::size_t, primitives> made_;
+  std::unordered_map<std::size_t, primitives> primitives_;
   muster::buffer<std::byte> scratch_;
 };
 

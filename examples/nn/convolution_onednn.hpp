@@ -1,4 +1,5 @@
-// Convolution by oneDNN, with explicit layouts: its own choice ("any") is slower here, for it reorders every time.
+// Convolution by oneDNN, with explicit layouts. oneDNN's own choice ("any") is slower here because it reorders every
+// time.
 #pragma once
 
 #include <memory>
@@ -7,7 +8,7 @@
 
 namespace nn {
 
-/// Float only; this header is there whether oneDNN is or not.
+/// Returns a convolution by oneDNN, for float only. Declared in every build, with or without oneDNN.
 std::unique_ptr<convolution<float>> make_onednn_convolution(const convolution_shape& shape);
 
 }  // namespace nn

@@ -11,22 +11,23 @@ constexpr std::size_t side = winograd_tile::side, lines = winograd_tile::lines, 
 extent tiles_of(const extent& image) {
   return {(image.height + side - 1) / side, (image.width + side - 1) / side, image.channels};
 }
-/// The second cache of a core of today's servers, and as much of it as one of several arrays should take.
+/// Size in bytes of a core's second-level cache on current servers, and the part that one array among several should
+/// use.
 constexpr std::size_t cache = 1024 * 1024, part_of_cache = 384 * 1024;
 
 std::size_t count_of(const extent& tiles) { return tiles.height * tiles.width; }
 
-/// From one plane to the next: a line of the cache more than it has, or all planes of a tile, which are written
-/// together, would fall on the same few lines of the first cache.
+/// Returns the distance between two planes: their size plus one cache line. Without this line, all planes of a tile,
+/// which are written together, would map to the same few lines of the first-level cache.
 template <class T>
 std::size_t plane_step(std::size_t count, std::size_t channels) {
   return count * channels + 64 / sizeof(T);
 }
 
-/// Taps of rows x columns numbers, `tap` from one to the next, turned around and each transposed.
+/// Transposes and reverses taps of rows x columns numbers, `tap` elements apart.
 template <class T>
 void turn(const T* taps, std::size_t tap, std::size_t rows, std::size_t columns, T* to) {
-  constexpr std::size_t some = 16;  // by squares of so many: lines of the cache are read and written whole
+  constexpr std::size_t some = 16;  // Side of the square blocks: cache lines are read and written whole.
   for (std::size_t k = 0; k < 9; ++k, to += rows * columns) {
     const T* const from = taps + (8 - k) * tap;
     for (std::size_t top = 0; top < rows; top += some) {
@@ -43,7 +44,7 @@ void turn(const T* taps, std::size_t tap, std::size_t rows, std::size_t columns,
   }
 }
 
-/// As many of `all` as `bytes` hold, in whole `step`s.
+/// Returns how many elements of `all` fit in `bytes`, as a multiple of `step`.
 std::size_t as_many(std::size_t all, std::size_t step, std::size_t bytes_each, std::size_t bytes) {
   return std::min(all, std::max(step, bytes / bytes_each / step * step));
 }
@@ -55,13 +56,13 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
                                               std::shared_ptr<workspace<T>> work)
     : convolution<T>(shape), kernels_(&kernels), work_(std::move(work)) {
   const extent in = shape.in, out = shape.out();
-  // Rows and columns behind: those of the last tile that are not of the image.
+  // The rows and columns behind the image belong to the last tile and not to the image.
   forward_.from = {.border = shape.padding, .behind = side - 1, .inner = in, .memory = {}};
   back_.from = {.border = 2 - shape.padding, .behind = side - 1, .inner = out, .memory = {}};
   forward_.to = out;
   back_.to = in;
-  // Tiles of a block should stay in the second cache, but so many that the weights, which are read for each block, are
-  // no more than the tiles.
+  // The tiles of a block should stay in the second-level cache. There should also be enough tiles that the weights,
+  // which are read for each block, are no larger than the tiles.
   const std::size_t tiles = std::max(count_of(tiles_of(out)), count_of(tiles_of(in)));
   const std::size_t image_bytes = sizeof(T) * (planes * tiles * (in.channels + out.channels));
   const std::size_t least = std::max<std::size_t>(48, in.channels * out.channels / (in.channels + out.channels));
@@ -70,8 +71,8 @@ winograd_convolution<T>::winograd_convolution(const convolution_shape& shape, co
   prepare(forward_, block_ * tiles);
   prepare(back_, block_ * tiles);
   const std::size_t room = planes * plane_step<T>(block_ * tiles, std::max(in.channels, out.channels));
-  workspace<T>::reserve(work_->taken, room);
-  workspace<T>::reserve(work_->made, room);
+  workspace<T>::reserve(work_->operands, room);
+  workspace<T>::reserve(work_->products, room);
   workspace<T>::reserve(work_->turned, 9 * out.channels * back_.group);
   terms_ = as_many(in.channels, kernels.pixels, planes * out.channels * sizeof(T), part_of_cache);
   workspace<T>::reserve(work_->sums, planes * plane_step<T>(terms_, out.channels));
@@ -112,7 +113,7 @@ void winograd_convolution<T>::take_inputs(const direction& way, std::size_t imag
   const auto& from = way.from;
   const std::size_t channels = from.inner.channels, plane = plane_step<T>(images * count_of(tiles), channels);
   const tile_row row{tiles.width, channels, from.row_step()};
-  T* out = work_->taken.data();
+  T* out = work_->operands.data();
   for (std::size_t image = 0; image < images; ++image) {
     const T* const in = from.memory.data() + image * from.image_size();
     for (std::size_t y = 0; y < tiles.height; ++y, out += tiles.width * channels) {
@@ -131,7 +132,7 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
     if (work_->panels_of != &way) make_panels(way, column, columns);
     for (std::size_t plane = 0; plane < planes; ++plane) {
       kernels_->multiply(
-          {.in = work_->taken.data() + plane * plane_step<T>(count, terms),
+          {.in = work_->operands.data() + plane * plane_step<T>(count, terms),
            .pixels = way.tiles.data(),
            .pixel_count = count,
            .rows = 1,
@@ -141,7 +142,7 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
            .terms = terms,
            .first = 0,
            .row_terms = terms,
-           .out = work_->made.data() + plane * plane_step<T>(count, to.channels) + column,
+           .out = work_->products.data() + plane * plane_step<T>(count, to.channels) + column,
            .columns = columns,
            .start = zeros_.data(),
            .add = false});
@@ -149,10 +150,10 @@ void winograd_convolution<T>::convolve(direction& way, std::size_t images, const
   }
   work_->panels_of = way.group >= to.channels ? &way : nullptr;
   const tile_row row{tiles.width, to.channels, to.width * to.channels};
-  const T* made = work_->made.data();
+  const T* products = work_->products.data();
   for (std::size_t image = 0; image < images; ++image) {
-    for (std::size_t y = 0; y < tiles.height; ++y, made += tiles.width * to.channels) {
-      kernels_->tile_outputs(made, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
+    for (std::size_t y = 0; y < tiles.height; ++y, products += tiles.width * to.channels) {
+      kernels_->tile_outputs(products, plane_step<T>(count, to.channels), row, std::min(side, to.height - side * y),
                              to.width, start, out + image * to.size() + side * y * row.row_step, add);
     }
   }
@@ -182,7 +183,7 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   take_inputs(forward_, images, out);
   const std::size_t count = images * count_of(tiles);
   const tile_row row{tiles.width, out_channels, slope.row_step()};
-  T* to = work_->made.data();
+  T* to = work_->products.data();
   for (std::size_t image = 0; image < images; ++image) {
     for (std::size_t y = 0; y < tiles.height; ++y, to += tiles.width * out_channels) {
       kernels_->tile_slopes(slope.pixel(image, side * y, 0), row, to, plane_step<T>(count, out_channels));
@@ -192,11 +193,11 @@ void winograd_convolution<T>::backward_weights(std::size_t images, const T* slop
   for (std::size_t first = 0; first < in_channels; first += terms_) {
     const std::size_t terms = std::min(terms_, in_channels - first);
     for (std::size_t plane = 0; plane < planes; ++plane) {
-      kernels_->add_weights({.in = work_->taken.data() + plane * plane_step<T>(count, in_channels) + first,
+      kernels_->add_weights({.in = work_->operands.data() + plane * plane_step<T>(count, in_channels) + first,
                              .in_image = count * in_channels,
                              .in_row = tiles.width * in_channels,
                              .in_pixel = in_channels,
-                             .gradient = work_->made.data() + plane * plane_step<T>(count, out_channels),
+                             .gradient = work_->products.data() + plane * plane_step<T>(count, out_channels),
                              .gradient_image = count * out_channels,
                              .gradient_row = tiles.width * out_channels,
                              .gradient_pixel = out_channels,

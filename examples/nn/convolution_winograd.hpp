@@ -11,14 +11,15 @@
 
 namespace nn {
 
-/// Winograd's minimal filtering F(4 x 4, 3 x 3) (Lavin and Gray 2015, https://arxiv.org/abs/1509.09308), stride 1: a
-/// tile of 4 x 4 outputs takes 36 multiplications for each pair of channels instead of 144, in all three passes. Tiles
-/// of some images become 36 planes, each plane is one product of matrices by the same kernels as direct convolution's,
-/// and sums make outputs of them. Weights are transformed, and their gradients transformed back, in parts that the
-/// caches hold: together they are four times as large as they were.
+/// A convolution by Winograd's minimal filtering F(4 x 4, 3 x 3) (Lavin and Gray 2015,
+/// https://arxiv.org/abs/1509.09308), stride 1. A tile of 4 x 4 outputs takes 36 multiplications for each pair of
+/// channels instead of 144, in all three passes. The tiles of some images become 36 planes. Each plane is a matrix
+/// product by the kernels of direct convolution, and sums over planes produce the outputs. Transformed weights are four
+/// times as large as the weights. Therefore weights are transformed, and their gradients transformed back, in parts
+/// that fit in the caches.
 ///
-/// That pays where there are channels enough that the products outweigh the sums, and pixels enough that they outweigh
-/// what the weights cost: see pays().
+/// This is faster where there are enough channels that the products outweigh the sums, and enough pixels that the
+/// products outweigh the transformation of the weights: see pays().
 template <class T>
 class winograd_convolution final : public convolution<T> {
  public:
@@ -42,12 +43,12 @@ class winograd_convolution final : public convolution<T> {
   void backward_weights(std::size_t images, const T* slopes, T* weights) override;
 
  private:
-  /// One of the two convolutions: from inputs to outputs, or back with the taps turned around.
+  /// A convolution in one direction: from inputs to outputs, or back with reversed taps.
   struct direction {
     framed_images<T> from;
     extent to;
     std::vector<pixel_place> tiles;
-    std::size_t group = 0;  // columns whose panels are made at a time
+    std::size_t group = 0;  // Number of columns whose panels are packed at a time.
   };
 
   void prepare(direction& way, std::size_t tiles);
@@ -58,10 +59,10 @@ class winograd_convolution final : public convolution<T> {
   const kernel_set<T>* kernels_;
   std::size_t block_ = 1;
   direction forward_, back_;
-  std::span<const T> weights_;  // those of begin()
-  std::size_t terms_ = 0;       // input channels whose gradient of the weights is made at a time
+  std::span<const T> weights_;  // Weights set by begin().
+  std::size_t terms_ = 0;       // Number of input channels whose weight gradient is computed at a time.
   std::shared_ptr<workspace<T>> work_;
-  std::vector<T> zeros_;  // in whole vectors
+  std::vector<T> zeros_;  // Array padded to whole vectors.
 };
 
 }  // namespace nn

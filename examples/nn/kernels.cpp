@@ -53,7 +53,7 @@ const kernel_set<T>& find_kernels(std::string_view name) {
     known += (known.empty() ? "" : ", ") + std::string(set->name);
   }
   throw muster::configuration_error("there are no kernels '" + std::string(name) + "' (this processor has " + known +
-                                    "); use one of these");
+                                    "); use a known name");
 }
 
 std::vector<std::string_view> kernel_names() {

@@ -1,4 +1,4 @@
-// What kernels_*.cpp compile, each for vectors of its own width.
+// Code that each kernels_*.cpp compiles for its own vector width.
 #pragma once
 
 #include "kernels_pointwise.hpp"
@@ -8,7 +8,7 @@
 
 namespace nn { namespace {
 
-/// Width is that of a vector in bytes, Pixels x Blocks vectors are held in registers.
+/// The kernels for vectors of Width bytes. Pixels x Blocks vectors are held in registers.
 template <class T, std::size_t Width, std::size_t Pixels, std::size_t Blocks>
 struct kernels : vectors<T, Width> {
   using typename vectors<T, Width>::vector;
@@ -18,7 +18,7 @@ struct kernels : vectors<T, Width> {
   using vectors<T, Width>::broadcast;
   static constexpr std::size_t panel = Blocks * lanes;
 
-  /// One tile: Pixels pixels of the B vectors of columns that are packed together.
+  /// Computes one tile: Pixels pixels times B vectors of columns that are packed together.
   template <bool Add, std::size_t B>
   [[gnu::always_inline]] static inline void tile(const product_job<T>& job, const pixel_place* places, const T* weights,
                                                  std::size_t column) {
@@ -57,26 +57,26 @@ struct kernels : vectors<T, Width> {
     }
   }
 
-  /// The same where the last columns of a vector are not there.
+  /// Computes a tile whose last vector is not full.
   static void tile_of_few(const product_job<T>& job, const pixel_place* places, const T* weights, std::size_t column) {
-    T made[Pixels * lanes];
+    T whole_vectors[Pixels * lanes];
     pixel_place here[Pixels];
     for (std::size_t p = 0; p < Pixels; ++p) here[p] = {places[p].in, static_cast<std::int32_t>(p * lanes)};
     product_job<T> local = job;
-    local.out = made;
+    local.out = whole_vectors;
     local.start = job.start + column;
     tile<false, 1>(local, here, weights, 0);
     for (std::size_t p = 0; p < Pixels; ++p) {
-      // A pixel may be there twice, to fill the tile up.
+      // Skips a pixel that was repeated to fill the tile.
       if (p > 0 && places[p].out == places[p - 1].out) continue;
       T* const out = job.out + places[p].out;
       for (std::size_t c = column; c < job.columns; ++c) {
-        out[c] = (job.add ? out[c] : T{0}) + made[p * lanes + c - column];
+        out[c] = (job.add ? out[c] : T{0}) + whole_vectors[p * lanes + c - column];
       }
     }
   }
 
-  /// All pixels of the B vectors of columns from `column` on.
+  /// Computes all pixels of B vectors of columns, from `column` on.
   template <std::size_t B>
   static void multiply_columns(const product_job<T>& job, const T* weights, std::size_t column) {
     const bool whole = column + B * lanes <= job.columns;
@@ -85,7 +85,8 @@ struct kernels : vectors<T, Width> {
       const pixel_place* places = job.pixels + first;
       if (first + Pixels > job.pixel_count) {
         for (std::size_t p = 0; p < Pixels; ++p) {
-          filled[p] = job.pixels[first + p < job.pixel_count ? first + p : job.pixel_count - 1];  // the last one again
+          // Repeats the last pixel to fill the tile.
+          filled[p] = job.pixels[first + p < job.pixel_count ? first + p : job.pixel_count - 1];
         }
         places = filled;
       }
@@ -109,7 +110,7 @@ struct kernels : vectors<T, Width> {
     }
   }
 
-  /// Terms x B vectors of the gradient of the weights, from some rows of the output or some images.
+  /// Computes Terms x B vectors of the weight gradient, from some rows of the output or some images.
   template <std::size_t Terms, std::size_t B>
   [[gnu::always_inline]] static inline void weight_tile(const weight_job<T>& job, const T* from, const T* slope,
                                                         T* to) {
@@ -138,7 +139,7 @@ struct kernels : vectors<T, Width> {
     }
   }
 
-  /// Some terms of a run for all columns: what is read of the input stays in the first cache.
+  /// Computes some terms of a run for all columns. The input that they read stays in the first-level cache.
   template <std::size_t Terms>
   static void weight_terms(const weight_job<T>& job, const T* in, T* to) {
     std::size_t column = 0;
@@ -166,7 +167,7 @@ struct kernels : vectors<T, Width> {
   struct span {
     std::size_t begin, end;
   };
-  /// The lines of the output for which taps `first` to `last` do not all lie in the zeros around an image.
+  /// Returns the lines of the output for which at least one tap from `first` to `last` is inside the image.
   static span within(const weight_job<T>& job, std::size_t first, std::size_t last, std::size_t side,
                      std::size_t lines) {
     const std::size_t beyond = job.padding + side;
@@ -175,7 +176,7 @@ struct kernels : vectors<T, Width> {
     return {begin, end < lines ? end : lines};
   }
 
-  /// Terms k to k + Terms of a row of taps.
+  /// Computes terms k to k + Terms in a row of taps.
   template <std::size_t Terms>
   [[gnu::always_inline]] static inline void weight_tap(const weight_job<T>& row, std::size_t k, T* to) {
     const auto columns = within(row, k / row.channels, (k + Terms - 1) / row.channels, row.in_width, row.width);
@@ -198,7 +199,7 @@ struct kernels : vectors<T, Width> {
       T* const to = job.to + r * job.run * job.columns;
       std::size_t k = 0;
       for (; k + Pixels <= job.run; k += Pixels) weight_tap<Pixels>(part, k, to);
-      // Four sums: as long as a sum takes until the next product can be added.
+      // Four sums hide the latency of a dependent addition.
       for (; k < job.run && (job.run - k) % 4 == 0; k += 4) weight_tap<4>(part, k, to);
       for (; k + 3 <= job.run; k += 3) weight_tap<3>(part, k, to);
       for (; k < job.run; ++k) weight_tap<1>(part, k, to);
@@ -206,8 +207,8 @@ struct kernels : vectors<T, Width> {
   }
 
   static void add_weights(const weight_job<T>& job) {
-    // So much at a time that what it reads stays in the first cache, but at least 64 pixels, or loading and storing the
-    // sums would cost too much.
+    // The block size is chosen so that the input that is read stays in the first-level cache. It is at least 64 pixels;
+    // otherwise loading and storing the sums would cost too much.
     constexpr std::size_t cache = 14 * 1024, least = 64;
     const std::size_t row_bytes = job.width * (job.gradient_pixel + job.in_pixel) * sizeof(T);
     const auto ceiling = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };

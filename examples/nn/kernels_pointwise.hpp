@@ -1,4 +1,4 @@
-// What is done to every number of an image.
+// Functions applied to every number of an image.
 #pragma once
 
 #include "kernels_vector.hpp"

@@ -1,4 +1,4 @@
-// The largest numbers of windows, and back.
+// Maxima over windows, and their backward pass.
 #pragma once
 
 #include "kernels_vector.hpp"
@@ -7,7 +7,7 @@ namespace nn { namespace {
 
 template <class T, std::size_t Width>
 struct pool_kernels {
-  /// The lines of a window that lie in the image: from the first to before the last, counted in the window.
+  /// The lines of a window that are inside the image: a half-open range, counted in the window.
   struct part {
     std::size_t first, last;
     part(std::size_t at, const pool_window& window, std::size_t side)
@@ -30,7 +30,7 @@ struct pool_kernels {
               shift[b] = v::get(f.shift + c + b * v::step);
             }
           }
-          // Rectified, a number has to be above zero to be the largest; no tap is where none is.
+          // With ReLU, a number must be above zero to be the maximum. Without such a number, the tap is "none".
           const auto least = v::all(Relu ? T{0} : static_cast<T>(-__builtin_inf())), none = v::all(Relu ? T{-1} : T{0});
           for (std::size_t y = 0; y < to.height; ++y) {
             const part rows(y, window, from.height);
@@ -111,7 +111,7 @@ struct pool_kernels {
   static void unpool(const image_view<const T>& slope, const T* taps, const pool_window& window,
                      const image_view<T>& to, bool add) {
     if (add) return unpool_as<true>(slope, taps, window, to);
-    // Windows that tile the image set every number but those that no window has, right of and below them.
+    // Windows that tile the image set every number except the numbers right of and below the last windows.
     const bool tiled = window.stride == window.kernel && window.padding == 0;
     const std::size_t rows = tiled ? slope.height * window.kernel : 0, columns = slope.width * window.kernel;
     for (std::size_t y = 0; y < rows; ++y) {

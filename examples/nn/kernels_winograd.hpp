@@ -5,7 +5,7 @@
 
 namespace nn { namespace {
 
-/// Panel is the columns that are packed together.
+/// Winograd's transforms for panels of Panel columns, the columns that are packed together.
 template <class T, std::size_t Width, std::size_t Panel>
 struct winograd_kernels {
   template <class Chunk>
@@ -14,7 +14,7 @@ struct winograd_kernels {
     std::size_t c = 0;
     for (; c + lanes <= channels; c += lanes)
       chunk.template operator()<typename vectors<T, Width>::template some<1>>(c);
-    for (; c < channels; ++c) chunk.template operator()<typename vectors<T, Width>::one>(c);
+    for (; c < channels; ++c) chunk.template operator()<typename vectors<T, Width>::scalar>(c);
   }
 
   static constexpr std::size_t side = winograd_tile::side, lines = winograd_tile::lines;
@@ -22,7 +22,7 @@ struct winograd_kernels {
   template <class V>
   using line = typename V::value[lines];
 
-  /// The values at all points: at a and -a, or at their inverses, from the terms of even and of odd powers.
+  /// Computes the values at two opposite points, a and -a or their inverses, from the terms of even and of odd powers.
   template <class V, class Value = typename V::value>
   [[gnu::always_inline]] static inline void at_points(Value zero, Value even, Value odd, Value inverse_even,
                                                       Value inverse_odd, Value infinity, line<V>& to) {
@@ -34,21 +34,21 @@ struct winograd_kernels {
     to[5] = infinity;
   }
 
-  /// B^T of six numbers.
+  /// Multiplies six numbers by B^T.
   template <class V>
   [[gnu::always_inline]] static inline void spread_input(const line<V>& d, line<V>& to) {
     at_points<V>(d[0] - T(2.5) * d[2] + d[4], d[4] - 2 * d[2], a * (d[3] - 2 * d[1]), d[4] - half * d[2],
                  2 * a * (d[3] - half * d[1]), d[1] - T(2.5) * d[3] + d[5], to);
   }
 
-  /// G of three taps.
+  /// Multiplies three taps by G.
   template <class V>
   [[gnu::always_inline]] static inline void spread_taps(const line<V>& w, line<V>& to) {
     const auto odd = a * w[1];
     at_points<V>(w[0], w[0] + half * w[2], odd, half * w[0] + w[2], odd, w[2], to);
   }
 
-  /// G^T of six numbers.
+  /// Multiplies six numbers by G^T.
   template <class V>
   [[gnu::always_inline]] static inline void gather_taps(const line<V>& m, line<V>& to) {
     const auto even = m[1] + m[2], inverse_even = m[3] + m[4];
@@ -57,14 +57,14 @@ struct winograd_kernels {
     to[2] = m[5] + half * even + inverse_even;
   }
 
-  /// A of four numbers.
+  /// Multiplies four numbers by A.
   template <class V>
   [[gnu::always_inline]] static inline void spread_slope(const line<V>& g, line<V>& to) {
     at_points<V>(g[0], -2 * third * g[0] - third * g[2], -2 * third * a * g[1] - third * a * g[3],
                  third * g[0] + 2 * third * g[2], 2 * third * a * g[1] + 4 * third * a * g[3], g[3], to);
   }
 
-  /// A^T of six numbers.
+  /// Multiplies six numbers by A^T.
   template <class V>
   [[gnu::always_inline]] static inline void gather_output(const line<V>& m, line<V>& to) {
     const auto even = third * (m[1] + m[2]), odd = third * a * (m[1] - m[2]);
@@ -75,35 +75,35 @@ struct winograd_kernels {
     to[3] = m[5] - odd + 4 * inverse_odd;
   }
 
-  /// Size x Size numbers, `x_step` and `y_step` from one to the next, to planes.
+  /// Transforms Size x Size numbers, with distances `x_step` and `y_step`, to planes.
   template <std::size_t Size, auto Spread, class V>
   [[gnu::always_inline]] static inline void spread(const T* from, std::size_t x_step, std::size_t y_step, T* to,
                                                    std::size_t plane) {
     line<V> rows[lines];
     NN_UNROLL for (std::size_t x = 0; x < Size; ++x) {
       line<V> column;
-      line<V> made;
+      line<V> transformed;
       NN_UNROLL for (std::size_t y = 0; y < Size; ++y) column[y] = V::get(from + y * y_step + x * x_step);
-      Spread(column, made);
-      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) rows[y][x] = made[y];
+      Spread(column, transformed);
+      NN_UNROLL for (std::size_t y = 0; y < lines; ++y) rows[y][x] = transformed[y];
     }
     NN_UNROLL for (std::size_t y = 0; y < lines; ++y) {
-      line<V> made;
-      Spread(rows[y], made);
-      NN_UNROLL for (std::size_t x = 0; x < lines; ++x) V::put(to + (lines * y + x) * plane, made[x]);
+      line<V> transformed;
+      Spread(rows[y], transformed);
+      NN_UNROLL for (std::size_t x = 0; x < lines; ++x) V::put(to + (lines * y + x) * plane, transformed[x]);
     }
   }
 
-  /// Planes to Size rows of them.
+  /// Transforms planes to Size rows of numbers.
   template <std::size_t Size, auto Gather, class V>
   [[gnu::always_inline]] static inline void gather(const T* from, std::size_t plane, line<V> (&rows)[Size]) {
     line<V> half_rows[Size];
     NN_UNROLL for (std::size_t x = 0; x < lines; ++x) {
       line<V> column;
-      line<V> made;
+      line<V> gathered;
       NN_UNROLL for (std::size_t y = 0; y < lines; ++y) column[y] = V::get(from + (lines * y + x) * plane);
-      Gather(column, made);
-      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) half_rows[y][x] = made[y];
+      Gather(column, gathered);
+      NN_UNROLL for (std::size_t y = 0; y < Size; ++y) half_rows[y][x] = gathered[y];
     }
     NN_UNROLL for (std::size_t y = 0; y < Size; ++y) Gather(half_rows[y], rows[y]);
   }
@@ -128,7 +128,7 @@ struct winograd_kernels {
     }
   }
 
-  /// `side` x `side` outputs of each tile, `rows` of them and `width` pixels in all.
+  /// Writes or adds `side` x `side` outputs for each tile, of which `rows` rows and `width` pixels in total exist.
   template <bool Add>
   static void outputs_as(const T* tiles, std::size_t plane, const tile_row& row, std::size_t rows, std::size_t width,
                          const T* start, T* out) {
@@ -136,8 +136,8 @@ struct winograd_kernels {
       const std::size_t pixels = width - side * n < side ? width - side * n : side;
       over_vectors(
           row.channels, [&]<class V>(std::size_t c) __attribute__((always_inline)) {
-            line<V> made[side];
-            gather<side, &winograd_kernels::gather_output<V>, V>(tiles + n * row.channels + c, plane, made);
+            line<V> gathered[side];
+            gather<side, &winograd_kernels::gather_output<V>, V>(tiles + n * row.channels + c, plane, gathered);
             const auto first = V::get(start + c);
             NN_UNROLL for (std::size_t y = 0; y < side; ++y) {
               if (y >= rows) break;
@@ -145,7 +145,7 @@ struct winograd_kernels {
               NN_UNROLL for (std::size_t x = 0; x < side; ++x) {
                 if (x >= pixels) break;
                 T* const at = to + x * row.channels;
-                V::put(at, (Add ? V::get(at) : first) + made[y][x]);
+                V::put(at, (Add ? V::get(at) : first) + gathered[y][x]);
               }
             }
           });
@@ -177,13 +177,13 @@ struct winograd_kernels {
   static void weight_sums(T* sums, std::size_t plane, std::size_t size, T* taps, std::size_t tap) {
     over_vectors(
         size, [&]<class V>(std::size_t i) __attribute__((always_inline)) {
-          line<V> made[3];
-          gather<3, &winograd_kernels::gather_taps<V>, V>(sums + i, plane, made);
+          line<V> gathered[3];
+          gather<3, &winograd_kernels::gather_taps<V>, V>(sums + i, plane, gathered);
           for (std::size_t m = 0; m < lines * lines; ++m) V::put(sums + m * plane + i, typename V::value{});
           NN_UNROLL for (std::size_t y = 0; y < 3; ++y) {
             NN_UNROLL for (std::size_t x = 0; x < 3; ++x) {
               T* const at = taps + (3 * y + x) * tap + i;
-              V::put(at, V::get(at) + made[y][x]);
+              V::put(at, V::get(at) + gathered[y][x]);
             }
           }
         });

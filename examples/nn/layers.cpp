@@ -12,7 +12,7 @@
 namespace nn {
 namespace {
 
-/// The gradient of one image, from `slope`.
+/// Adds an image's gradient, from `slope`.
 template <class T>
 void give(const input_of<T>& in, std::size_t image, std::size_t lane, const T* slope) {
   T* const to = in->gradient(image);
@@ -25,7 +25,7 @@ void give(const input_of<T>& in, std::size_t image, std::size_t lane, const T* s
   in.written(image, lane);
 }
 
-/// The gradient of what a layer wrote for one image; in `scratch` where it has to be made.
+/// Returns the gradient of a layer's output for one image, in `scratch` where it must be computed.
 template <class T>
 const T* slope_of(activation<T>& out, std::size_t image, std::vector<T>& scratch) {
   if (!out.normalised()) return out.gradient(image);
@@ -39,19 +39,19 @@ const T* slope_of(activation<T>& out, std::size_t image, std::vector<T>& scratch
 template <class T>
 convolution<T>& convolution_layer<T>::mine(std::vector<char>& begun) const {
   const std::size_t thread = this->team().thread();
-  if (!std::exchange(begun[thread], char{1})) how_[thread]->begin(weights_->values);
-  return *how_[thread];
+  if (!std::exchange(begun[thread], char{1})) convolutions_[thread]->begin(weights_->values);
+  return *convolutions_[thread];
 }
 
 template <class T>
 void convolution_layer<T>::forward(const pass& now) {
-  std::vector<char> begun(how_.size());
+  std::vector<char> begun(convolutions_.size());
   this->over_lanes(now, [&](std::size_t lane, std::size_t begin, std::size_t end) {
-    auto& how = mine(begun);
-    for (std::size_t first = begin; first < end; first += how.block()) {
-      const std::size_t count = std::min(how.block(), end - first);
-      for (std::size_t k = 0; k < count; ++k) in_->read(first + k, how.input(k));
-      how.forward(count, bias_ != nullptr ? bias_->values.data() : nullptr, out_->values(first));
+    auto& backend = mine(begun);
+    for (std::size_t first = begin; first < end; first += backend.block()) {
+      const std::size_t count = std::min(backend.block(), end - first);
+      for (std::size_t k = 0; k < count; ++k) in_->read(first + k, backend.input(k));
+      backend.forward(count, bias_ != nullptr ? bias_->values.data() : nullptr, out_->values(first));
       for (std::size_t k = 0; k < count; ++k) out_->written(first + k, lane);
     }
   });
@@ -59,37 +59,37 @@ void convolution_layer<T>::forward(const pass& now) {
 }
 
 template <class T>
-void convolution_layer<T>::backward_lane(convolution<T>& how, std::size_t lane, std::size_t first, std::size_t last,
-                                         wanted what, T* sums, T* bias_sums) const {
-  // Only for the weights, and as it is: read where it lies.
+void convolution_layer<T>::backward_lane(convolution<T>& backend, std::size_t lane, std::size_t first, std::size_t last,
+                                         wanted gradients, T* sums, T* bias_sums) const {
+  // The gradient is needed only for the weights and without changes, so that it is read in place.
   const bool in_place = !in_->wants_gradient() && !out_->normalised();
-  for (std::size_t at = first; at < last; at += how.block()) {
-    const std::size_t count = std::min(how.block(), last - at);
+  for (std::size_t at = first; at < last; at += backend.block()) {
+    const std::size_t count = std::min(backend.block(), last - at);
     for (std::size_t k = 0; k < count; ++k) {
-      const image_view<T> slope = in_place ? out_->view(out_->gradient(at + k)) : how.slope(k);
+      const image_view<T> slope = in_place ? out_->view(out_->gradient(at + k)) : backend.slope(k);
       if (!in_place) out_->read_gradient(at + k, slope);
-      if (what.weights) in_->read(at + k, how.input(k));
-      if (what.weights && bias_ != nullptr) out_->add_pixels(slope, bias_sums);
+      if (gradients.weights) in_->read(at + k, backend.input(k));
+      if (gradients.weights && bias_ != nullptr) out_->add_pixels(slope, bias_sums);
     }
-    if (what.weights) how.backward_weights(count, in_place ? out_->gradient(at) : nullptr, sums);
-    if (!what.data) continue;
-    how.backward_data(count, in_->gradient(at), in_.adds());
+    if (gradients.weights) backend.backward_weights(count, in_place ? out_->gradient(at) : nullptr, sums);
+    if (!gradients.data) continue;
+    backend.backward_data(count, in_->gradient(at), in_.adds());
     for (std::size_t k = 0; k < count; ++k) in_.written(at + k, lane);
   }
 }
 
 template <class T>
 void convolution_layer<T>::backward(const pass& now) {
-  // Sums of many weights are worth their memory for many pixels only.
+  // Separate sums for many weights are worth their memory only for many pixels.
   const std::size_t least = weights_->values.size() < (std::size_t{1} << 16) ? 512 : 1024;
   const std::size_t count = lanes::count(now.images, this->pixels(), least);
   const std::span<T> weights = weights_->gradient, bias = bias_ != nullptr ? bias_->gradient : std::span<T>();
   const bool both = in_->wants_gradient();
-  std::vector<char> begun(how_.size());
-  // What one lane writes for its input must be nothing that it reads.
+  std::vector<char> begun(convolutions_.size());
+  // The memory that a lane writes for its input must not be read by that lane.
   if (count == 1 && both && this->team().threads() > 1 && in_->gradient(0) != out_->gradient(0)) {
-    const auto part = [&](wanted what) {
-      backward_lane(mine(begun), 0, 0, now.images, what, weights.data(), bias.data());
+    const auto part = [&](wanted gradients) {
+      backward_lane(mine(begun), 0, 0, now.images, gradients, weights.data(), bias.data());
     };
     this->team().run_both([&] { part({.weights = true, .data = false}); },
                           [&] { part({.weights = false, .data = true}); });
@@ -150,7 +150,7 @@ void dense_layer<T>::backward(const pass& now) {
 
 template <class T>
 void sum_layer<T>::connect() {
-  if (out_->normalised()) return;  // the gradient of the sum is another one than that of what is read
+  if (out_->normalised()) return;  // The gradient of the sum differs from the gradient of the values that are read.
   for (const auto* const part : {&a_, &b_}) {
     if (part->adds() || !(*part)->wants_gradient()) continue;
     if (!part->completes()) {
@@ -250,7 +250,7 @@ void max_pool<T>::backward(const pass& now) {
   const std::size_t size = out_->shape().size();
   this->over_images(now, [&](std::size_t i, std::size_t lane, std::vector<T>& scratch) {
     in_->unpool(i, slope_of(*out_, i, scratch), out_->shape(), window_, taps_.data() + i * size, in_.adds());
-    in_.written(i, lane, true);  // what was rectified to zero is no tap
+    in_.written(i, lane, true);  // A number that was rectified to zero is no tap.
   });
   in_.all_written(now);
 }

@@ -15,13 +15,13 @@
 
 namespace nn {
 
-/// A step of a network. Its forward pass reads its inputs and writes its output; its backward pass reads the gradient
-/// of the output and writes, or adds to, those of the inputs and of its parameters. Both take part with no image at
-/// all.
+/// A step of a network. Its forward pass reads its inputs and writes its output. Its backward pass reads the gradient
+/// of the output and writes, or adds to, the gradients of the inputs and of its parameters. Both passes also run with a
+/// batch of zero images.
 template <class T>
 class layer {
  public:
-  /// The batch is cut for an output of so many pixels.
+  /// Constructs a layer whose batch is divided into lanes by the number of pixels of `out`.
   layer(lanes& team, const activation<T>& out) : team_(&team), pixels_(out.shape().height * out.shape().width) {}
   layer(const layer&) = delete;
   virtual ~layer() = default;
@@ -32,12 +32,12 @@ class layer {
  protected:
   [[nodiscard]] const lanes& team() const noexcept { return *team_; }
   [[nodiscard]] std::size_t pixels() const noexcept { return pixels_; }
-  /// Calls body(lane, first, last) on the images of each lane, several at once.
+  /// Calls body(lane, first, last) on each lane's images, several lanes at once.
   template <class Body>
   void over_lanes(const pass& now, const Body& body) const {
     team_->run(lanes::count(now.images, pixels_), now.images, body);
   }
-  /// Calls body(image, lane, scratch), with what a lane keeps for its next image.
+  /// Calls body(image, lane, scratch), with scratch memory that a lane keeps from image to image.
   template <class Body>
   void over_images(const pass& now, const Body& body) const {
     over_lanes(now, [&](std::size_t lane, std::size_t first, std::size_t last) {
@@ -51,7 +51,7 @@ class layer {
   std::size_t pixels_;
 };
 
-/// A layer's claim on what it reads.
+/// A layer's right to read an activation and to write its gradient.
 template <class T>
 class input_of {
  public:
@@ -59,11 +59,12 @@ class input_of {
 
   [[nodiscard]] activation<T>* operator->() const noexcept { return read_; }
   [[nodiscard]] activation<T>& operator*() const noexcept { return *read_; }
-  /// Whether its gradient is added to what other readers wrote.
+  /// Returns true if the gradient is added to the gradients of other readers.
   [[nodiscard]] bool adds() const noexcept { return read_->turn_of(reader_).adds; }
-  /// Whether no other reader writes after it.
+  /// Returns true if no other reader writes the gradient afterwards.
   [[nodiscard]] bool completes() const noexcept { return read_->turn_of(reader_).completes; }
-  /// The gradient of an image is written; `masked`, if it is zero already wherever the input was rectified to zero.
+  /// Marks the gradient of an image as written. `masked` states that it is already zero wherever the input was
+  /// rectified to zero.
   void written(std::size_t image, std::size_t lane, bool masked = false) const {
     if (completes()) read_->gradient_written(image, lane, masked && !adds());
   }
@@ -79,35 +80,42 @@ class input_of {
 template <class T>
 class convolution_layer final : public layer<T> {
  public:
-  /// `bias` may be null; `how` is one convolution for each thread, which share `sums` with those of other layers.
+  /// Constructs the layer. `bias` may be null. There is one convolution for each thread; all share `sums` with the
+  /// convolutions of other layers.
   convolution_layer(lanes& team, activation<T>& in, activation<T>& out, parameter<T>& weights, parameter<T>* bias,
-                    std::vector<std::unique_ptr<convolution<T>>> how, lane_sums<T>& sums)
-      : layer<T>(team, out), in_(in), out_(&out), weights_(&weights), bias_(bias), how_(std::move(how)), sums_(&sums) {}
+                    std::vector<std::unique_ptr<convolution<T>>> convolutions, lane_sums<T>& sums)
+      : layer<T>(team, out),
+        in_(in),
+        out_(&out),
+        weights_(&weights),
+        bias_(bias),
+        convolutions_(std::move(convolutions)),
+        sums_(&sums) {}
   void forward(const pass& now) override;
   void backward(const pass& now) override;
 
  private:
-  /// Which gradients a part of the backward pass is for.
+  /// The gradients that a part of the backward pass computes.
   struct wanted {
     bool weights, data;
   };
 
-  /// This thread's, ready for the weights of the pass.
+  /// Returns this thread's convolution, prepared with the weights of the pass.
   convolution<T>& mine(std::vector<char>& begun) const;
-  /// For images [first, last), all of a lane, on this thread. The sums are the lane's.
-  void backward_lane(convolution<T>& how, std::size_t lane, std::size_t first, std::size_t last, wanted what, T* sums,
-                     T* bias_sums) const;
+  /// Runs the backward pass for images [first, last), all in one lane, on this thread. The sums belong to the lane.
+  void backward_lane(convolution<T>& backend, std::size_t lane, std::size_t first, std::size_t last, wanted gradients,
+                     T* sums, T* bias_sums) const;
 
   input_of<T> in_;
   activation<T>* out_;
   parameter<T>* weights_;
   parameter<T>* bias_;
-  std::vector<std::unique_ptr<convolution<T>>> how_;
+  std::vector<std::unique_ptr<convolution<T>>> convolutions_;
   lane_sums<T>* sums_;
   lane_sums<T> bias_sums_;
 };
 
-/// y = x W + b on all numbers of an image, by Eigen and on one thread.
+/// A dense layer: y = x W + b on all numbers of an image, by Eigen and on one thread.
 template <class T>
 class dense_layer final : public layer<T> {
  public:
@@ -126,14 +134,14 @@ class dense_layer final : public layer<T> {
   std::vector<T> rows_, slopes_;
 };
 
-/// a + b, of one shape: where a shortcut comes back. Both have the gradient of the sum, and so its memory, wherever
-/// no other layer writes it first.
+/// A sum a + b of equal shapes, at the end of a shortcut. Both terms share the gradient of the sum, and so its memory,
+/// unless another layer writes the term's gradient first.
 template <class T>
 class sum_layer final : public layer<T> {
  public:
   sum_layer(lanes& team, activation<T>& a, activation<T>& b, activation<T>& out)
       : layer<T>(team, out), a_(a), b_(b), out_(&out) {}
-  /// After the network is complete: shares gradients where that can be.
+  /// Shares gradients where possible. Called after the network is complete.
   void connect();
   void forward(const pass& now) override;
   void backward(const pass& now) override;
@@ -143,8 +151,8 @@ class sum_layer final : public layer<T> {
   activation<T>* out_;
 };
 
-/// A shortcut between unlike shapes without parameters, option A of He et al. 2015: every `stride`-th pixel of every
-/// `stride`-th row, and zeros for the channels that are new, half of them before and half behind.
+/// A shortcut without parameters between different shapes, option A of He et al. 2015: every `stride`-th pixel of every
+/// `stride`-th row, and zeros for the new channels, half before and half behind the others.
 template <class T>
 class padded_shortcut final : public layer<T> {
  public:
@@ -159,8 +167,8 @@ class padded_shortcut final : public layer<T> {
   std::size_t stride_;
 };
 
-/// Another function of what an activation holds: pre-activation residual networks normalise what goes into a block but
-/// not what goes around it.
+/// A second function of an activation's values: pre-activation residual networks normalise the input of a block but not
+/// the shortcut around the block.
 template <class T>
 class view_layer final : public layer<T> {
  public:
@@ -175,7 +183,7 @@ class view_layer final : public layer<T> {
   activation<T>* out_;
 };
 
-/// The largest of kernel x kernel pixels, of the first of equal ones.
+/// The maximum of kernel x kernel pixels; the first pixel among equal ones is selected.
 template <class T>
 class max_pool final : public layer<T> {
  public:
@@ -189,10 +197,10 @@ class max_pool final : public layer<T> {
   input_of<T> in_;
   activation<T>* out_;
   pool_window window_;
-  std::vector<T> taps_;  // for each output, which number of its window it is
+  std::vector<T> taps_;  // Index in the window for each output's maximum.
 };
 
-/// The mean over all pixels of each channel.
+/// The mean over all pixels in each channel.
 template <class T>
 class average_pool final : public layer<T> {
  public:
@@ -205,7 +213,7 @@ class average_pool final : public layer<T> {
   activation<T>* out_;
 };
 
-/// A function of each number by itself, whose result says its slope.
+/// An element-wise function, whose slope follows from its result.
 template <class T>
 class pointwise_layer : public layer<T> {
  public:
@@ -214,16 +222,16 @@ class pointwise_layer : public layer<T> {
   void backward(const pass& now) final;
 
  private:
-  /// Puts the results of an image in the place of its numbers.
+  /// Replaces the numbers of an image by the results.
   virtual void apply(const pass& now, std::size_t image, std::span<T> values) const = 0;
-  /// Multiplies by the slopes, of an image with these results.
+  /// Multiplies `slopes` by the slopes of the function, for an image with these results.
   virtual void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const = 0;
 
   input_of<T> in_;
   activation<T>* out_;
 };
 
-/// 1 / (1 + exp(-x)).
+/// The sigmoid function 1 / (1 + exp(-x)).
 template <class T>
 class sigmoid_layer final : public pointwise_layer<T> {
  public:
@@ -234,9 +242,9 @@ class sigmoid_layer final : public pointwise_layer<T> {
   void multiply(const pass& now, std::size_t image, const T* results, std::span<T> slopes) const override;
 };
 
-/// Sets a part of an image's numbers to zero and scales the rest up. Which ones is a function of the pass's key, the
-/// sample and the number of the layer: the same whatever the rank, or the device, that has the sample. Nothing in a
-/// pass that does not train. Throws muster::configuration_error without the samples.
+/// Sets a part of an image's numbers to zero and scales the other numbers up. The selection is a function of the pass's
+/// key, the sample and the number of the layer, and therefore independent of the rank or device that processes the
+/// sample. A pass that does not train changes nothing. Throws muster::configuration_error if the pass has no samples.
 template <class T>
 void drop_out(const pass& now, double probability, std::uint64_t layer, std::size_t image, std::span<T> values);
 

@@ -1,4 +1,4 @@
-// What a classifier is trained for, and how good it is.
+// The training loss and the accuracy of a classifier.
 #pragma once
 
 #include <cstddef>
@@ -7,12 +7,12 @@
 
 namespace nn {
 
-/// Sums over images; those of several ranks are added up.
+/// Sums over images. The sums of several ranks are added.
 struct totals {
   double loss = 0;
   std::uint64_t images = 0;
-  std::uint64_t top1 = 0;  ///< images whose class has the largest logit
-  std::uint64_t top5 = 0;  ///< or one of the five largest
+  std::uint64_t top1 = 0;  ///< Number of images whose class has the largest logit.
+  std::uint64_t top5 = 0;  ///< Number of images whose class is among the five largest logits.
 
   totals& operator+=(const totals& other) noexcept {
     loss += other.loss;
@@ -23,14 +23,15 @@ struct totals {
   }
 };
 
-/// Cross-entropy of softmax(logits), rows of `classes` of them, and the labels, which are class numbers. Writes the
-/// gradient of scale * the sum over the images, unless `gradient` is empty. Of equal logits the first is the larger; a
-/// logit that is not a number makes the loss one. Throws muster::data_error for a label that is no class.
+/// Computes the cross-entropy of softmax(logits), rows of `classes` logits, and the labels, which are class numbers.
+/// Writes the gradient of scale * the sum over the images, unless `gradient` is empty. Among equal logits the first
+/// counts as the largest. A logit that is NaN makes the loss NaN. Throws muster::data_error for a label outside the
+/// classes.
 template <class T>
 totals softmax_cross_entropy(std::span<const T> logits, std::span<const float> labels, std::size_t classes,
                              double scale, std::span<T> gradient);
 
-/// The probabilities of the classes: softmax of rows of `classes` logits.
+/// Computes the probabilities of the classes: softmax of rows of `classes` logits.
 void softmax(std::span<const float> logits, std::size_t classes, std::span<float> probabilities);
 
 }  // namespace nn

@@ -5,32 +5,32 @@
 namespace nn {
 
 template <class T>
-std::unique_ptr<network<T>> make_resnet(const resnet_options& options, const execution& how) {
-  auto made = std::make_unique<network<T>>(options.input, how);
-  assemble_resnet(*made, options);
-  return made;
+std::unique_ptr<network<T>> make_resnet(const resnet_options& options, const execution& execution) {
+  auto network_of_model = std::make_unique<network<T>>(options.input, execution);
+  assemble_resnet(*network_of_model, options);
+  return network_of_model;
 }
 
 template <class T>
-std::unique_ptr<network<T>> make_resnet50(std::size_t classes, const extent& input, const execution& how) {
-  auto made = std::make_unique<network<T>>(input, how);
-  assemble_resnet50(*made, classes);
-  return made;
+std::unique_ptr<network<T>> make_resnet50(std::size_t classes, const extent& input, const execution& execution) {
+  auto network_of_model = std::make_unique<network<T>>(input, execution);
+  assemble_resnet50(*network_of_model, classes);
+  return network_of_model;
 }
 
 template <class T>
-std::unique_ptr<network<T>> make_vgg16(std::size_t classes, const execution& how) {
-  auto made = std::make_unique<network<T>>(extent{32, 32, 3}, how);
-  assemble_vgg16(*made, classes);
-  return made;
+std::unique_ptr<network<T>> make_vgg16(std::size_t classes, const execution& execution) {
+  auto network_of_model = std::make_unique<network<T>>(extent{32, 32, 3}, execution);
+  assemble_vgg16(*network_of_model, classes);
+  return network_of_model;
 }
 
 template <class T>
 std::unique_ptr<network<T>> make_cnn(cnn_variant variant, std::size_t classes, const extent& input,
-                                     const execution& how) {
-  auto made = std::make_unique<network<T>>(input, how);
-  assemble_cnn(*made, variant, classes);
-  return made;
+                                     const execution& execution) {
+  auto network_of_model = std::make_unique<network<T>>(input, execution);
+  assemble_cnn(*network_of_model, variant, classes);
+  return network_of_model;
 }
 
 template std::unique_ptr<network<float>> make_resnet<float>(const resnet_options&, const execution&);

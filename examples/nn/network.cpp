@@ -9,8 +9,8 @@
 namespace nn {
 
 template <class T>
-network<T>::network(const extent& input, const execution& how)
-    : how_(how), team_(how.threads), kernels_(&find_kernels<T>(how.kernels)) {
+network<T>::network(const extent& input, const execution& execution)
+    : execution_(execution), team_(execution.threads), kernels_(&find_kernels<T>(execution.kernels)) {
   make(input).from_outside();
 }
 
@@ -20,8 +20,10 @@ activation<T>& network<T>::make(const extent& shape) {
 }
 
 template <class T>
-parameter<T>& network<T>::make_parameter(std::string name, std::vector<std::size_t> extents, start how, double fan) {
-  return parameters_.emplace_back(parameter<T>{std::move(name), std::move(extents), parameters_.size(), how, fan});
+parameter<T>& network<T>::make_parameter(std::string name, std::vector<std::size_t> extents, start initialisation,
+                                         double fan) {
+  return parameters_.emplace_back(
+      parameter<T>{std::move(name), std::move(extents), parameters_.size(), initialisation, fan});
 }
 
 template <class T>
@@ -37,9 +39,9 @@ batch_norm<T>& network<T>::make_norm(std::size_t channels) {
 template <class T>
 template <class Layer, class... Arguments>
 Layer& network<T>::add_layer(Arguments&&... arguments) {
-  auto made = std::make_unique<Layer>(team_, std::forward<Arguments>(arguments)...);
-  Layer& result = *made;
-  layers_.push_back(std::move(made));
+  auto added = std::make_unique<Layer>(team_, std::forward<Arguments>(arguments)...);
+  Layer& result = *added;
+  layers_.push_back(std::move(added));
   return result;
 }
 
@@ -48,7 +50,7 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   const convolution_shape shape{in.shape(), options.channels, options.kernel, options.stride, options.padding};
   const std::string name = "conv" + std::to_string(++convolutions_);
   const double fan_in = static_cast<double>(options.kernel * options.kernel * in.shape().channels);
-  // The variance that keeps gradients as large as they are, as PyTorch's models of this kind have it.
+  // This variance preserves the scale of the gradients, as in similar models of PyTorch.
   const double fan_out = static_cast<double>(options.kernel * options.kernel * options.channels);
   auto& weights =
       make_parameter(name + ".weight", {options.kernel, options.kernel, in.shape().channels, options.channels},
@@ -57,7 +59,7 @@ activation<T>& network<T>::convolve(activation<T>& in, const convolve_options& o
   auto& out = make(shape.out());
   std::vector<std::unique_ptr<convolution<T>>> ways;
   while (work_.size() < team_.threads()) work_.push_back(std::make_shared<workspace<T>>());
-  for (const auto& work : work_) ways.push_back(make_convolution<T>(how_.backend, shape, *kernels_, work));
+  for (const auto& work : work_) ways.push_back(make_convolution<T>(execution_.backend, shape, *kernels_, work));
   add_layer<convolution_layer<T>>(in, out, weights, bias, std::move(ways), gradient_sums_);
   operations_ += shape.operations() * (in.wants_gradient() ? 3 : 2);
   return out;
@@ -171,7 +173,7 @@ void network<T>::bind(std::size_t index, std::span<T> values, std::span<T> gradi
 
 template <class T>
 void network<T>::bind(muster::arena& arena) requires std::same_as<T, float> {
-  if constexpr (std::same_as<T, float>)  // Clang instantiates it for double too
+  if constexpr (std::same_as<T, float>)  // Clang also instantiates this code for double.
     for (const auto& each : parameters_) bind(each.index, arena.parameter(each.name), arena.gradient(each.name));
 }
 
@@ -181,7 +183,7 @@ void network<T>::initialise(std::uint64_t seed) {
     muster::random_stream random(seed, each.index);
     const double normal = std::sqrt(2 / each.fan), uniform = 1 / std::sqrt(each.fan);
     for (T& value : each.values) {
-      switch (each.how) {
+      switch (each.initialisation) {
         case start::zeros:
           value = T{0};
           break;
@@ -202,7 +204,7 @@ void network<T>::initialise(std::uint64_t seed) {
 template <class T>
 void network<T>::reserve(std::size_t images) {
   if (images <= reserved_) return;
-  // A sum hands its gradient to what it shares it with, which comes before it.
+  // A sum provides the gradient memory of the activations with which it shares its gradient. These precede the sum.
   for (auto at = activations_.rbegin(); at != activations_.rend(); ++at) (*at)->reserve(images);
   for (auto& each : layers_) each->reserve(images);
   reserved_ = images;

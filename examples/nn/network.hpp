@@ -1,4 +1,4 @@
-// Layers in the order in which they run.
+// A network: layers in the order in which they run.
 #pragma once
 
 #include <cstddef>
@@ -17,20 +17,20 @@
 
 namespace nn {
 
-/// How a network computes; what it computes does not depend on it, but for rounding.
+/// The way in which a network computes. Results do not depend on it, except for rounding.
 struct execution {
-  std::string backend = "winograd";  ///< of convolutions
-  std::string kernels;               ///< of kernel_names(); empty: the best
-  int threads = 1;                   ///< that work on a batch; there are the same bits for any number
+  std::string backend = "winograd";  ///< Implementation of convolutions.
+  std::string kernels;               ///< Name in kernel_names(); empty selects the fastest.
+  int threads = 1;                   ///< Number of threads for a batch. Results are bitwise equal for any number.
 };
 
-/// A layer that convolves.
+/// The options of a convolution layer.
 struct convolve_options {
   std::size_t channels = 1, kernel = 3, stride = 1, padding = 0;
   bool bias = false;
 };
 
-/// A chain of layers, put together front to back by the functions below, which give what the next one reads.
+/// A chain of layers, built front to back by the functions below. Each function returns the input of the next layer.
 ///
 ///     nn::network<float> net({32, 32, 3});
 ///     auto& hidden = net.relu(net.normalise(net.convolve(net.input(), {.channels = 16, .kernel = 3, .padding = 1})));
@@ -39,22 +39,23 @@ struct convolve_options {
 ///     net.bind(arena);
 ///     net.initialise(seed);
 ///
-/// Its parameters are views of an arena, or of any memory; it owns the activations. Used by one thread at a time, which
-/// is one of its own.
+/// Its parameters are views of an arena, or of any other memory. The network owns the activations. It is used by one
+/// thread at a time, which counts as the network's first thread.
 template <class T>
 class network {
  public:
-  explicit network(const extent& input, const execution& how = {});
+  explicit network(const extent& input, const execution& execution = {});
   network(const network&) = delete;
 
-  // Putting it together.
+  // Construction.
   [[nodiscard]] activation<T>& input() noexcept { return *activations_.front(); }
   activation<T>& convolve(activation<T>& in, const convolve_options& options);
   activation<T>& dense(activation<T>& in, std::size_t size);
-  /// In place: what reads `in` from now on reads it normalised, or rectified behind that.
+  /// Applies in place: layers that read `in` from now on read it normalised (normalise()), or rectified as well
+  /// (relu()).
   activation<T>& normalise(activation<T>& in);
   activation<T>& relu(activation<T>& in) noexcept;
-  /// A normalised and rectified view beside `in` itself.
+  /// Returns a normalised and rectified view of `in`, and leaves `in` unchanged.
   activation<T>& normalised_view(activation<T>& in);
   activation<T>& add(activation<T>& a, activation<T>& b);
   activation<T>& pad_shortcut(activation<T>& in, std::size_t channels, std::size_t stride);
@@ -62,47 +63,47 @@ class network {
   activation<T>& average(activation<T>& in);
   activation<T>& sigmoid(activation<T>& in);
   activation<T>& drop(activation<T>& in, double probability);
-  /// The logits; nothing may be added after it.
+  /// Declares `out` to be the logits. No layer may be added afterwards.
   void finish(activation<T>& out);
 
-  // Its parameters, in the order in which the backward pass completes their gradients in reverse.
+  // Parameters. The backward pass completes their gradients in the reverse order.
   [[nodiscard]] std::size_t parameter_count() const noexcept;
   [[nodiscard]] std::vector<muster::tensor_shape> shapes() const;
   [[nodiscard]] const std::deque<parameter<T>>& parameters() const noexcept { return parameters_; }
   void bind(std::size_t index, std::span<T> values, std::span<T> gradient);
   void bind(muster::arena& arena) requires std::same_as<T, float>;
-  /// Sets all parameters to where training starts; the same for one seed everywhere.
+  /// Sets all parameters to their initial values, which depend only on the seed.
   void initialise(std::uint64_t seed);
 
-  /// The running means and variances of all batch normalisations in one array, which every training step changes as it
-  /// goes forward.
+  /// Returns the running means and variances for all batch normalisations in one array. The forward pass of every
+  /// training step changes this array.
   [[nodiscard]] std::span<T> statistics() noexcept { return statistics_; }
 
-  // Running it.
-  /// The logits of `now.images` images, valid until the next pass. `images` stays readable until the backward pass is
-  /// over.
+  // Computation. Returns the logits of `now.images` images, valid until the next pass. `images` must stay readable
+  // until the end of the backward pass.
   std::span<const T> forward(std::span<const T> images, const pass& now);
-  /// From the gradient of the logits; adds to the parameters' gradients.
+  /// Runs the backward pass from the gradient of the logits, and adds to the gradients of the parameters.
   void backward(std::span<const T> logits_gradient, const pass& now);
 
   [[nodiscard]] const extent& input_shape() const noexcept { return activations_.front()->shape(); }
   [[nodiscard]] std::size_t classes() const noexcept { return output_->shape().size(); }
-  /// Floating-point operations of a training step for each image: forward, and backward to data and weights, of
-  /// convolutions alone.
+  /// Returns the floating-point operations of a training step for each image: forward, and backward to data and
+  /// weights, of convolutions alone.
   [[nodiscard]] double operations() const noexcept { return operations_; }
 
  private:
   activation<T>& make(const extent& shape);
-  parameter<T>& make_parameter(std::string name, std::vector<std::size_t> extents, start how, double fan = 1);
+  parameter<T>& make_parameter(std::string name, std::vector<std::size_t> extents, start initialisation,
+                               double fan = 1);
   batch_norm<T>& make_norm(std::size_t channels);
   template <class Layer, class... Arguments>
   Layer& add_layer(Arguments&&... arguments);
   void reserve(std::size_t images);
 
-  execution how_;
+  execution execution_;
   lanes team_;
   lane_sums<T> gradient_sums_;
-  std::vector<std::shared_ptr<workspace<T>>> work_;  // of each thread
+  std::vector<std::shared_ptr<workspace<T>>> work_;  // Workspaces of the threads.
   const kernel_set<T>* kernels_;
   std::deque<parameter<T>> parameters_;
   std::vector<std::unique_ptr<activation<T>>> activations_;

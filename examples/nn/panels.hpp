@@ -12,9 +12,9 @@
 
 namespace nn {
 
-/// Weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
-/// panels that have `all` rows. A panel has set.panel columns and, where fewer are left, set.lanes; the last one is
-/// filled up with zeros.
+/// Packs weights of `terms` rows, weight(t, c) = from[t * term_step + c * column_step], as rows first, first + 1 ... of
+/// panels that have `all` rows. A panel has set.panel columns, or set.lanes where fewer columns remain. The last panel
+/// is padded with zeros.
 template <class T>
 void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::size_t columns, std::size_t column_step,
                  const kernel_set<T>& set, std::size_t first, std::size_t all, T* to) {
@@ -34,13 +34,13 @@ void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::s
   }
 }
 
-/// Of all panels together.
+/// Returns the number of elements in all panels together.
 template <class T>
 std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
   return (columns + set.lanes - 1) / set.lanes * set.lanes;
 }
 
-/// Images with `border` zeros around each, and `behind` more below and on the right.
+/// Images with `border` zeros around each, and `behind` more zeros below and on the right.
 template <class T>
 struct framed_images {
   std::size_t border = 0, behind = 0;

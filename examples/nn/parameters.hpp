@@ -1,4 +1,4 @@
-// What a model learns.
+// The parameters of a model.
 #pragma once
 
 #include <cstddef>
@@ -9,21 +9,21 @@
 
 namespace nn {
 
-/// How a parameter starts.
+/// The initialisation of a parameter.
 enum class start : std::uint8_t {
   zeros,
   ones,
-  kaiming,  ///< normal with variance 2 / fan, for layers with a ReLU behind (He et al. 2015, arXiv:1502.01852)
-  uniform   ///< uniform in +-1 / sqrt(fan), as PyTorch starts a dense layer and its bias
+  kaiming,  ///< Normal with variance 2 / fan, for layers followed by a ReLU (He et al. 2015, arXiv:1502.01852).
+  uniform   ///< Uniform in +-1 / sqrt(fan), as in PyTorch for a dense layer and its bias.
 };
 
-/// One tensor; views of memory that another object owns, an arena for instance.
+/// A parameter tensor: views of memory that another object owns, for instance an arena.
 template <class T>
 struct parameter {
   std::string name;
   std::vector<std::size_t> extents;
-  std::size_t index = 0;  ///< in the network's list
-  start how = start::zeros;
+  std::size_t index = 0;  ///< Index in the network's list.
+  start initialisation = start::zeros;
   double fan = 1;
   std::span<T> values{};
   std::span<T> gradient{};

@@ -1,4 +1,4 @@
-// What one forward and backward pass over a batch goes by.
+// The settings for one forward and backward pass over a batch.
 #pragma once
 
 #include <cstddef>
@@ -12,15 +12,15 @@
 namespace nn {
 
 struct pass {
-  std::size_t images = 0;  ///< of this rank; may be 0
-  bool training = true;    ///< else: the statistics of the training so far, no dropout
-  /// Ranks that share the statistics of batch normalisation; null: each has its own.
+  std::size_t images = 0;  ///< Number of images on this rank; may be 0.
+  bool training = true;    ///< Otherwise uses the running statistics of the training, and no dropout.
+  /// Ranks that share the statistics of batch normalisation. If null, each rank uses its own statistics.
   muster::group* statistics = nullptr;
-  /// The samples, and what tells this step from others: dropout is a function of both, so that it does not depend on
-  /// the number of ranks. May be empty where nothing drops out.
+  /// Samples of the batch, and this step's key. Dropout is a function of both, so that it does not depend on the
+  /// number of ranks. May be empty in a network without dropout.
   std::span<const muster::sample_id> samples{};
   std::uint64_t key = 0;
-  /// Told the parameter whose gradient is complete, at this rank, as the backward pass goes on.
+  /// Called during the backward pass with each parameter whose gradient is complete on this rank.
   std::function<void(std::size_t parameter)> ready{};
 };
 

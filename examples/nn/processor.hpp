@@ -1,4 +1,4 @@
-// What a thread that computes asks of its processor.
+// Processor settings of a computing thread.
 #pragma once
 
 #ifdef __SSE__
@@ -7,8 +7,8 @@
 
 namespace nn {
 
-/// While it lives, this thread takes numbers too small for a normal float (below 1.2e-38) as zeros: with them a step
-/// can take a hundred times as long.
+/// A guard during whose lifetime this thread treats denormal floats (below 1.2e-38) as zeros. Denormals can make a step
+/// a hundred times slower.
 class flush_denormals {
  public:
 #ifdef __SSE__

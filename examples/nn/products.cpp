@@ -40,7 +40,7 @@ void add_to_rows(const T* bias, T* c, std::size_t rows, std::size_t columns) {
 
 template <class T>
 void add_rows(const T* a, T* sum, std::size_t rows, std::size_t columns) {
-  // Eigen's order of a sum depends on how the numbers are aligned.
+  // Eigen's order of summation depends on the alignment of the numbers.
   for (std::size_t row = 0; row < rows; ++row) {
     for (std::size_t c = 0; c < columns; ++c) sum[c] += a[row * columns + c];
   }

@@ -1,6 +1,6 @@
-// What a saved model makes of images (docs/resnet.md).
+// Classifies images with a saved model (docs/resnet.md).
 //
-//   build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
+//     build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
 #include <algorithm>
 #include <cstdio>
 #include <string>
@@ -46,12 +46,12 @@ int main(int argc, char** argv) {
   options chosen;
   CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
                "predict"};
-  app.set_help_flag();  // run_main has it
-  app.add_option("--model", chosen.model, "what --save wrote")->required();
-  app.add_option("--data", chosen.data, "as of the program that trained it")->capture_default_str();
+  app.set_help_flag();  // run_main handles --help.
+  app.add_option("--model", chosen.model, "model file that --save wrote")->required();
+  app.add_option("--data", chosen.data, "images, as in the training program")->capture_default_str();
   app.add_option("--test", chosen.test, "likewise");
-  muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "of generated data");
-  muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "print the classes of so many images");
+  muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "seed of generated data");
+  muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "number of images whose classes are printed");
   const auto body = [&](muster::context& context) {
     examples::parse(app, argc, argv);
     context.run([&](muster::group& world) {
@@ -59,12 +59,12 @@ int main(int argc, char** argv) {
       const auto model = images::load_model(chosen.model);
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
                                       static_cast<std::uint32_t>(model.what.input.height));
-      data.preparation = model.what.preparation;  // as its training did
+      data.preparation = model.what.preparation;  // As in the model's training.
       if (!model.what.class_names.empty()) data.test = muster::with_classes(data.test, model.what.class_names);
       if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(
-            "the model takes other images than the data has (their shapes differ); give "
-            "the data it was trained on");
+            "the images do not fit the model (their shapes differ); give the data on which "
+            "it was trained");
       }
       auto test = images::test_loader(data, muster::batch(128, {.per_rank = true}));
       const auto found = images::evaluate(world, images::predictor_of(*model.net), model.net->classes(), test);

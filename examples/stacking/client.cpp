@@ -1,4 +1,4 @@
-// The client: says hello once, some times, or at a rate, and writes down how long each took.
+// The client: invokes the driver once, several times, or at a rate, and records each invocation's duration.
 #include <cstdio>
 #include <fstream>
 #include <thread>
@@ -12,7 +12,7 @@ namespace {
 
 using muster::clock;
 
-/// Microseconds of the invocations that ended well.
+/// Invokes the function, and records the microseconds of successful invocations.
 class invoker {
  public:
   explicit invoker(const client_options& options)
@@ -39,14 +39,14 @@ class invoker {
     return reply.message();
   }
 
-  /// A line each, into FILE with the rate that was reached before its name.
+  /// Writes a line for each invocation to FILE, with the achieved rate before the name.
   void write(double reached) const {
     char rate[32];
     std::snprintf(rate, sizeof rate, "rps%.2f_", reached);
-    const auto slash = options_.latencies.rfind('/') + 1;  // 0 where there is none
+    const auto slash = options_.latencies.rfind('/') + 1;  // 0 if there is no slash.
     const std::string path = options_.latencies.substr(0, slash) + rate + options_.latencies.substr(slash);
     std::ofstream file(path);
-    for (const auto one : took_) file << one << '\n';
+    for (const auto microseconds : took_) file << microseconds << '\n';
     if (!file.flush()) throw muster::configuration_error(path + " cannot be written; give another -latf");
     std::printf("The measured latencies are saved in %s\n", path.c_str());
   }

@@ -18,7 +18,7 @@ namespace {
 
 using nlohmann::json;
 
-/// The models with the parameters of vSwarm.
+/// Returns the configuration of a model with the parameters of vSwarm.
 std::string config_of(const std::string& model) {
   json params = json::object();
   if (model == "LinearSVR") params = {{"C", 1.0}, {"tol", 1e-6}, {"random_state", 42}};
@@ -46,7 +46,7 @@ std::string new_invocation() {
 }
 
 auto channel_to(const std::string& address) {
-  // Each has a channel of its own, also where two have one address: a balancer spreads connections.
+  // Each client has its own channel, even if two have one address: a balancer spreads connections.
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
@@ -70,7 +70,7 @@ driver::driver(function_options options, const transfer& objects)
   for (const auto& address : addresses) trainers_.push_back(stacking::Trainer::NewStub(channel_to(address)));
   dataset_ = file_text(options_.data);
   if (const auto digest = file_text(options_.data + ".sha256"); !digest.starts_with(digest_of(dataset_)))
-    throw muster::data_error({options_.data}, "it is not what " + options_.data + ".sha256 says; write both again");
+    throw muster::data_error({options_.data}, "its digest differs from " + options_.data + ".sha256; write both again");
   static_cast<void>(to_dataset(dataset_, options_.data));
 }
 
@@ -87,12 +87,12 @@ driver::tuple driver::train_one(const call& of, const std::string& dataset, cons
                              context.AddMetadata("trainers-num", std::to_string(options_.trainers));
                              context.set_wait_for_ready(waits);
                            });
-    tuple made;
-    made.set_model(reply.model());
-    made.set_model_key(reply.model_key());
-    made.set_pred(reply.pred());
-    made.set_pred_key(reply.pred_key());
-    return made;
+    tuple result;
+    result.set_model(reply.model());
+    result.set_model_key(reply.model_key());
+    result.set_pred(reply.pred());
+    result.set_pred_key(reply.pred_key());
+    return result;
   };
   const auto first = static_cast<std::size_t>(trainer), other = (first + 1) % trainers_.size();
   try {
@@ -100,25 +100,25 @@ driver::tuple driver::train_one(const call& of, const std::string& dataset, cons
   } catch (const muster::peer_failure& failure) {
     muster::log(muster::log_level::warning, "trainer " + std::to_string(trainer) + " is retried: " + failure.what());
   }
-  // Another instance; of those behind one address any that there is.
+  // Asks another instance. Several instances behind one address are interchangeable.
   return ask_at(other, options_.trainer_addresses[first] == options_.trainer_addresses[other]);
 }
 
 std::vector<driver::tuple> driver::train_all(const call& of, const std::string& dataset, const std::string& key) {
   span whole(of.in, "Invoke all trainers");
   const call within{of.until, whole};
-  std::vector<tuple> made(static_cast<std::size_t>(options_.trainers));
-  std::vector<std::exception_ptr> failures(made.size());
+  std::vector<tuple> results(static_cast<std::size_t>(options_.trainers));
+  std::vector<std::exception_ptr> failures(results.size());
   const auto train = [&](std::size_t trainer) {
     try {
-      made[trainer] = train_one(within, dataset, key, static_cast<int>(trainer));
+      results[trainer] = train_one(within, dataset, key, static_cast<int>(trainer));
     } catch (...) {
       failures[trainer] = std::current_exception();
     }
   };
   {
     std::vector<std::jthread> threads;
-    for (std::size_t trainer = 0; trainer < made.size(); ++trainer) {
+    for (std::size_t trainer = 0; trainer < results.size(); ++trainer) {
       if (options_.concurrent) {
         threads.emplace_back(train, trainer);
       } else if (train(trainer); failures[trainer]) {
@@ -128,14 +128,14 @@ std::vector<driver::tuple> driver::train_all(const call& of, const std::string& 
   }
   for (const auto& failure : failures)
     if (failure) std::rethrow_exception(failure);
-  return made;
+  return results;
 }
 
 std::string driver::invoke(const call& of) {
   std::string dataset, key;
   objects_.put(of, new_invocation(), "dataset", dataset_, &dataset, &key);
   stacking::ReduceRequest trained;
-  for (auto& one : train_all(of, dataset, key)) *trained.add_model_pred_tuples() = std::move(one);
+  for (auto& trained_pair : train_all(of, dataset, key)) *trained.add_model_pred_tuples() = std::move(trained_pair);
   auto reduced = ask(of, *reducer_, options_.reducer_address, objects_.is_inline(), &stacking::Reducer::Stub::Reduce,
                      &stacking::Reducer::Stub::ReduceStreamed, trained);
   stacking::MetaTrainRequest request;
@@ -155,7 +155,7 @@ std::string driver::invoke(const call& of) {
   if (!full.ParseFromString(both.models()) || full.models_size() != options_.trainers ||
       from_npy(both.matrix(), reply.meta_predictions_key()).size() == 0) {
     throw muster::data_error({"object '" + reply.model_full_key() + "'"},
-                             "it is no ensemble of all trainers; have all functions be of one version");
+                             "it is not an ensemble of all trainers; run all functions with one version");
   }
   return options_.bucket + " score " + reply.score();
 }

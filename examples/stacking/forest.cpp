@@ -1,4 +1,4 @@
-// A random forest of regression trees. dlib's has no depth that it stops at; no other library of Debian 12 has one.
+// A random forest of regression trees. dlib's forest has no depth limit, and no other library of Debian 12 has forests.
 #include <algorithm>
 #include <memory>
 #include <numeric>
@@ -10,7 +10,7 @@
 namespace stacked::detail {
 namespace {
 
-/// The rows of a dataset in the order of each of its features.
+/// The rows of a dataset, sorted by each feature.
 struct sorted_features {
   explicit sorted_features(const matrix& features) : rows(features.rows()) {
     order.resize(static_cast<std::size_t>(features.size()));
@@ -26,8 +26,8 @@ struct sorted_features {
 
 class tree_grower {
  public:
-  tree_grower(const forest_options& how, const dataset& data, const sorted_features& sorted, column counts)
-      : how_(how),
+  tree_grower(const forest_options& options, const dataset& data, const sorted_features& sorted, column counts)
+      : options_(options),
         data_(data),
         sorted_(sorted),
         counts_(std::move(counts)),
@@ -58,10 +58,11 @@ class tree_grower {
     }
     tree_.mutable_nodes(static_cast<int>(id))->set_value(sum / count);
     const bool is_pure = squares - sum * sum / count <= 1e-14 * count;
-    if (depth == how_.depth || is_pure || members < std::max(how_.least_to_split, 2 * how_.least_in_leaf)) return id;
+    if (depth == options_.depth || is_pure || members < std::max(options_.least_to_split, 2 * options_.least_in_leaf))
+      return id;
     const split best = best_split(id, members, count, sum);
     if (best.feature < 0) return id;
-    const auto divide = [&](bool above) {  // the next node's
+    const auto divide = [&](bool above) {  // Sum of the next node.
       const auto next = static_cast<std::uint32_t>(tree_.nodes_size());
       for (int row = 0; row < counts_.size(); ++row)
         if (is_in(row, id) && (data_.features(row, best.feature) > best.threshold) == above) node_of(row) = next;
@@ -76,7 +77,7 @@ class tree_grower {
     return id;
   }
 
-  /// Of the least squared error: the sums of squares of both sides over their counts are largest.
+  /// Returns the split with the least squared error: it has the largest total of squared sums over counts.
   split best_split(std::uint32_t id, int members, double count, double sum) {
     split best{sum * sum / count, 0, -1};
     for (Eigen::Index k = 0; k < data_.features.cols(); ++k) {
@@ -87,8 +88,8 @@ class tree_grower {
       for (Eigen::Index i = 0; i < sorted_.rows; ++i) {
         const int row = order[i];
         if (!is_in(row, id)) continue;
-        if (seen >= how_.least_in_leaf && members - seen >= how_.least_in_leaf &&
-            values[row] > values[former] + 1e-7) {  // as scikit-learn tells values apart
+        if (seen >= options_.least_in_leaf && members - seen >= options_.least_in_leaf &&
+            values[row] > values[former] + 1e-7) {  // Distinguishes values by the tolerance of scikit-learn.
           const double right_sum = sum - left_sum;
           const double gain = left_sum * left_sum / left_count + right_sum * right_sum / (count - left_count);
           if (gain > best.gain) best = {gain, values[former] / 2 + values[row] / 2, k};
@@ -105,28 +106,28 @@ class tree_grower {
   std::uint32_t& node_of(int row) { return node_of_[static_cast<std::size_t>(row)]; }
   bool is_in(int row, std::uint32_t id) { return node_of(row) == id && counts_[row] > 0; }
 
-  const forest_options& how_;
+  const forest_options& options_;
   const dataset& data_;
   const sorted_features& sorted_;
-  column counts_;  ///< how often each row was drawn
+  column counts_;  ///< Number of times that each row was drawn.
   std::vector<std::uint32_t> node_of_;
   stacking::Tree tree_{};
 };
 
 }  // namespace
 
-learner make_forest(const forest_options& how, const dataset& data) {
+learner make_forest(const forest_options& options, const dataset& data) {
   const auto sorted = std::make_shared<sorted_features>(data.features);
   return [=, &data](const rows& of) {
-    stacking::Model made;
-    made.set_kind("RandomForestRegressor");
-    for (int tree = 0; tree < how.trees; ++tree) {
-      muster::random_stream random(how.seed, static_cast<std::uint64_t>(tree));
+    stacking::Model model;
+    model.set_kind("RandomForestRegressor");
+    for (int tree = 0; tree < options.trees; ++tree) {
+      muster::random_stream random(options.seed, static_cast<std::uint64_t>(tree));
       column counts = column::Zero(data.labels.size());
       for (std::size_t draw = 0; draw < of.size(); ++draw) ++counts[of[random.below(of.size())]];
-      *made.add_trees() = tree_grower(how, data, *sorted, std::move(counts)).grow();
+      *model.add_trees() = tree_grower(options, data, *sorted, std::move(counts)).grow();
     }
-    return made;
+    return model;
   };
 }
 

@@ -9,24 +9,25 @@ namespace {
 
 template <class Message>
 Message parsed(const std::string& bytes, const std::string& key) {
-  Message made;
-  if (!made.ParseFromString(bytes))
-    throw muster::data_error({"object '" + key + "'"}, "it is no model; have all functions be of one version");
-  return made;
+  Message message;
+  if (!message.ParseFromString(bytes))
+    throw muster::data_error({"object '" + key + "'"}, "it is not a model; run all functions with one version");
+  return message;
 }
 
-/// An object, and where its bytes and its key go.
-struct made_object {
+/// An object, and the destinations for its bytes and its key.
+struct output_object {
   std::string name, object;
   std::string *bytes, *key;
 };
 
-/// In a store as one: it is asked once.
-void put_both(const transfer& objects, const call& of, const std::string& invocation, made_object models,
-              made_object values) {
+/// Stores both objects as one, which takes a single request.
+void put_both(const transfer& objects, const call& of, const std::string& invocation, output_object models,
+              output_object values) {
   if (objects.is_inline()) {
-    for (auto* one : {&models, &values})
-      objects.put(of, invocation, one->name, std::move(one->object), one->bytes, one->key);
+    for (auto* object_of_both : {&models, &values})
+      objects.put(of, invocation, object_of_both->name, std::move(object_of_both->object), object_of_both->bytes,
+                  object_of_both->key);
     return;
   }
   stacking::Made both;
@@ -81,27 +82,28 @@ stacking::TrainReply train(const stacking::TrainRequest& request, const call& of
 stacking::ReduceReply reduce(const stacking::ReduceRequest& request, const call& of, const transfer& objects,
                              const std::string& transfer_name) {
   if (request.model_pred_tuples_size() == 0)
-    throw muster::configuration_error("the reducer is given no models (TrainersNum is 0); give one or more");
+    throw muster::configuration_error(
+        "the reducer receives no models (TrainersNum is 0); set TrainersNum to 1 or more");
   stacking::FullModel models;
   matrix features;
-  const std::string* known = nullptr;  // of the last model that has some
+  const std::string* known = nullptr;  // Classes of the last model that has some.
   int next = 0;
-  for (const auto& one : request.model_pred_tuples()) {
+  for (const auto& pair : request.model_pred_tuples()) {
     span getting(of.in, "Reducer gets model " + std::to_string(next) + " from " + transfer_name);
     const call within{of.until, getting};
-    const auto both = get_both(objects, within, {one.model(), one.model_key()}, {one.pred(), one.pred_key()});
+    const auto both = get_both(objects, within, {pair.model(), pair.model_key()}, {pair.pred(), pair.pred_key()});
     auto& model = *models.add_models();
-    model = parsed<stacking::Model>(both.models(), one.model_key());
+    model = parsed<stacking::Model>(both.models(), pair.model_key());
     if (known != nullptr && model.rows() == *known) {
       model.clear_rows();
     } else if (!model.rows().empty()) {
       known = &model.rows();
     }
-    const matrix predictions = from_npy(both.matrix(), one.pred_key());
+    const matrix predictions = from_npy(both.matrix(), pair.pred_key());
     if (next == 0) features.resize(predictions.rows(), request.model_pred_tuples_size());
     if (predictions.rows() != features.rows() || predictions.cols() != 1) {
-      throw muster::data_error({"object '" + one.pred_key() + "'"},
-                               "it has other rows than the predictions before it; train all models with one dataset");
+      throw muster::data_error({"object '" + pair.pred_key() + "'"},
+                               "its rows differ from the earlier predictions; train all models with one dataset");
     }
     features.col(next++) = predictions;
   }
@@ -133,7 +135,7 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
     full = parsed<stacking::FullModel>(both.models(), request.models_key());
     if (features.rows() != data.labels.size())
       throw muster::data_error({"object '" + request.meta_features_key() + "'"},
-                               "it has other rows than the dataset; train all models with it");
+                               "its rows differ from the dataset; train all models with this dataset");
   }
   column classes;
   stacking::MetaTrainReply reply;
@@ -143,7 +145,7 @@ stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, c
     const learner fit = make_learner(request.model_config(), data, ranks);
     const column probabilities = cross_predict(fit, features, parts_by_label(data.labels));
     classes = (probabilities.array() > 0.5).cast<double>();
-    reply.set_score(number_text(roc_auc(classes, data.labels)));  // the predictions are what it is scored by
+    reply.set_score(number_text(roc_auc(classes, data.labels)));  // The predictions determine the score.
     rows all(static_cast<std::size_t>(data.labels.size()));
     for (std::size_t k = 0; k < all.size(); ++k) all[k] = static_cast<Eigen::Index>(k);
     *full.mutable_meta_model() = fit(all);

@@ -1,4 +1,4 @@
-// What the four functions do when they are called; and the server that each of them is.
+// The four functions of the ensemble, and the server that runs each function.
 #pragma once
 
 #include <string>
@@ -11,29 +11,30 @@
 
 namespace stacked {
 
-/// What a function is told by flags and variables.
+/// The options of a function, from flags and variables.
 struct function_options {
   std::string name;  ///< driver, trainer, reducer or metatrainer
   std::string transfer = "INLINE", bucket = "vhive-stacking", zipkin;
-  std::string listen = "127.0.0.1";  ///< the address
+  std::string listen = "127.0.0.1";  ///< Listen address.
   int port = 80;
-  int trainers = 0;  ///< of the driver; of a trainer: how many of its kind there are, 0 where it is not told
-  // The driver's own.
+  /// For the driver: number of trainers. For a trainer: number of equal trainers, 0 if unknown.
+  int trainers = 0;
+  // Options of the driver only.
   std::vector<std::string> trainer_addresses;
   std::string reducer_address, metatrainer_address, data;
-  std::vector<std::string> models;  ///< that trainers fit in turn, by their names
+  std::vector<std::string> models;  ///< Names of the models that trainers fit in turn.
   bool concurrent = false;
 };
 
-/// An object as a message has it.
+/// An object in the form that a message carries.
 struct given_object {
   const std::string &bytes, &key;
 };
-/// What a function made: models, and the matrix that belongs to them.
+/// Returns the outputs of a function: models, and the matrix that belongs to them.
 [[nodiscard]] stacking::Made get_both(const transfer& objects, const call& of, const given_object& models,
                                       const given_object& values);
 
-/// Fits the model of a request, to all and in cross-validation.
+/// Fits the model of a request, to all rows and in cross-validation.
 [[nodiscard]] stacking::TrainReply train(const stacking::TrainRequest& request, const call& of, const transfer& objects,
                                          muster::context& ranks);
 /// Joins models and predictions.
@@ -43,12 +44,12 @@ struct given_object {
 [[nodiscard]] stacking::MetaTrainReply train_meta(const stacking::MetaTrainRequest& request, const call& of,
                                                   const transfer& objects, muster::context& ranks);
 
-/// Invokes the others.
+/// The driver, which invokes the other functions.
 class driver {
  public:
-  /// Reads the dataset. Throws muster::data_error, and configuration_error for options that do not fit together.
+  /// Reads the dataset. Throws muster::data_error, or configuration_error for contradictory options.
   driver(function_options options, const transfer& objects);
-  /// One invocation: the bucket, and the score.
+  /// Runs one invocation, and returns the bucket and the score.
   [[nodiscard]] std::string invoke(const call& of);
 
  private:
@@ -64,17 +65,17 @@ class driver {
   std::unique_ptr<stacking::Metatrainer::Stub> metatrainer_;
 };
 
-/// Serves until SIGTERM or SIGINT, then finishes what it does for five seconds.
+/// Serves until SIGTERM or SIGINT, then allows five seconds for the calls in progress.
 void serve(const function_options& options, muster::context& ranks);
 
-/// What the client is told.
+/// The options of the client.
 struct client_options {
   std::string address = "localhost:50051", name = "world", latencies = "lat.csv", zipkin;
-  double rate = 0;  ///< invocations a second, whatever the others do; 0: one after the other
+  double rate = 0;  ///< Invocations per second, independent of replies; 0: one after the other.
   double seconds = 5, timeout = 30;
-  int invocations = 1;  ///< one after the other
+  int invocations = 1;  ///< Number of invocations, one after the other.
 };
-/// Invokes a driver, or anything else that says hello.
+/// Invokes a driver, or any other service with the method SayHello.
 void invoke(const client_options& options);
 
 }  // namespace stacked

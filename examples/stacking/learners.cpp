@@ -19,14 +19,14 @@ namespace {
 using nlohmann::json;
 
 stacking::Model linear_model(const char* kind, const Eigen::Ref<const column>& weights, double intercept) {
-  stacking::Model made;
-  made.set_kind(kind);
-  made.mutable_weights()->Add(weights.data(), weights.data() + weights.size());
-  made.set_intercept(intercept);
-  return made;
+  stacking::Model model;
+  model.set_kind(kind);
+  model.mutable_weights()->Add(weights.data(), weights.data() + weights.size());
+  model.set_intercept(intercept);
+  return model;
 }
 
-/// liblinear's, as scikit-learn's is: the intercept is the weight of a feature that is always 1.
+/// Returns liblinear's regression, as in scikit-learn: the intercept is the weight of a feature that is always 1.
 learner linear_svr(double c, double tolerance, unsigned seed, const dataset& data) {
   const auto columns = data.features.cols();
   const auto width = static_cast<std::size_t>(columns) + 2;
@@ -45,22 +45,22 @@ learner linear_svr(double c, double tolerance, unsigned seed, const dataset& dat
       y.push_back(data.labels[row]);
     }
     const problem task{static_cast<int>(of.size()), static_cast<int>(columns + 1), y.data(), x.data(), 1};
-    parameter how{};
-    how.solver_type = L2R_L1LOSS_SVR_DUAL;
-    how.eps = tolerance;
-    how.C = c;
-    static std::mutex one_at_a_time;  // liblinear draws from the generator of the C library
+    parameter settings{};
+    settings.solver_type = L2R_L1LOSS_SVR_DUAL;
+    settings.eps = tolerance;
+    settings.C = c;
+    static std::mutex one_at_a_time;  // liblinear uses the random generator of the C library.
     const std::lock_guard lock(one_at_a_time);
     ::set_print_string_function([](const char*) {});
     std::srand(seed);
-    ::model* trained = ::train(&task, &how);
-    auto made = linear_model("LinearSVR", Eigen::Map<const column>(trained->w, columns), trained->w[columns]);
+    ::model* trained = ::train(&task, &settings);
+    auto model = linear_model("LinearSVR", Eigen::Map<const column>(trained->w, columns), trained->w[columns]);
     ::free_and_destroy_model(&trained);
-    return made;
+    return model;
   };
 }
 
-/// Whether the duality gap (Kim et al. 2007) is below the tolerance.
+/// Returns true if the duality gap (Kim et al. 2007) is below the tolerance.
 bool is_optimal(const matrix& x, const column& y, const column& w, const column& residual, double penalty,
                 double tolerance) {
   const double steepest = (x.transpose() * residual).cwiseAbs().maxCoeff(), square = residual.squaredNorm();
@@ -69,7 +69,7 @@ bool is_optimal(const matrix& x, const column& y, const column& w, const column&
   return gap < tolerance * y.squaredNorm();
 }
 
-/// Cyclic coordinate descent (Friedman et al. 2010). No library of Debian 12 has it.
+/// Returns a Lasso by cyclic coordinate descent (Friedman et al. 2010). No library of Debian 12 has it.
 learner lasso(double alpha, double tolerance, int most_rounds, const dataset& data) {
   return [=, &data](const rows& of) {
     matrix x = data.features(of, Eigen::all);
@@ -105,18 +105,18 @@ learner nearest_neighbours(unsigned count, const dataset& data) {
     }
     matrix kept(static_cast<Eigen::Index>(of.size()), data.features.cols() + 1);
     kept << data.features(of, Eigen::all), data.labels(of);
-    stacking::Model made;
-    made.set_kind("KNeighborsRegressor");
-    made.set_neighbours(count);
-    made.set_rows(to_npy(kept));
-    return made;
+    stacking::Model model;
+    model.set_kind("KNeighborsRegressor");
+    model.set_neighbours(count);
+    model.set_rows(to_npy(kept));
+    return model;
   };
 }
 
 column predict_neighbours(const stacking::Model& model, const matrix& features) {
   const dataset known = to_dataset(model.rows(), "the rows of a model of nearest neighbours");
   const column squares = known.features.rowwise().squaredNorm();
-  matrix distances = (known.features * features.transpose()) * -2;  // less the square of the row itself
+  matrix distances = (known.features * features.transpose()) * -2;  // Squared distances, without the square of the row.
   distances.colwise() += squares;
   column predicted(features.rows());
   rows order(static_cast<std::size_t>(known.labels.size()));
@@ -129,12 +129,13 @@ column predict_neighbours(const stacking::Model& model, const matrix& features) 
   return predicted;
 }
 
-/// Each rank has some of the features. Their kernel is summed over the ranks, and is that of all: a square root of it
-/// stands for the features, since the weights are a sum of rows (the representer theorem).
+/// Returns a logistic regression over features that are divided among the ranks. The sum of the ranks' kernels is the
+/// kernel for all features. A square root of this kernel replaces the features, because the weights are a sum of rows
+/// (the representer theorem).
 learner distributed_logistic(double c, const dataset& data, muster::context& ranks) {
   return [=, &data, &ranks](const rows& of) {
     column weights = column::Zero(data.features.cols() + 1);
-    static std::mutex one_at_a_time;  // the context has one world
+    static std::mutex one_at_a_time;  // The context has one world.
     const std::lock_guard lock(one_at_a_time);
     ranks.run([&](muster::group& world) {
       const auto all = data.features.cols(), from = all * world.rank() / world.size();
@@ -142,7 +143,7 @@ learner distributed_logistic(double c, const dataset& data, muster::context& ran
       const matrix x = data.features(of, Eigen::seqN(from, mine));
       matrix kernel = x * x.transpose();
       muster::allreduce(world, std::span(kernel.data(), static_cast<std::size_t>(kernel.size())), muster::sum);
-      kernel.diagonal().array() += 1e-9 * kernel.trace() / static_cast<double>(kernel.rows());  // rows may be alike
+      kernel.diagonal().array() += 1e-9 * kernel.trace() / static_cast<double>(kernel.rows());  // Rows may be equal.
       const Eigen::LLT<matrix> root(kernel);
       const column fitted = detail::fit_logistic(matrix(root.matrixL()), data.labels(of), c);
       const column of_rows = root.matrixU().solve(fitted.head(fitted.size() - 1));
@@ -182,7 +183,7 @@ column detail::fit_logistic(const matrix& features, const column& labels, double
     if (step.cwiseAbs().maxCoeff() <= 1e-10 * (1 + w.cwiseAbs().maxCoeff())) return w - step;
     double length = 1;
     while (length > 1e-9 && !(loss(w - length * step) <= now)) length /= 2;
-    if (length <= 1e-9) break;  // no better to the last digit
+    if (length <= 1e-9) break;  // The step no longer changes the last digit.
     w -= length * step;
     now = loss(w);
   }
@@ -194,22 +195,24 @@ learner make_learner(const std::string& config, const dataset& data, muster::con
   try {
     const json read = json::parse(config);
     name = read.at("model").get<std::string>();
-    const json how = read.value("params", json::object());
+    const json parameters = read.value("params", json::object());
     if (name == "LinearSVR")
-      return linear_svr(how.value("C", 1.0), how.value("tol", 1e-4), how.value("random_state", 0U), data);
+      return linear_svr(parameters.value("C", 1.0), parameters.value("tol", 1e-4), parameters.value("random_state", 0U),
+                        data);
     if (name == "Lasso")
-      return lasso(how.value("alpha", 1.0), how.value("tol", 1e-4), how.value("max_iter", 1000), data);
-    if (name == "KNeighborsRegressor") return nearest_neighbours(how.value("n_neighbors", 5U), data);
+      return lasso(parameters.value("alpha", 1.0), parameters.value("tol", 1e-4), parameters.value("max_iter", 1000),
+                   data);
+    if (name == "KNeighborsRegressor") return nearest_neighbours(parameters.value("n_neighbors", 5U), data);
     if (name == "RandomForestRegressor") {
       detail::forest_options options;
-      options.trees = how.value("n_estimators", options.trees);
-      options.depth = how.value("max_depth", options.depth);
-      options.least_to_split = how.value("min_samples_split", options.least_to_split);
-      options.least_in_leaf = how.value("min_samples_leaf", options.least_in_leaf);
-      options.seed = how.value("random_state", options.seed);
+      options.trees = parameters.value("n_estimators", options.trees);
+      options.depth = parameters.value("max_depth", options.depth);
+      options.least_to_split = parameters.value("min_samples_split", options.least_to_split);
+      options.least_in_leaf = parameters.value("min_samples_leaf", options.least_in_leaf);
+      options.seed = parameters.value("random_state", options.seed);
       return detail::make_forest(options, data);
     }
-    const double c = how.value("C", 1.0);
+    const double c = parameters.value("C", 1.0);
     if (name == "DistributedLogisticRegression") return distributed_logistic(c, data, ranks);
     if (name == "LogisticRegression") {
       return [c, &data](const rows& of) {
@@ -223,29 +226,29 @@ learner make_learner(const std::string& config, const dataset& data, muster::con
   }
   throw muster::configuration_error("there is no model '" + name +
                                     "' (known: LinearSVR, Lasso, RandomForestRegressor, KNeighborsRegressor, "
-                                    "LogisticRegression, DistributedLogisticRegression); use one of these");
+                                    "LogisticRegression, DistributedLogisticRegression); use a known name");
 }
 
 column predict(const stacking::Model& model, const matrix& features) {
   if (model.neighbours() > 0) return predict_neighbours(model, features);
-  column made = column::Zero(features.rows());
+  column predictions = column::Zero(features.rows());
   for (Eigen::Index row = 0; model.trees_size() > 0 && row < features.rows(); ++row) {
     for (const auto& tree : model.trees()) {
       const stacking::Node* at = &tree.nodes(0);
       while (at->feature() >= 0)
         at = &tree.nodes(static_cast<int>(features(row, at->feature()) <= at->threshold() ? at->below() : at->above()));
-      made[row] += at->value() / model.trees_size();
+      predictions[row] += at->value() / model.trees_size();
     }
   }
-  if (model.trees_size() > 0) return made;
+  if (model.trees_size() > 0) return predictions;
   if (model.weights_size() != features.cols()) {
     throw muster::configuration_error("a model of " + std::to_string(model.weights_size()) + " features is given " +
                                       std::to_string(features.cols()) + "; give it its own dataset");
   }
-  made = features * Eigen::Map<const column>(model.weights().data(), model.weights_size());
-  made.array() += model.intercept();
-  if (model.kind().ends_with("LogisticRegression")) made = (1 / (1 + (-made.array()).exp())).matrix();
-  return made;
+  predictions = features * Eigen::Map<const column>(model.weights().data(), model.weights_size());
+  predictions.array() += model.intercept();
+  if (model.kind().ends_with("LogisticRegression")) predictions = (1 / (1 + (-predictions.array()).exp())).matrix();
+  return predictions;
 }
 
 }  // namespace stacked

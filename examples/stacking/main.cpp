@@ -13,7 +13,7 @@
 
 namespace {
 
-/// A variable that is set, as the text of a flag.
+/// Returns the value of a variable as the text of a flag, if it is set.
 template <class T>
 void read_variable(const char* name, T& to, const muster::number_range<T>& range) {
   if (const auto text = muster::environment(name)) to = muster::number_from(name, *text, range);
@@ -25,10 +25,10 @@ bool is_on(const char* name) {
     if (text == word) return true;
   for (const char* word : {"false", "False", "no", "off", "0"})
     if (text == word) return false;
-  examples::refuse(std::string(name) + " cannot be '" + text + "' (it is true or false)", "write one of them");
+  examples::refuse(std::string(name) + " cannot be '" + text + "' (it is true or false)", "use true or false");
 }
 
-/// -tAddr is --tAddr.
+/// Replaces flags such as -tAddr by --tAddr.
 std::vector<std::string> with_two_dashes(int argc, char** argv) {
   std::vector<std::string> words(argv, argv + argc);
   for (auto& word : words)
@@ -58,35 +58,40 @@ int main(int argc, char** argv) {
       "Variables: TRANSFER_TYPE (INLINE, S3, REDIS, XDT), BUCKET_NAME, AWS_ACCESS_KEY, AWS_SECRET_KEY,\n"
       "AWS_REGION, AWS_ENDPOINT_URL, TrainersNum, CONCURRENT_TRAINING, ENABLE_TRACING.",
       "stacking"};
-  app.set_help_flag();  // run_main has it
+  app.set_help_flag();  // run_main handles --help.
   app.add_option("--function", options.name, "driver, trainer, reducer, metatrainer; or client")
       ->required()
       ->check(CLI::IsMember({"driver", "trainer", "reducer", "metatrainer", "client"}));
-  app.add_option("--listen", options.listen, "the address to serve at; [::] is all: every client may call")
+  app.add_option("--listen", options.listen, "address to listen on; [::] accepts clients from all interfaces")
       ->type_name("ADDRESS")
       ->capture_default_str();
   muster::add_number(app, "--sp", options.port, {0, 65535}, "the port to serve at; 0 is any");
-  app.add_option("--zipkin", options.zipkin, "where spans go if ENABLE_TRACING is true")->capture_default_str();
-  app.add_option("--tAddr", options.trainer_addresses, "of trainers: one, or as many as there are trainers")
+  app.add_option("--zipkin", options.zipkin, "collector of spans if ENABLE_TRACING is true")->capture_default_str();
+  app.add_option("--tAddr", options.trainer_addresses,
+                 "addresses of the trainers: one for each trainer, or a common address")
       ->type_name("ADDRESSES")
       ->delimiter(',');
-  app.add_option("--rAddr", options.reducer_address, "of the reducer")->capture_default_str();
-  app.add_option("--mAddr", options.metatrainer_address, "of the meta-trainer")->capture_default_str();
-  muster::add_number(app, "--trainersNum", options.trainers, {0, 4096},
-                     "models to train, unless TrainersNum says it; to a trainer, how many instances there are");
-  app.add_option("--models", options.models, "that the trainers fit in turn, by the names of scikit-learn")
+  app.add_option("--rAddr", options.reducer_address, "address of the reducer")->capture_default_str();
+  app.add_option("--mAddr", options.metatrainer_address, "address of the meta-trainer")->capture_default_str();
+  muster::add_number(
+      app, "--trainersNum", options.trainers, {0, 4096},
+      "number of models to train, if TrainersNum is not set; for a trainer, the number of trainer instances");
+  app.add_option("--models", options.models, "models that the trainers fit in turn, by their names in scikit-learn")
       ->type_name("NAMES")
       ->delimiter(',');
-  app.add_option("--data", options.data, "of the driver, as make_data.py wrote it")
+  app.add_option("--data", options.data, "data set of the driver, written by make_data.py")
       ->type_name("FILE")
       ->capture_default_str();
-  app.add_option("--addr", client.address, "whom a client calls")->capture_default_str();
-  app.add_option("--name", client.name, "what a client says")->capture_default_str();
-  muster::add_number(app, "--invocations", client.invocations, {1, 1'000'000}, "of a client, one after the other");
-  muster::add_number(app, "--rps", client.rate, {0, 1e6}, "of a client: invocations a second for --time");
+  app.add_option("--addr", client.address, "address that a client calls")->capture_default_str();
+  app.add_option("--name", client.name, "name that a client sends")->capture_default_str();
+  muster::add_number(app, "--invocations", client.invocations, {1, 1'000'000},
+                     "number of invocations of a client, one after the other");
+  muster::add_number(app, "--rps", client.rate, {0, 1e6},
+                     "rate of a client's invocations per second, for --time seconds");
   muster::add_number(app, "--time", client.seconds, {0, 1e6}, "seconds of --rps");
   muster::add_number(app, "--grpcTimeout", client.timeout, {0.001, 1e6}, "of a client: seconds of an invocation");
-  app.add_option("--latf", client.latencies, "of a client: a line of microseconds for each of several")
+  app.add_option("--latf", client.latencies,
+                 "file of a client's latencies: a line with the microseconds of each invocation")
       ->type_name("FILE")
       ->capture_default_str();
   int count = static_cast<int>(words.size());
@@ -97,7 +102,7 @@ int main(int argc, char** argv) {
     if (options.transfer != "INLINE" && options.transfer != "S3" && options.transfer != "REDIS" &&
         options.transfer != "XDT")
       examples::refuse("TRANSFER_TYPE cannot be '" + options.transfer + "' (it is INLINE, S3, REDIS or XDT)",
-                       "set it to one of them");
+                       "use a listed value");
     options.bucket = muster::environment("BUCKET_NAME").value_or(options.bucket);
     read_variable("TrainersNum", options.trainers, {1, 4096});
     if (options.name == "driver" && options.trainers == 0) options.trainers = 4;

@@ -17,7 +17,7 @@ constexpr std::size_t dictionary_at = 10, alignment = 64;
   throw muster::data_error({name}, "it is no matrix of doubles (" + why + "); write it with numpy.save");
 }
 
-/// "(300, 1025)", "(300,)": the rows and columns of them.
+/// Parses "(300, 1025)" or "(300,)" and returns the rows and columns.
 std::pair<Eigen::Index, Eigen::Index> shape_of(std::string_view dictionary, const std::string& name) {
   const auto begin = dictionary.find("'shape': (");
   const auto end = dictionary.find(')', begin == std::string_view::npos ? 0 : begin);
@@ -28,7 +28,7 @@ std::pair<Eigen::Index, Eigen::Index> shape_of(std::string_view dictionary, cons
   while (second.starts_with(' ')) second.remove_prefix(1);
   const auto rows = muster::parse_number<std::uint32_t>(text.substr(0, comma));
   const auto columns = second.empty() ? 1U : muster::parse_number<std::uint32_t>(second);
-  if (!rows || !columns) refuse(name, "its shape has other than one or two dimensions");
+  if (!rows || !columns) refuse(name, "its shape must have one or two dimensions");
   return {*rows, *columns};
 }
 
@@ -41,12 +41,12 @@ std::string to_npy(const Eigen::Ref<const matrix>& values) {
   dictionary += ", " + std::to_string(whole.cols()) + "), }";
   dictionary.append(alignment - (dictionary_at + dictionary.size() + 1) % alignment, ' ');
   dictionary += '\n';
-  std::string made(magic);
-  made += '\0';
-  made += static_cast<char>(dictionary.size() & 255U);
-  made += static_cast<char>(dictionary.size() >> 8U);
-  made += dictionary;
-  return made.append(reinterpret_cast<const char*>(whole.data()), static_cast<std::size_t>(whole.size()) * 8);
+  std::string file(magic);
+  file += '\0';
+  file += static_cast<char>(dictionary.size() & 255U);
+  file += static_cast<char>(dictionary.size() >> 8U);
+  file += dictionary;
+  return file.append(reinterpret_cast<const char*>(whole.data()), static_cast<std::size_t>(whole.size()) * 8);
 }
 
 matrix from_npy(std::string_view bytes, const std::string& name) {
@@ -58,24 +58,24 @@ matrix from_npy(std::string_view bytes, const std::string& name) {
   if (dictionary.find("'<f8'") == std::string_view::npos) refuse(name, "its numbers are of another type");
   const auto [rows, columns] = shape_of(dictionary, name);
   if (bytes.size() - data_at != static_cast<std::size_t>(rows) * static_cast<std::size_t>(columns) * 8)
-    refuse(name, "it has another length than its shape");
+    refuse(name, "its length does not match its shape");
   const bool by_columns = dictionary.find("'fortran_order': True") != std::string_view::npos;
   matrix read(by_columns ? rows : columns, by_columns ? columns : rows);
   std::memcpy(read.data(), bytes.data() + data_at, bytes.size() - data_at);
   if (!by_columns) read.transposeInPlace();
-  if (!read.allFinite()) refuse(name, "a number of it is not finite");
+  if (!read.allFinite()) refuse(name, "it has a number that is not finite");
   return read;
 }
 
 dataset to_dataset(std::string_view npy, const std::string& name) {
   const matrix read = from_npy(npy, name);
-  if (read.cols() < 2 || read.rows() < 10) refuse(name, "it has less than 10 rows, or no column beside the labels");
-  dataset made{read.leftCols(read.cols() - 1), read.col(read.cols() - 1)};
-  const double ones = made.labels.sum();
-  if (((made.labels.array() != 0) && (made.labels.array() != 1)).any() || ones == 0 ||
-      ones == static_cast<double>(made.labels.size()))
-    refuse(name, "the labels of its last column are not 0 and 1, both of them");
-  return made;
+  if (read.cols() < 2 || read.rows() < 10) refuse(name, "it needs at least 10 rows and a column beside the labels");
+  dataset result{read.leftCols(read.cols() - 1), read.col(read.cols() - 1)};
+  const double ones = result.labels.sum();
+  if (((result.labels.array() != 0) && (result.labels.array() != 1)).any() || ones == 0 ||
+      ones == static_cast<double>(result.labels.size()))
+    refuse(name, "the last column must have labels 0 and 1, and both must occur");
+  return result;
 }
 
 }  // namespace stacked

@@ -1,4 +1,4 @@
-// Matrices as .npy files, which is what they are in memory, on the disk and on the way.
+// Matrices as .npy files, the format in memory, on the disk and in messages.
 #pragma once
 
 #include <Eigen/Core>
@@ -10,10 +10,10 @@ namespace stacked {
 using matrix = Eigen::MatrixXd;
 using column = Eigen::VectorXd;
 
-/// Version 1 of the format, columns one after the other.
+/// Writes version 1 of the format, in column-major order.
 [[nodiscard]] std::string to_npy(const Eigen::Ref<const matrix>& values);
 
-/// A matrix, or a vector as one column, of doubles. Throws muster::data_error that begins with `name`.
+/// Reads a matrix of doubles, or a vector as one column. Throws muster::data_error that begins with `name`.
 [[nodiscard]] matrix from_npy(std::string_view bytes, const std::string& name);
 
 /// Features, and labels that are 0 or 1.
@@ -22,7 +22,7 @@ struct dataset {
   column labels;
 };
 
-/// The last column are the labels. Throws as `from_npy`, and for other labels.
+/// Reads a dataset whose last column has the labels. Throws as `from_npy`, and for other labels.
 [[nodiscard]] dataset to_dataset(std::string_view npy, const std::string& name);
 
 }  // namespace stacked

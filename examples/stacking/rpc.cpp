@@ -17,9 +17,9 @@ std::optional<muster::trace_place> place_of(const grpc::ServerContext& context, 
 void pass_on(const call& of, grpc::ClientContext& context) {
   context.set_deadline(of.until);
   const auto& place = of.in.place();
-  if (!place && of.in.is_on()) context.AddMetadata("b3", "0");  // not recorded there either
+  if (!place && of.in.is_on()) context.AddMetadata("b3", "0");  // The called process does not record the call either.
   if (!place) return;
-  const bool is_w3c = place->trace.size() == 32;  // 64 bits are B3's alone
+  const bool is_w3c = place->trace.size() == 32;  // Only B3 has identities of 64 bits.
   if (is_w3c) context.AddMetadata("traceparent", "00-" + place->trace + "-" + place->span + "-01");
   context.AddMetadata("b3", place->trace + "-" + place->span + "-1");
 }
@@ -50,9 +50,9 @@ void fail(const grpc::Status& status, const std::string& address) {
     case DATA_LOSS:
       throw muster::error(muster::error_kind::data, text);
     case DEADLINE_EXCEEDED:
-      throw muster::timeout_error("call", {}, text + "; see that it works, or give more time");
+      throw muster::timeout_error("call", {}, text + "; check that it works, or give more time");
     case UNAVAILABLE:
-      throw muster::peer_failure({}, text + "; see that it runs");
+      throw muster::peer_failure({}, text + "; check that it runs");
     case ABORTED:
       throw muster::peer_failure({}, text);
     default:

@@ -1,4 +1,4 @@
-// Calls between the functions: in one message or in pieces, with a deadline, a trace and errors of one line.
+// Calls between the functions: in one message or in pieces, with a deadline, a trace and one-line errors.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -18,9 +18,9 @@
 
 namespace stacked {
 
-constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // gRPC takes 4 MB of a message
+constexpr std::size_t piece_bytes = std::size_t{1} << 20;  // gRPC accepts 4 MB in a message.
 
-/// A message, or any other bytes, in pieces. False: the other end is away.
+/// Sends a message, or any other bytes, in pieces. Returns false if the other end has closed the stream.
 template <class Stream>
 bool write_pieces(Stream& to, std::string_view bytes) {
   for (std::size_t at = 0; at < bytes.size() || at == 0; at += piece_bytes) {
@@ -31,7 +31,7 @@ bool write_pieces(Stream& to, std::string_view bytes) {
   return true;
 }
 
-/// Bytes that came in pieces, counted among all that this process holds of them.
+/// Received bytes of a call in pieces, counted against this process's limit.
 class counted_bytes {
  public:
   static constexpr std::size_t most = std::size_t{256} << 20, most_of_all = std::size_t{1} << 30;
@@ -39,7 +39,7 @@ class counted_bytes {
   counted_bytes() = default;
   counted_bytes(const counted_bytes&) = delete;
   ~counted_bytes() { all_ -= bytes_.size(); }
-  /// False: it would be too many.
+  /// Adds a piece. Returns false if the limit would be exceeded.
   [[nodiscard]] bool add(const std::string& more) {
     if (bytes_.size() + more.size() > most) return false;
     if ((all_ += more.size()) > most_of_all) {
@@ -56,7 +56,7 @@ class counted_bytes {
   std::string bytes_;
 };
 
-/// False: they are more than counted_bytes takes.
+/// Receives all pieces. Returns false if they exceed the limit of counted_bytes.
 template <class Stream>
 bool read_pieces(Stream& from, counted_bytes& to) {
   for (stacking::Piece piece; from.Read(&piece);)
@@ -64,7 +64,7 @@ bool read_pieces(Stream& from, counted_bytes& to) {
   return true;
 }
 
-/// Cancels a call that has not ended in time.
+/// A timer that cancels a call which has not ended in time.
 class call_limit {
  public:
   call_limit(grpc::ServerContext& context, std::chrono::seconds most)
@@ -79,18 +79,18 @@ class call_limit {
   std::jthread thread_;
 };
 
-/// The place in a trace that a caller told, and a new trace where it told none.
+/// Returns the caller's place in a trace, or a new trace if the caller sent none.
 [[nodiscard]] std::optional<muster::trace_place> place_of(const grpc::ServerContext& context, tracer& of);
-/// Deadline and trace of a call within another one.
+/// Passes the deadline and the trace of a call on to a nested call.
 void pass_on(const call& of, grpc::ClientContext& context);
-/// As a status, and back: the kind of error and its line.
+/// Converts an exception to a status with its kind and its line; the next function converts a status to an exception.
 [[nodiscard]] grpc::Status status_of(std::exception_ptr failure);
-/// Throws muster::peer_failure where the service is not there, and otherwise what went wrong in it.
+/// Throws muster::peer_failure if the service is unreachable, and otherwise the error of the service.
 [[noreturn]] void fail(const grpc::Status& status, const std::string& address);
 
-constexpr auto longest = std::chrono::seconds(60);  // where the caller gives no deadline, or a later one
+constexpr auto longest = std::chrono::seconds(60);  // Limit for calls without a deadline, or with a later one.
 
-/// Answers a call: `body(request, call)` makes the reply.
+/// Answers a call: `body(request, call)` returns the reply.
 template <class Reply, class Request, class Body>
 grpc::Status answer(const grpc::ServerContext& context, tracer& spans, const char* name, const Request& request,
                     Reply& reply, Body& body) {
@@ -104,7 +104,7 @@ grpc::Status answer(const grpc::ServerContext& context, tracer& spans, const cha
   }
 }
 
-/// The same in pieces.
+/// Answers a call in pieces.
 template <class Reply, class Request, class Body>
 grpc::Status answer_streamed(grpc::ServerContext& context, tracer& spans, const char* name,
                              grpc::ServerReaderWriter<stacking::Piece, stacking::Piece>& stream, Body& body) {
@@ -128,11 +128,11 @@ grpc::Status answer_streamed(grpc::ServerContext& context, tracer& spans, const 
   return status;
 }
 
-/// Calls a function at `address`: `one` is its method for a message, `pieces` for a stream, and `name` what the span is
-/// called. `prepare` may set more of the call.
+/// Calls a function at `address`: `one` is its method for a message, `pieces` its method for a stream, and `name` the
+/// name of the span. `prepare` may set further properties of the call.
 template <class Stub, class Request, class Reply, class Streamed>
 Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces,
-          grpc::Status (Stub::*one)(grpc::ClientContext*, const Request&, Reply*), Streamed pieces,
+          grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*), Streamed pieces,
           const Request& request, const std::function<void(grpc::ClientContext&)>& prepare = {}) {
   grpc::ClientContext context;
   pass_on(of, context);
@@ -152,7 +152,7 @@ Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces
     if (status.ok() && !reply.ParseFromString(bytes.get()))
       status = {grpc::StatusCode::DATA_LOSS, "the reply is malformed"};
   } else {
-    status = (stub.*one)(&context, request, &reply);
+    status = (stub.*method)(&context, request, &reply);
   }
   if (!status.ok()) fail(status, address);
   return reply;

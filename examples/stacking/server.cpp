@@ -1,4 +1,4 @@
-// A function as a server.
+// The server of a function.
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -17,16 +17,16 @@ namespace {
 
 using pieces = grpc::ServerReaderWriter<stacking::Piece, stacking::Piece>;
 
-/// A service of one method, in one message and in pieces.
+/// A service with one method, for requests in one message and for requests in pieces.
 class trainer_service final : public stacking::Trainer::Service {
   auto body_for(const grpc::ServerContext& context) {
     return [&](const stacking::TrainRequest& request, const call& of) {
       const auto& headers = context.client_metadata();
       const auto at = headers.find("trainers-num");
-      const std::string told = at == headers.end() ? "" : std::string(at->second.data(), at->second.size());
-      if (options_.trainers > 0 && !told.empty() && told != std::to_string(options_.trainers)) {
+      const std::string announced = at == headers.end() ? "" : std::string(at->second.data(), at->second.size());
+      if (options_.trainers > 0 && !announced.empty() && announced != std::to_string(options_.trainers)) {
         throw muster::configuration_error("there are " + std::to_string(options_.trainers) +
-                                          " trainer instances (TrainersNum of the driver is " + told +
+                                          " trainer instances (TrainersNum of the driver is " + announced +
                                           "); make them the same");
       }
       return train(request, of, objects_, ranks_);
@@ -107,9 +107,9 @@ class driver_service final : public helloworld::Greeter::Service {
   grpc::Status SayHello(grpc::ServerContext* context, const helloworld::HelloRequest* request,
                         helloworld::HelloReply* reply) override {
     const auto body = [&](const helloworld::HelloRequest&, const call& of) {
-      helloworld::HelloReply made;
-      made.set_message(driver_.invoke(of));
-      return made;
+      helloworld::HelloReply greeting;
+      greeting.set_message(driver_.invoke(of));
+      return greeting;
     };
     const auto status = answer(*context, spans_, "/helloworld.Greeter/SayHello", *request, *reply, body);
     if (!status.ok()) muster::log(muster::log_level::error, status.error_message());
@@ -128,7 +128,7 @@ class objects_service final : public stacking::Objects::Service {
   grpc::Status Pull(grpc::ServerContext*, const stacking::ObjectKey* request,
                     grpc::ServerWriter<stacking::Piece>* to) override {
     const auto found = objects_.find(request->key());
-    if (found == nullptr) return {grpc::StatusCode::NOT_FOUND, "it is not there, or not any more"};
+    if (found == nullptr) return {grpc::StatusCode::NOT_FOUND, "it does not exist, or has expired"};
     write_pieces(*to, *found);
     return grpc::Status::OK;
   }
@@ -137,7 +137,8 @@ class objects_service final : public stacking::Objects::Service {
   kept_objects& objects_;
 };
 
-/// What clients may take of a function: connections that send nothing end, and calls beyond these wait or are refused.
+/// Limits the resources that clients can use. Idle connections are closed, and calls beyond the limits wait or are
+/// rejected.
 void bound(grpc::ServerBuilder& builder) {
   constexpr int calls = 64, calls_of_a_connection = 32, idle_milliseconds = 75'000, handshake_milliseconds = 10'000;
   builder.SetResourceQuota(grpc::ResourceQuota().SetMaxThreads(calls));
@@ -146,7 +147,7 @@ void bound(grpc::ServerBuilder& builder) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, handshake_milliseconds);
 }
 
-/// The address of this host by which others reach it; nothing is sent.
+/// Returns the address at which other hosts reach this host. Sends no packet.
 std::string own_address() {
   const int socket = ::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
   sockaddr_in to{};
@@ -169,8 +170,8 @@ void serve(const function_options& options, muster::context& ranks) {
   ::sigemptyset(&ends);
   ::sigaddset(&ends, SIGTERM);
   ::sigaddset(&ends, SIGINT);
-  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // before there are threads
-  std::signal(SIGPIPE, SIG_IGN);                 // hiredis writes to a connection that the server may have closed
+  ::pthread_sigmask(SIG_BLOCK, &ends, nullptr);  // Called before any thread starts.
+  std::signal(SIGPIPE, SIG_IGN);                 // hiredis writes to a connection that the server may have closed.
 
   const auto kept = std::make_shared<kept_objects>();
   std::shared_ptr<store> by;
@@ -196,13 +197,14 @@ void serve(const function_options& options, muster::context& ranks) {
   if (options.transfer == "XDT") builder.RegisterService(&pulls);
   const bool is_everywhere = options.listen == "[::]" || options.listen == "0.0.0.0";
   const std::string address = (is_everywhere ? own_address() : options.listen) + ":";
-  kept->listens_at(address + std::to_string(options.port));  // calls may come at once
+  kept->set_address(address + std::to_string(options.port));  // Calls may arrive at once.
   const auto server = builder.BuildAndStart();
   if (server == nullptr || port == 0) {
-    throw muster::configuration_error("port " + std::to_string(options.port) + " of " + options.listen +
-                                      " cannot be listened to (it is taken, or not permitted); give another with -sp");
+    throw muster::configuration_error(
+        "port " + std::to_string(options.port) + " of " + options.listen +
+        " cannot be opened for listening (it is in use, or not permitted); choose another port with -sp");
   }
-  if (options.port == 0) kept->listens_at(address + std::to_string(port));
+  if (options.port == 0) kept->set_address(address + std::to_string(port));
   std::printf("%s listens to port %d\n", options.name.c_str(), port);
   std::fflush(stdout);
   int got = 0;

@@ -1,4 +1,4 @@
-// Objects in servers of others: S3 and Redis.
+// Objects in external servers: S3 and Redis.
 #include <curl/curl.h>
 #include <hiredis/hiredis.h>
 
@@ -39,18 +39,18 @@ class s3_store final : public store {
   }
 
   std::string get(const std::string& key, deadline until) override {
-    // of no bytes
+    // SHA-256 of an empty body.
     return ask("GET", key, nullptr, "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855", until);
   }
 
  private:
-  std::string ask(const char* what, const std::string& key, const std::string* body, const std::string& digest,
+  std::string ask(const char* method, const std::string& key, const std::string* body, const std::string& digest,
                   deadline until) {
     auto handle = idle_handle();
     CURL* const easy = handle.get();
     const std::string url = url_ + "/" + key, hash = "x-amz-content-sha256: " + digest;
     std::string answer;
-    // Debian's libcurl signs every header that is given.
+    // Debian's libcurl signs every header in the list.
     curl_slist* const lines =
         ::curl_slist_append(::curl_slist_append(nullptr, hash.c_str()), "Content-Type: application/octet-stream");
     const std::unique_ptr<curl_slist, ended_by<curl_slist, ::curl_slist_free_all>> headers(lines);
@@ -58,7 +58,7 @@ class s3_store final : public store {
     ::curl_easy_setopt(easy, CURLOPT_URL, url.c_str());
     ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
     ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
-    ::curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, milliseconds_left(until, std::string(what) + " of " + url));
+    ::curl_easy_setopt(easy, CURLOPT_TIMEOUT_MS, milliseconds_left(until, std::string(method) + " of " + url));
     ::curl_easy_setopt(easy, CURLOPT_HTTPHEADER, lines);
     ::curl_easy_setopt(easy, CURLOPT_AWS_SIGV4, signature_.c_str());
     ::curl_easy_setopt(easy, CURLOPT_USERNAME, user_.c_str());
@@ -74,10 +74,10 @@ class s3_store final : public store {
       ::curl_easy_setopt(easy, CURLOPT_POSTFIELDS, body->data());
       ::curl_easy_setopt(easy, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(body->size()));
     }
-    ::curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, what);
+    ::curl_easy_setopt(easy, CURLOPT_CUSTOMREQUEST, method);
     const CURLcode code = ::curl_easy_perform(easy);
     if (code == CURLE_OPERATION_TIMEDOUT)
-      throw muster::timeout_error(what, {}, url + ": no answer in time; see that the server works");
+      throw muster::timeout_error(method, {}, url + ": no answer in time; check that the server works");
     long status = 0;
     ::curl_easy_getinfo(easy, CURLINFO_RESPONSE_CODE, &status);
     if (code == CURLE_OK) {
@@ -85,14 +85,14 @@ class s3_store final : public store {
       idle_.push_back(std::move(handle));
     } else {
       throw muster::data_error({url}, std::string(::curl_easy_strerror(code)) +
-                                          "; see that the server is there (AWS_ENDPOINT_URL, AWS_REGION)");
+                                          "; check that the server is running (AWS_ENDPOINT_URL, AWS_REGION)");
     }
     if (status / 100 == 2) return answer;
-    const std::string said = "the server answers " + std::to_string(status);
+    const std::string problem = "the server answers " + std::to_string(status);
     if (status == 401 || status == 403)
-      throw muster::configuration_error(url + ": " + said + "; check AWS_ACCESS_KEY and AWS_SECRET_KEY");
-    if (status == 404) throw muster::data_error({url}, said + ": it is not there; check BUCKET_NAME and the key");
-    throw muster::data_error({url}, said + "; invoke the driver again");
+      throw muster::configuration_error(url + ": " + problem + "; check AWS_ACCESS_KEY and AWS_SECRET_KEY");
+    if (status == 404) throw muster::data_error({url}, problem + ": it does not exist; check BUCKET_NAME and the key");
+    throw muster::data_error({url}, problem + "; invoke the driver again");
   }
 
   using curl_handle = std::unique_ptr<CURL, ended_by<CURL, ::curl_easy_cleanup>>;
@@ -110,14 +110,14 @@ class s3_store final : public store {
         return last;
       }
     }
-    curl_handle made(::curl_easy_init());
-    if (made == nullptr) throw_no_memory();
-    return made;
+    curl_handle handle(::curl_easy_init());
+    if (handle == nullptr) throw_no_memory();
+    return handle;
   }
 
   std::string url_, signature_, user_, password_;
   std::mutex mutex_{};
-  std::vector<curl_handle> idle_{};  // each keeps its connection
+  std::vector<curl_handle> idle_{};  // Idle handles, each with an open connection.
 };
 
 class redis_store final : public store {
@@ -134,7 +134,7 @@ class redis_store final : public store {
     port_ = *port;
   }
 
-  /// It ends with its invocation.
+  /// Ignores the deadline: the object is stored until its invocation ends.
   void put(const std::string& key, std::string bytes, const std::string&, deadline until) override {
     const std::string left = std::to_string(milliseconds_left(until, "SET of " + key));
     ask(key, until, "SET %b %b PX %s", key.data(), key.size(), bytes.data(), bytes.size(), left.c_str());
@@ -143,13 +143,13 @@ class redis_store final : public store {
   std::string get(const std::string& key, deadline until) override {
     const reply found = ask(key, until, "GET %b", key.data(), key.size());
     if (found->type != REDIS_REPLY_STRING)
-      fail(key, "it is not there; check the key, or give the invocation more time");
+      fail(key, "it does not exist; check the key, or give the invocation more time");
     return {found->str, found->len};
   }
 
  private:
   struct end_reply {
-    void operator()(redisReply* made) const noexcept { ::freeReplyObject(made); }
+    void operator()(redisReply* object) const noexcept { ::freeReplyObject(object); }
   };
   using reply = std::unique_ptr<redisReply, end_reply>;
 
@@ -160,20 +160,20 @@ class redis_store final : public store {
   template <class... Words>
   reply ask(const std::string& key, deadline until, const char* format, Words... words) {
     const std::lock_guard lock(mutex_);
-    // The connection there is may have ended while it was idle: then a new one is asked.
+    // The existing connection may have been closed while it was idle. In this case a new connection is opened.
     for (bool is_new = connection_ == nullptr;; is_new = true) {
       const long left = milliseconds_left(until, "the answer of redis://" + address_);
       const timeval most{left / 1000, 1000 * (left % 1000)};
       if (is_new) connection_.reset(::redisConnectWithTimeout(host_.c_str(), port_, most));
       if (connection_ != nullptr && connection_->err == 0 && ::redisSetTimeout(connection_.get(), most) == REDIS_OK) {
-        reply made(static_cast<redisReply*>(::redisCommand(connection_.get(), format, words...)));
-        if (made != nullptr && made->type == REDIS_REPLY_ERROR)
-          fail(key, "the server answers " + std::string(made->str, made->len) + "; see its log");
-        if (made != nullptr) return made;
+        reply answer(static_cast<redisReply*>(::redisCommand(connection_.get(), format, words...)));
+        if (answer != nullptr && answer->type == REDIS_REPLY_ERROR)
+          fail(key, "the server answers " + std::string(answer->str, answer->len) + "; see its log");
+        if (answer != nullptr) return answer;
       }
       const std::string why = connection_ == nullptr ? "no memory" : connection_->errstr;
       connection_ = nullptr;
-      if (is_new) fail(key, why + "; see that the server is there (BUCKET_NAME)");
+      if (is_new) fail(key, why + "; check that the server is running (BUCKET_NAME)");
     }
   }
 

@@ -15,7 +15,7 @@ using json = nlohmann::json;
 using namespace std::chrono_literals;
 
 constexpr std::size_t most_waiting = 4096, most_at_once = 512;
-constexpr auto gathering = 200ms;  // so that few requests take many spans
+constexpr auto gathering = 200ms;  // Collects many spans into few requests.
 constexpr long deadline_ms = 1000;
 
 std::string hexadecimal(std::uint64_t number) {
@@ -24,7 +24,7 @@ std::string hexadecimal(std::uint64_t number) {
   return text;
 }
 
-/// Empty: the collector took them.
+/// Sends the spans. Returns an empty text if the collector accepted them, and the error otherwise.
 std::string post(CURL* to, const std::string& text) {
   ::curl_easy_setopt(to, CURLOPT_POSTFIELDS, text.c_str());
   ::curl_easy_setopt(to, CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(text.size()));
@@ -89,7 +89,7 @@ void tracer::send_all() {
       lock.unlock();
       const std::string why = post(to.get(), batch.dump(-1, ' ', false, json::error_handler_t::replace));
       if (!why.empty() && was_taken)
-        muster::log(muster::log_level::warning, "spans are dropped: " + url_ + " does not take them (" + why + ")");
+        muster::log(muster::log_level::warning, "spans are dropped: " + url_ + " does not accept them (" + why + ")");
       was_taken = why.empty();
       lock.lock();
       (was_taken ? totals_.sent : totals_.dropped) += batch.size();
@@ -124,12 +124,12 @@ json span::described(std::string_view name, muster::clock::time_point begin, mus
 
 span::~span() {
   if (!place_) return;
-  json made = described(name_, begin_, muster::clock::now());
-  made["id"] = place_->span;
-  if (!parent_.empty()) made["parentId"] = parent_;
-  if (*kind_ != '\0') made["kind"] = kind_;
-  if (!tags_.empty()) made["tags"] = std::move(tags_);
-  to_.add(std::move(made));
+  json record = described(name_, begin_, muster::clock::now());
+  record["id"] = place_->span;
+  if (!parent_.empty()) record["parentId"] = parent_;
+  if (*kind_ != '\0') record["kind"] = kind_;
+  if (!tags_.empty()) record["tags"] = std::move(tags_);
+  to_.add(std::move(record));
 }
 
 void span::tag(const char* name, const std::string& value) {
@@ -138,17 +138,17 @@ void span::tag(const char* name, const std::string& value) {
 
 void span::add_part(std::string_view name, muster::clock::time_point begin, muster::clock::time_point end) const {
   if (!place_) return;
-  json made = described(name, begin, end);
-  made["id"] = to_.next();
-  made["parentId"] = place_->span;
-  to_.add(std::move(made));
+  json record = described(name, begin, end);
+  record["id"] = to_.next();
+  record["parentId"] = place_->span;
+  to_.add(std::move(record));
 }
 
 void events_as_spans::record(const muster::event& event) noexcept {
   if (muster::event_sink* const other = listens_->former()) other->record(event);
   try {
     under_.add_part(event.name, event.begin, event.end);
-  } catch (...) {  // no memory: one span less
+  } catch (...) {  // Out of memory: this span is lost.
   }
 }
 

@@ -1,4 +1,4 @@
-// Spans of an invocation, sent to a collector that takes Zipkin's v2 JSON.
+// Spans of an invocation, sent to a collector that accepts Zipkin's v2 JSON.
 #pragma once
 
 #include <chrono>
@@ -17,11 +17,11 @@
 
 namespace stacked {
 
-/// Sends spans in the background. What the collector does not take within a second, or what there is no room for, is
-/// dropped and counted; no call waits for it. Thread safe.
+/// A sender of spans in the background. Spans that the collector does not accept within a second, or for which there is
+/// no buffer space, are dropped and counted. No call waits for the collector. Thread safe.
 class tracer {
  public:
-  /// Of this service, to http://HOST:9411/api/v2/spans or any other address; where it is empty there are no spans.
+  /// Sends the spans of `service` to `url`, for example http://HOST:9411/api/v2/spans. An empty `url` disables spans.
   tracer(std::string service, std::string url);
   tracer(const tracer&) = delete;
   tracer& operator=(const tracer&) = delete;
@@ -29,14 +29,14 @@ class tracer {
 
   [[nodiscard]] bool is_on() const noexcept { return !url_.empty(); }
   void add(nlohmann::json span);
-  /// A new identity of a span.
+  /// Returns a new span identity.
   [[nodiscard]] std::string next();
 
-  /// Spans that the collector took, and those that it did not get.
+  /// Numbers of spans that the collector accepted and of spans that were lost.
   struct totals {
     std::uint64_t sent = 0, dropped = 0;
   };
-  /// Sends what there still is, for a second; later ones are lost.
+  /// Sends the remaining spans for at most a second; later spans are lost.
   totals finish();
 
  private:
@@ -52,25 +52,26 @@ class tracer {
   std::thread sender_{};
 };
 
-/// A span of time from here to the end of the object.
+/// A span of time from its construction to its destruction.
 class span {
  public:
-  /// The first of a trace, or under a place in another process; nothing is recorded where `under` has no trace.
+  /// Starts the first span of a trace, or a child of a place in another process. Nothing is recorded if `under` has no
+  /// trace.
   span(tracer& to, std::string name, std::optional<muster::trace_place> under, const char* kind);
-  /// Within another one.
+  /// Starts a child of another span.
   span(const span& under, std::string name);
   span(const span&) = delete;
   span& operator=(const span&) = delete;
   ~span();
 
   void tag(const char* name, const std::string& value);
-  /// A part of it that has ended.
+  /// Adds a child span that has already ended.
   void add_part(std::string_view name, muster::clock::time_point begin, muster::clock::time_point end) const;
-  /// Whether this process has spans at all.
+  /// Returns true if this process records spans.
   [[nodiscard]] bool is_on() const noexcept { return to_.is_on(); }
-  /// Where calls are made that are made in it; nothing where it is not recorded.
+  /// Returns the place under which calls within this span are made; empty if the span is not recorded.
   [[nodiscard]] const std::optional<muster::trace_place>& place() const noexcept { return place_; }
-  /// A place that begins a trace.
+  /// Returns a place that begins a trace.
   [[nodiscard]] static muster::trace_place new_trace(tracer& of);
 
  private:
@@ -85,7 +86,7 @@ class span {
   muster::clock::time_point begin_ = muster::clock::now();
 };
 
-/// Makes spans of what muster tells of its time (core/events.hpp) on the thread that made it.
+/// A sink that converts muster's events (core/events.hpp) to spans, on the thread that created the sink.
 class events_as_spans final : public muster::event_sink {
  public:
   explicit events_as_spans(const span& under) : under_(under) {

@@ -16,7 +16,7 @@ constexpr std::size_t digest_size = 64, most_channels = 64;
   throw muster::data_error({"object '" + key + "'"}, why + "; " + suggestion);
 }
 
-/// The part of a key after the last slash but one: what its store knows it by.
+/// Returns the part of a key after the last slash but one, which identifies the object in its store.
 std::string local_key(const std::string& key) {
   const auto last = key.rfind('/');
   const auto before = last == std::string::npos || last == 0 ? std::string::npos : key.rfind('/', last - 1);
@@ -28,16 +28,17 @@ std::string expected_digest(const std::string& key) {
   const std::string digest = dot == std::string::npos ? "" : key.substr(dot + 1);
   if (digest.size() != digest_size || digest.find_first_not_of("0123456789abcdef") != std::string::npos ||
       local_key(key).find('/') == std::string::npos)
-    refuse(key, "the key is not INVOCATION/NAME.DIGEST", "pass on the key that its maker gave");
+    refuse(key, "the key is not INVOCATION/NAME.DIGEST", "pass the key on unchanged");
   return digest;
 }
 
 }  // namespace
 
-long milliseconds_left(deadline until, const std::string& what) {
+long milliseconds_left(deadline until, const std::string& operation) {
   const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::system_clock::now());
   if (left.count() <= 0)
-    throw muster::timeout_error(what, {}, what + " did not end in time (the deadline passed); give more time");
+    throw muster::timeout_error(operation, {},
+                                operation + " did not end in time (the deadline passed); give more time");
   return std::min<std::int64_t>(left.count(), 1000L * 3600 * 24);
 }
 
@@ -80,7 +81,7 @@ std::string transfer::get(const call& of, const std::string& bytes, const std::s
   span timed(of.in, "Get " + local.substr(name_at, local.rfind('.') - name_at));
   std::string object = by_ == nullptr ? bytes : by_->get(key, of.until);
   if (digest_of(object) != digest) {
-    refuse(key, "it is not what its digest says (" + std::to_string(object.size()) + " bytes came)",
+    refuse(key, "its digest does not match (" + std::to_string(object.size()) + " bytes came)",
            "invoke the driver again");
   }
   timed.tag("bytes", std::to_string(object.size()));
@@ -90,7 +91,7 @@ std::string transfer::get(const call& of, const std::string& bytes, const std::s
 void kept_objects::put(const std::string& key, std::string bytes, const std::string&, deadline until) {
   const auto now = std::chrono::system_clock::now();
   const std::lock_guard lock(mutex_);
-  std::erase_if(objects_, [&](const auto& one) { return one.second.until < now; });
+  std::erase_if(objects_, [&](const auto& entry) { return entry.second.until < now; });
   objects_[key] = {std::make_shared<const std::string>(std::move(bytes)), until};
 }
 
@@ -102,7 +103,8 @@ std::shared_ptr<const std::string> kept_objects::find(const std::string& key) {
 
 std::shared_ptr<grpc::Channel> kept_objects::channel_to(const std::string& maker) {
   const std::lock_guard lock(mutex_);
-  if (channels_.size() >= most_channels && !channels_.contains(maker)) channels_.clear();  // those in use stay
+  // Calls in progress keep their channels.
+  if (channels_.size() >= most_channels && !channels_.contains(maker)) channels_.clear();
   auto& channel = channels_[maker];
   if (channel == nullptr) channel = grpc::CreateChannel(maker, grpc::InsecureChannelCredentials());
   return channel;
@@ -112,7 +114,7 @@ std::string kept_objects::get(const std::string& key, deadline until) {
   constexpr std::string_view scheme = "xdt://";
   const auto slash = key.find('/', scheme.size());
   if (!key.starts_with(scheme) || slash == std::string::npos)
-    refuse(key, "the key names no maker of XDT", "have all functions use one TRANSFER_TYPE");
+    refuse(key, "the key names no XDT process", "use one TRANSFER_TYPE for all functions");
   const std::string maker = key.substr(scheme.size(), slash - scheme.size());
   stacking::ObjectKey request;
   request.set_key(key.substr(slash + 1));
@@ -128,7 +130,7 @@ std::string kept_objects::get(const std::string& key, deadline until) {
            "use another TRANSFER_TYPE");
   }
   if (const auto status = stream->Finish(); !status.ok())
-    refuse(key, "its maker does not give it (" + status.error_message() + ")", "invoke the driver again");
+    refuse(key, "its process does not send it (" + status.error_message() + ")", "invoke the driver again");
   return object.get();
 }
 

@@ -42,7 +42,7 @@
 #include <muster/comm/reduction.hpp>
 #include <muster/comm/settings.hpp>
 #include <muster/comm/transport.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/comm/work.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/buffer.hpp>

@@ -4,17 +4,18 @@ namespace muster { inline namespace v0 { namespace setting {
 namespace {
 
 // from a millisecond to three years: the clock does not overflow
-constexpr auto some_seconds = detail::from(0.001, 1e8);
+constexpr auto some_seconds = detail::value_range(0.001, 1e8);
 
 }  // namespace
 
-constexpr setting_info transport{"transport", "NAME", "auto",
-                                 "how ranks communicate: auto, self (one rank), local (threads), shm (processes on the "
-                                 "same host), mpi, tcp, hierarchical (shm within a host)"};
+constexpr setting_info transport{
+    "transport", "NAME", "auto",
+    "how ranks communicate: auto, self (one rank), threads (of one process), shm (processes on the "
+    "same host), mpi, tcp, hierarchical (shm within a host)"};
 constexpr setting_info between{"between", "NAME", "auto",
                                "hierarchical: transport between hosts: mpi, tcp, auto (mpi under an MPI launcher)"};
 constexpr setting_info ranks{"ranks", "N", "1", "ranks as threads in this process, without a launcher",
-                             detail::from(1, most_ranks)};
+                             detail::value_range(1, most_ranks)};
 constexpr setting_info job{"job", "NAME", "auto",
                            "name by which the processes of a job find each other; auto: from the launcher"};
 constexpr setting_info rendezvous{
@@ -44,10 +45,10 @@ constexpr setting_info interface {
 constexpr setting_info connections{"connections", "WHEN", "all",
                                    "tcp: all, before the first collective; or lazy, each at its first use"};
 constexpr setting_info heartbeat{
-    "heartbeat", "SECONDS", "0.1", "tcp: time from one heartbeat to the next", detail::from(0.001, 3600), true};
+    "heartbeat", "SECONDS", "0.1", "tcp: time from one heartbeat to the next", detail::value_range(0.001, 3600), true};
 constexpr setting_info missed_heartbeats{"missed-heartbeats", "N", "5",
                                          "tcp: missing heartbeats after which a rank counts as failed",
-                                         detail::from(2, 1000000)};
+                                         detail::value_range(2, 1000000)};
 constexpr setting_info checksum{"checksum", "WHEN", "off",
                                 "tcp: on or off: a checksum for all data, in addition to TCP's own"};
 constexpr setting_info elastic{
@@ -62,7 +63,7 @@ constexpr setting_info store_program{"store-program", "FILE", "auto",
 constexpr setting_info remote_servers{
     "remote-servers", "N", "0",
     "ps: servers and hot spares that are launched separately, with --role server, and join at --rendezvous",
-    detail::from(0, most_ranks)};
+    detail::value_range(0, most_ranks)};
 constexpr setting_info role{
     "role", "NAME", "auto",
     "ps: server: this process was launched separately, and joins a job with --remote-servers; auto: by its rank"};

@@ -45,17 +45,17 @@ struct transport_timing {
 struct shm_timing {
   /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer is stopped, and
   /// the memory is left to the peer.
-  static constexpr seconds writer{1.0};
+  static constexpr seconds peer_write{1.0};
   /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
-  static constexpr seconds last_word{1.0};
+  static constexpr seconds failure_report{1.0};
   /// Interval at which a sleeping rank checks for dead peers.
   static constexpr seconds longest_sleep{0.02};
   /// Interval between two checks for the other ranks of the host while a group is made.
   static constexpr std::chrono::milliseconds bootstrap_poll{2};
   /// Interval between two moves to another core. The interval doubles after each move that did not last, from
-  /// `shortest_rest` to `longest_rest`. A move lasts if the rank stays for `lasting_move`.
-  static constexpr std::chrono::milliseconds shortest_rest{1};
-  static constexpr std::chrono::milliseconds longest_rest{256};
+  /// `shortest_move_interval` to `longest_move_interval`. A move lasts if the rank stays for `lasting_move`.
+  static constexpr std::chrono::milliseconds shortest_move_interval{1};
+  static constexpr std::chrono::milliseconds longest_move_interval{256};
   static constexpr std::chrono::seconds lasting_move{1};
 };
 
@@ -66,9 +66,9 @@ struct tcp_timing {
   static constexpr std::chrono::milliseconds first_retry{5};
   static constexpr std::chrono::milliseconds last_retry{500};
   /// Interval between two checks whether connecting is still useful.
-  static constexpr std::chrono::milliseconds given_up_poll{5};
+  static constexpr std::chrono::milliseconds cancelled_poll{5};
   /// Interval between two checks whether this process can still accept connections.
-  static constexpr std::chrono::milliseconds trouble_poll{100};
+  static constexpr std::chrono::milliseconds acceptor_poll{100};
   /// Time in which sent bytes must reach the peer before this process ends.
   static constexpr seconds drain{2.0};
 };
@@ -92,7 +92,7 @@ struct store_timing {
   /// Time limit of a request to one address of a store's file: a running host answers within milliseconds.
   static constexpr seconds probe{3};
   /// Time for which rank 0 leaves its error in the file: the other ranks check several times meanwhile.
-  static constexpr std::chrono::milliseconds problem_told{1000};
+  static constexpr std::chrono::milliseconds error_kept{1000};
   /// Interval between two pings of a silent server, measured by the time that this process runs: a client that was
   /// itself stopped for a while does not blame the server.
   static constexpr seconds ping_interval{5};
@@ -100,7 +100,7 @@ struct store_timing {
   static constexpr seconds tick{0.5};
   /// Interval between two checks of the server for ended clients, while a client that opens the store waits for the
   /// result.
-  static constexpr std::chrono::milliseconds doubt_poll{20};
+  static constexpr std::chrono::milliseconds ended_client_poll{20};
   /// Time in which a client that lost its connection, or its server, may connect again. Afterwards the table is cleared
   /// for later clients. The same time as the lease of an etcd client.
   static constexpr std::chrono::seconds lease{10};

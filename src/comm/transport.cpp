@@ -21,16 +21,16 @@ std::string describe(const collective_signature& signature) {
   return text + ", by " + std::string(to_string(signature.algorithm));
 }
 
-control_message control_message::gone_rank(int rank, std::string_view reason) noexcept {
+control_message control_message::rank_ended(int rank, std::string_view reason) noexcept {
   control_message message;
-  message.what = kind::gone;
+  message.type = kind::peer_ended;
   message.origin = rank;
   message.status = static_cast<int>(error_kind::peer_failure);
   message.set_text(reason);
   return message;
 }
 
-int subgroup_call::place_of(int rank) const {
+int subgroup_call::new_rank_of(int rank) const {
   const auto found = std::find(members.begin(), members.end(), rank);
   if (found != members.end()) return static_cast<int>(found - members.begin());
   throw configuration_error("rank " + std::to_string(rank) +

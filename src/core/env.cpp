@@ -34,10 +34,10 @@ std::vector<detail::setting_group>& setting_groups() {
   return groups;
 }
 
-settings::question question_in(std::string_view word) noexcept {
-  if (word == "--help" || word == "-h") return settings::question::help;
-  if (word == "--help-all") return settings::question::help_all;
-  return word == "--version" ? settings::question::version : settings::question::none;
+settings::request request_in(std::string_view word) noexcept {
+  if (word == "--help" || word == "-h") return settings::request::help;
+  if (word == "--help-all") return settings::request::help_all;
+  return word == "--version" ? settings::request::version : settings::request::none;
 }
 
 // Registers the settings of all linked layers. The program may create a context in a global variable, before the
@@ -108,7 +108,7 @@ settings::settings(int& argc, char** argv) : settings() {
   for (int i = remaining_count; i < argc; ++i) {
     const std::string_view argument(argv[i]);
     if (argument == "--") is_ours = false;
-    if (is_ours && asks_ == question::none) asks_ = question_in(argument);
+    if (is_ours && requested_ == request::none) requested_ = request_in(argument);
     auto named = entries_.end();
     if (is_ours && argument.starts_with("--")) {
       const std::string_view name = argument.substr(2, argument.find('=') - 2);
@@ -202,11 +202,11 @@ std::string settings_help(bool all) {
   return text;
 }
 
-std::string answer_to(settings::question request, std::string_view usage) {
-  if (request == settings::question::none) return {};
-  if (request == settings::question::version) return "muster " + library_version() + "\n";
+std::string output_for(settings::request request, std::string_view usage) {
+  if (request == settings::request::none) return {};
+  if (request == settings::request::version) return "muster " + library_version() + "\n";
   return std::string(usage) + "\nFlags of every muster program [default, variable]:\n" +
-         settings_help(request == settings::question::help_all);
+         settings_help(request == settings::request::help_all);
 }
 
 std::string library_version() {

@@ -53,7 +53,7 @@ spec_reader spec_reader::of_source(std::string_view text) {
   }
   std::string_view path = text.substr(colon + 1);
   const auto mark = path.rfind('?');
-  if (path.ends_with('?') && (detail::is_far(text) || detail::is_far(path))) {
+  if (path.ends_with('?') && (detail::is_remote(text) || detail::is_remote(path))) {
     path.remove_suffix(1);
   } else if (mark != std::string_view::npos && path.find('=', mark) != std::string_view::npos) {
     for (const auto word : detail::split(path.substr(mark + 1), '&')) {
@@ -113,14 +113,14 @@ const std::string& spec_reader::value(std::string_view called) {
 
 std::string spec_reader::path() {
   const std::string& given = value("path");
-  return detail::is_far(text_) || detail::is_far(given) ? given : detail::decoded(given);
+  return detail::is_remote(text_) || detail::is_remote(given) ? given : detail::decoded(given);
 }
 
 std::vector<std::string> spec_reader::paths(std::size_t least, std::size_t most) {
   std::vector<std::string> found;
-  const bool is_address = detail::is_far(text_);
+  const bool is_address = detail::is_remote(text_);
   for (const auto word : detail::split(value("path"), ','))
-    found.push_back(is_address || detail::is_far(word) ? std::string(word) : detail::decoded(word));
+    found.push_back(is_address || detail::is_remote(word) ? std::string(word) : detail::decoded(word));
   const bool named = std::ranges::none_of(found, [](const auto& path) { return path.empty(); });
   if (named && found.size() >= least && found.size() <= most) return found;
   refuse(named ? "it names " + std::to_string(found.size()) + " files" : "there is nothing between two commas",
@@ -179,7 +179,7 @@ void spec_reader::finish(const std::string& example) const {
         "'" + name_ + "' takes " + (next_ == 0 ? "no value" : "no more values") + ", and not '" + values_[next_] + "'",
         "write such as " + example);
   if (keys_.empty()) return;
-  const bool is_address = detail::is_far(text_) || (!values_.empty() && detail::is_far(values_.front()));
+  const bool is_address = detail::is_remote(text_) || (!values_.empty() && detail::is_remote(values_.front()));
   refuse_word("", keys_.front().first, known_keys_,
               is_address ? "write ADDRESS?QUERY?" + (known_keys_.empty() ? "" : known_keys_.front() + "=...") +
                                " for an address with a query, or ADDRESS?QUERY? without options"

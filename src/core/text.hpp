@@ -55,7 +55,7 @@ template <class Make = std::identity>
 
 /// Returns true if muster may have created the name. In the pattern '#' matches decimal digits, '%' the 16 digits of
 /// `hex`, and every other character itself. Files with other names in a folder belong to the user.
-[[nodiscard]] inline bool is_made_name(std::string_view name, std::string_view pattern) {
+[[nodiscard]] inline bool matches_name_pattern(std::string_view name, std::string_view pattern) {
   for (const char expected : pattern) {
     const bool is_hex = expected == '%';
     const auto digits = std::min(name.find_first_not_of(is_hex ? "0123456789abcdef" : "0123456789"), name.size());

@@ -133,7 +133,7 @@ class wire_reader {
 
   [[nodiscard]] std::span<const std::byte> rest() const noexcept { return rest_; }
   /// Returns true if no data was missing, and no data is left.
-  [[nodiscard]] bool whole() const noexcept { return good_ && rest_.empty(); }
+  [[nodiscard]] bool is_complete() const noexcept { return good_ && rest_.empty(); }
   [[nodiscard]] bool good() const noexcept { return good_; }
   /// Marks the input as invalid, as if data were missing.
   void fail() noexcept {

@@ -84,7 +84,7 @@ class class_source : public detail::source_with_facts {
   [[nodiscard]] any_record_source version(std::uint64_t records) const {
     return class_source(state_->wrapped.version(records), state_->classes, schema().classes, state_->numbers);
   }
-  [[nodiscard]] held_shards held() const { return state_->wrapped.held(); }
+  [[nodiscard]] held_shards available_shards() const { return state_->wrapped.available_shards(); }
   [[nodiscard]] std::optional<std::uint64_t> host_state() const { return state_->wrapped.host_state(); }
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return state_->wrapped.host_state_now(); }
   [[nodiscard]] data_location where(sample_id id) const { return state_->wrapped.where(id); }

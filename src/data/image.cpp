@@ -20,15 +20,16 @@ namespace {
 
 // Fills the cutout with zeros.
 void erase(const image_conversion& conversion, const image_choice& choice, float* output) noexcept {
-  if (choice.top >= choice.bottom || choice.left >= choice.end) return;
+  if (choice.cutout_top >= choice.cutout_bottom || choice.cutout_left >= choice.cutout_right) return;
   const image_shape& shape = conversion.shape;
   const std::size_t runs = conversion.output == image_layout::hwc ? 1 : shape.channels;
   const std::size_t step = conversion.output == image_layout::hwc ? shape.channels : 1;
   for (std::size_t run = 0; run < runs; ++run) {
-    for (auto y = static_cast<std::size_t>(choice.top); y < static_cast<std::size_t>(choice.bottom); ++y) {
+    for (auto y = static_cast<std::size_t>(choice.cutout_top); y < static_cast<std::size_t>(choice.cutout_bottom);
+         ++y) {
       float* const row = output + ((run * shape.height) + y) * shape.width * step;
-      std::fill(row + static_cast<std::size_t>(choice.left) * step, row + static_cast<std::size_t>(choice.end) * step,
-                0.0f);
+      std::fill(row + static_cast<std::size_t>(choice.cutout_left) * step,
+                row + static_cast<std::size_t>(choice.cutout_right) * step, 0.0f);
     }
   }
 }
@@ -375,9 +376,9 @@ record_schema image_converter::output(const record_schema& in) {
         "cannot read records of " + to_string(in) + " as images (an image has one field of uint8, " +
         "{height, width} with 1 or 3 channels before or after); choose another source or function");
   }
-  how_.shape = *shape;
+  conversion_.shape = *shape;
   std::vector<std::uint64_t> extents = {shape->height, shape->width, shape->channels};
-  if (how_.output == image_layout::chw) extents = {shape->channels, shape->height, shape->width};
+  if (conversion_.output == image_layout::chw) extents = {shape->channels, shape->height, shape->width};
   return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(extents)}}, 0, in.labels, in.classes};
 }
 
@@ -387,14 +388,14 @@ std::uint64_t normalise::version() const noexcept {
   constexpr std::uint64_t current = 1;
   return digest()
       .add(current)
-      .add(static_cast<std::uint64_t>(how_.output))
-      .add(std::as_bytes(std::span(how_.scale)))
-      .add(std::as_bytes(std::span(how_.shift)))
+      .add(static_cast<std::uint64_t>(conversion_.output))
+      .add(std::as_bytes(std::span(conversion_.scale)))
+      .add(std::as_bytes(std::span(conversion_.shift)))
       .value();
 }
 
 void normalise::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
-  detail::convert_image(how_, {}, input.data(), reinterpret_cast<float*>(result.data()));
+  detail::convert_image(conversion_, {}, input.data(), reinterpret_cast<float*>(result.data()));
 }
 
 void image_augmentation::operator()(std::span<const std::byte> input, std::span<std::byte> result,
@@ -413,10 +414,10 @@ void image_augmentation::operator()(std::span<const std::byte> input, std::span<
       begin = std::max(first, 0);
       end = std::min(first + side, static_cast<int>(extent));
     };
-    place(how_.shape.height, choice.top, choice.bottom);
-    place(how_.shape.width, choice.left, choice.end);
+    place(conversion_.shape.height, choice.cutout_top, choice.cutout_bottom);
+    place(conversion_.shape.width, choice.cutout_left, choice.cutout_right);
   }
-  detail::convert_image(how_, choice, input.data(), reinterpret_cast<float*>(result.data()));
+  detail::convert_image(conversion_, choice, input.data(), reinterpret_cast<float*>(result.data()));
 }
 
 }}  // namespace muster::v0

@@ -114,12 +114,12 @@ void read_step(std::string_view step, const Use& use) {
 }  // namespace
 
 record_schema resize_image::output(const record_schema& in) {
-  from_ = image_in(in, "resize");
-  if (height_ == 0 || width_ == 0 || from_.height == 0 || from_.width == 0)
+  input_shape_ = image_in(in, "resize");
+  if (height_ == 0 || width_ == 0 || input_shape_.height == 0 || input_shape_.width == 0)
     throw configuration_error("an image cannot be resized (it has no pixel, or would have no pixel); set both sides");
   record_schema schema = in;
   auto& shape = schema.fields[0].shape;
-  const std::size_t rows = shape.size() == 3 && from_.layout == image_layout::chw ? 1 : 0;
+  const std::size_t rows = shape.size() == 3 && input_shape_.layout == image_layout::chw ? 1 : 0;
   shape[rows] = height_;
   shape[rows + 1] = width_;
   return schema;
@@ -130,28 +130,32 @@ std::uint64_t resize_image::version() const noexcept {
 }
 
 void resize_image::operator()(std::span<const std::byte> input, std::span<std::byte> result) const {
-  const auto rows = static_cast<std::uint32_t>(from_.height), columns = static_cast<std::uint32_t>(from_.width);
+  const auto rows = static_cast<std::uint32_t>(input_shape_.height),
+             columns = static_cast<std::uint32_t>(input_shape_.width);
   const detail::resampled_axis down(0, rows, rows, height_), across(0, columns, columns, width_);
   const auto* const bytes = reinterpret_cast<const std::uint8_t*>(input.data());
   auto* const result_bytes = reinterpret_cast<std::uint8_t*>(result.data());
-  if (from_.channels == 3 && from_.layout == image_layout::hwc)
-    return resize<3>(bytes, 3 * from_.width, from_.height, down, across, result_bytes);
-  for (std::size_t c = 0; c < from_.channels; ++c) {
-    resize<1>(bytes + c * from_.height * from_.width, from_.width, from_.height, down, across,
-              result_bytes + c * height_ * width_);
+  if (input_shape_.channels == 3 && input_shape_.layout == image_layout::hwc)
+    return resize<3>(bytes, 3 * input_shape_.width, input_shape_.height, down, across, result_bytes);
+  for (std::size_t c = 0; c < input_shape_.channels; ++c) {
+    resize<1>(bytes + c * input_shape_.height * input_shape_.width, input_shape_.width, input_shape_.height, down,
+              across, result_bytes + c * height_ * width_);
   }
 }
 
 record_schema greyscale::output(const record_schema& in) {
-  from_ = image_in(in, "greyscale");
-  if (from_.channels != 3)
+  input_shape_ = image_in(in, "greyscale");
+  if (input_shape_.channels != 3)
     throw configuration_error("images with one channel are grey already (greyscale takes three); leave the step out");
-  return {
-      record_form::fixed, {{in.fields[0].name, dtype::uint8, {from_.height, from_.width}}}, 0, in.labels, in.classes};
+  return {record_form::fixed,
+          {{in.fields[0].name, dtype::uint8, {input_shape_.height, input_shape_.width}}},
+          0,
+          in.labels,
+          in.classes};
 }
 
 void greyscale::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {
-  const bool planes = from_.layout == image_layout::chw;
+  const bool planes = input_shape_.layout == image_layout::chw;
   const std::size_t pixel = planes ? 1 : 3, channel = planes ? result.size() : 1;
   for (std::size_t k = 0; k < result.size(); ++k) {
     const auto value = [&](std::size_t c) { return std::to_integer<unsigned>(input[k * pixel + c * channel]); };
@@ -191,11 +195,11 @@ void preparation::operator()(std::span<const std::byte> input, std::span<std::by
   for (std::size_t k = 0; k < steps_.size(); ++k) {
     auto& stage = steps_[k];
     // An input of numbers is copied to an aligned buffer.
-    if (k == 0 && stage.from.size() == input.size() && input.size() > 0) {
-      std::memcpy(stage.from.data(), input.data(), input.size());
-      input = stage.from.span();
+    if (k == 0 && stage.aligned_input.size() == input.size() && input.size() > 0) {
+      std::memcpy(stage.aligned_input.data(), input.data(), input.size());
+      input = stage.aligned_input.span();
     }
-    const auto result = k + 1 < steps_.size() ? steps_[k + 1].from.span() : output;
+    const auto result = k + 1 < steps_.size() ? steps_[k + 1].aligned_input.span() : output;
     stage.apply(input, result);
     input = result;
   }

@@ -80,11 +80,11 @@ struct loader::engine {
   engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
     if (last) plan.set_mixture(last->source().mixture_order());
-    if (last && !last->source().held().names.empty()) plan.set_sharded();
+    if (last && !last->source().available_shards().names.empty()) plan.set_sharded();
     if (last && last->source().newest() != 0) {
       plan.follow([this](std::uint64_t size) { return open_version(size); }, last->source().follows_every());
     }
-    deal_by({});
+    assign_samples_to({});
     reserve_ids();
   }
 
@@ -106,28 +106,29 @@ struct loader::engine {
       throw;
     }
     plan.set_mixture(last->source().mixture_order());
-    deal_by({});
+    assign_samples_to({});
   }
 
   /// Assigns samples to the ranks that hold them. If `ranks` is empty, the shards of the other ranks are unknown, which
   /// is an error if this rank lacks a shard.
-  void deal_by(std::vector<held_shards> ranks) {
-    const held_shards own = last ? last->source().held() : held_shards();
+  void assign_samples_to(std::vector<held_shards> ranks) {
+    const held_shards own = last ? last->source().available_shards() : held_shards();
     for (const held_shards& rank : ranks) {
-      if (rank.here.size() == own.names.size() && !own.names.empty()) continue;
-      throw configuration_error("the samples of " + std::to_string(own.names.size()) +
-                                " shards cannot be assigned by a list of " + std::to_string(rank.here.size()) +
-                                " shards (the list is for other data); pass the held() of each rank's loader");
+      if (rank.available.size() == own.names.size() && !own.names.empty()) continue;
+      throw configuration_error(
+          "the samples of " + std::to_string(own.names.size()) + " shards cannot be assigned by a list of " +
+          std::to_string(rank.available.size()) +
+          " shards (the list is for other data); pass the available_shards() of each rank's loader");
     }
     ring.reset();
     missing_shards.clear();
     reporting_ranks = ranks.size();
     for (std::size_t shard = 0; shard < own.names.size(); ++shard) {
-      const auto is_there = [&](const held_shards& rank) { return rank.here[shard] != 0; };
+      const auto is_there = [&](const held_shards& rank) { return rank.available[shard] != 0; };
       if (ranks.empty() ? !is_there(own) : std::ranges::none_of(ranks, is_there))
         missing_shards.push_back(own.names[shard]);
     }
-    plan.deal_by(std::move(ranks));
+    plan.assign_samples_to(std::move(ranks));
   }
   [[noreturn]] void refuse_missing_shards() const {
     const std::string which =
@@ -299,13 +300,15 @@ std::uint64_t loader::newest() const { return engine_->last ? engine_->last->sou
 source_statistics statistics(const loader& pipeline, int threads) { return statistics(pipeline.source(), threads); }
 bool loader::follows() const noexcept { return engine_->plan.follows(); }
 void loader::grow_to(std::uint64_t records) noexcept { engine_->plan.grow_to(records); }
-held_shards loader::held() const { return engine_->last ? engine_->last->source().held() : held_shards(); }
-void loader::deal_by(std::vector<held_shards> ranks) { engine_->deal_by(std::move(ranks)); }
+held_shards loader::available_shards() const {
+  return engine_->last ? engine_->last->source().available_shards() : held_shards();
+}
+void loader::assign_samples_to(std::vector<held_shards> ranks) { engine_->assign_samples_to(std::move(ranks)); }
 bool loader::may_grow() const noexcept { return engine_->plan.may_grow(); }
 const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
-live_cursor loader::cursor() noexcept {
+sampler_handle loader::cursor() noexcept {
   engine_->plan.set_classes(schema().classes);
-  return live_cursor(engine_->plan);
+  return sampler_handle(engine_->plan);
 }
 std::uint64_t loader::step() const noexcept { return engine_->plan.step(); }
 std::uint64_t loader::steps_per_epoch() const noexcept { return engine_->plan.steps_per_epoch(); }

@@ -50,7 +50,7 @@ std::vector<std::string> paths_of(spec_reader& spec, std::size_t least, std::siz
 // Takes the options of a source at an address: SCHEME:https://..., or the address itself.
 http_options http_of(spec_reader& spec, http_options options) {
   const std::string_view path = std::string_view(spec.text()).substr(spec.name().size() + 1);
-  if (!detail::is_far(path) && !detail::is_far(spec.text())) return options;
+  if (!detail::is_remote(path) && !detail::is_remote(spec.text())) return options;
   options.cache = spec.take("cache").value_or(options.cache);
   options.disk = spec.whole_of("disk", options.disk);
   options.timeout = seconds(spec.number_of("timeout", options.timeout.count(), 0, true));
@@ -222,7 +222,7 @@ opened_source open_record_files(spec_reader& spec, const read_options& options) 
   chosen.shards = spec.name() == "shards";
   if (!chosen.shards) chosen.every = spec.whole_of("every", 0);
   chosen.follow = flag(spec, "follow", chosen.every != 0);
-  const bool far = detail::is_far(spec.name() + "://");
+  const bool far = detail::is_remote(spec.name() + "://");
   chosen.http = http_of(spec, options.http);
   if (chosen.shards) {
     constexpr std::uint64_t most_weight = 1'000'000'000;

@@ -168,16 +168,16 @@ class elastic_backend final : public session_backend {
       const auto steps = static_cast<double>(context_.configuration().integer(setting::slow_steps));
       const auto to_link_seen = [&](const link_watch::measured_link& link) {
         return elastic::link_seen{
-            .to = link.peer < 0 ? 0 : record_.members[static_cast<std::size_t>(link.peer)].id,
+            .peer = link.peer < 0 ? 0 : record_.members[static_cast<std::size_t>(link.peer)].id,
             .rate = static_cast<std::uint64_t>(link.quality.bandwidth),
             .latency = static_cast<std::uint64_t>(1e6 * link.quality.latency),
-            .takes = static_cast<std::uint64_t>(1e6 * static_cast<double>(link.quality.sent) /
-                                                std::max(1.0, link.quality.bandwidth) / steps),
+            .step_microseconds = static_cast<std::uint64_t>(1e6 * static_cast<double>(link.quality.sent) /
+                                                            std::max(1.0, link.quality.bandwidth) / steps),
         };
       };
       std::vector<elastic::link_seen> links;  // once in many steps
       std::ranges::transform(report->all, std::back_inserter(links), to_link_seen);
-      service().report_slow_link(to_link_seen(report->slowest), static_cast<std::uint64_t>(report->usual),
+      service().report_slow_link(to_link_seen(report->slowest), static_cast<std::uint64_t>(report->best_rate),
                                  std::move(links));
     }
     if (first_step_) log_first_step();
@@ -252,7 +252,7 @@ class elastic_backend final : public session_backend {
     auto oldest = std::move(former_.front());
     former_.pop_front();
     if (oldest.farewell.joinable()) oldest.farewell.join();
-    if (oldest.host) oldest.host->give_back(true);
+    if (oldest.host) oldest.host->release_retired(true);
   }
 
   void build(state& target, const membership_service::next_generation& next) {

@@ -17,7 +17,7 @@ namespace muster { inline namespace v0 {
 // Opens the oldest version at all ranks. Each rank has opened the newest version that it found, and these versions
 // differ if files were added in the meantime.
 std::uint64_t followed_data::open_oldest(group& ranks) {
-  const cursor mine = data_->cursor().now();
+  const cursor mine = data_->cursor().current();
   std::vector<cursor> of_all(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, std::span(&mine, 1), of_all);
   const cursor oldest = std::ranges::min(of_all, {}, &cursor::size);
@@ -30,13 +30,13 @@ void followed_data::agree_before(step& current) {
   agreement_inputs inputs{current.generation(), ranks.size(), data_->cursor().size};
   if (agreed_inputs_ == inputs) return;
   if (data_->follows()) inputs.records = open_oldest(ranks);
-  const held_shards mine = data_->held();
+  const held_shards mine = data_->available_shards();
   if (mine.names.empty()) {
     agreed_inputs_ = inputs;
     return;
   }
   const auto world = static_cast<std::size_t>(ranks.size());
-  const std::size_t shards = mine.here.size();
+  const std::size_t shards = mine.available.size();
   const std::array<std::uint64_t, 3> facts{data_->cursor().dataset, shards, mine.weight};
   std::vector<std::uint64_t> of_all(facts.size() * world);
   allgather(ranks, facts, of_all);
@@ -49,19 +49,20 @@ void followed_data::agree_before(step& current) {
                                                        " files, by their manifests); copy one manifest to all");
   }
   std::vector<std::uint8_t> here_of_all(shards * world);
-  allgather(ranks, mine.here, here_of_all);
+  allgather(ranks, mine.available, here_of_all);
   std::vector<held_shards> shards_of_all(world, {.names = mine.names});
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto begin = here_of_all.begin() + static_cast<std::ptrdiff_t>(rank * shards);
-    shards_of_all[rank].here.assign(begin, begin + static_cast<std::ptrdiff_t>(shards));
+    shards_of_all[rank].available.assign(begin, begin + static_cast<std::ptrdiff_t>(shards));
     shards_of_all[rank].weight = of_all[rank * facts.size() + 2];
   }
-  data_->deal_by(std::move(shards_of_all));
+  data_->assign_samples_to(std::move(shards_of_all));
   agreed_inputs_ = inputs;
 }
 
 void followed_data::describe(state_parts& parts) {
-  if (data_->follows() || !data_->held().names.empty()) parts.meet([this](step& current) { agree_before(current); });
+  if (data_->follows() || !data_->available_shards().names.empty())
+    parts.before_step([this](step& current) { agree_before(current); });
   if (!data_->follows()) return;
   parts.add(
       "followed data", state_kind::replicated,

@@ -62,7 +62,7 @@ class job_member {
     self_.host = host_number(configuration);
     self_.order = order;
     self_.process = process_identity::own();
-    self_.words = socket->place();
+    self_.datagram_endpoints = socket->endpoints();
     self_.endpoints = open_listeners();
     service_.emplace(store, std::move(socket), self_, policy,
                      static_cast<std::size_t>(configuration.integer(setting::slow_steps)));

@@ -26,7 +26,7 @@ class link_watch {
   /// traffic.
   struct link_report {
     measured_link slowest;
-    double usual = 0;
+    double best_rate = 0;
     std::vector<measured_link> all;
   };
 
@@ -95,7 +95,8 @@ class link_watch {
       const bool counts = link.quality.sent >= least_bytes && link.quality.sent >= most_sent / 4;
       if (!counts) continue;
       if (report.slowest.peer < 0 || link.quality.bandwidth < report.slowest.quality.bandwidth) report.slowest = link;
-      report.usual = std::max(report.usual, std::ranges::min(links_[static_cast<std::size_t>(link.peer)].rates));
+      report.best_rate =
+          std::max(report.best_rate, std::ranges::min(links_[static_cast<std::size_t>(link.peer)].rates));
     }
     return report;
   }

@@ -37,7 +37,7 @@ bool member_links::take(const mover& move) {
   move(next, gone);
   const std::lock_guard held(mutex_);
   if (used_) former_.push_back({std::move(used_), clock::now() + elastic_timing::former_links});
-  used_ = std::move(next.over);
+  used_ = std::move(next.member_transport);
   return true;
 }
 
@@ -104,7 +104,7 @@ void member_links::change(const std::stop_token& stop) {
         if (!record.rank_of(member.id)) gone_.push_back(static_cast<std::uint32_t>(member.order));
       }
       before = record;
-      if (ready_) former_.push_back({std::move(ready_->over), clock::time_point{}});
+      if (ready_) former_.push_back({std::move(ready_->member_transport), clock::time_point{}});
       ready_ = std::move(links);
       news_.store(true, std::memory_order_release);
       changed_.notify_all();

@@ -32,7 +32,7 @@ class member_links {
  public:
   /// The connections of one generation, by rank.
   struct connected {
-    std::shared_ptr<transport> over;
+    std::shared_ptr<transport> member_transport;
     std::vector<std::uint32_t> orders;  ///< the numbers with which the members were announced
     std::shared_ptr<revocation> end;    ///< the revocation of the generation; broken connections are reported to it
   };
@@ -69,7 +69,7 @@ class member_links {
   std::vector<std::uint32_t> gone_;  // guarded by mutex_
   std::exception_ptr failure_;       // guarded by mutex_
   struct former {
-    std::shared_ptr<transport> over;
+    std::shared_ptr<transport> member_transport;
     clock::time_point until;
   };
   std::vector<former> former_;       // former connections, which may take a while to end; guarded by mutex_

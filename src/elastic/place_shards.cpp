@@ -120,7 +120,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& records,
   if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
 
   const std::string schema_text =
-      detail::word_of(ranks, is_root ? detail::records::schema_to_json(records->schema()) : "", options.root);
+      detail::broadcast_string(ranks, is_root ? detail::records::schema_to_json(records->schema()) : "", options.root);
   const record_schema schema = detail::records::schema_from_json(schema_text, folder, 0);
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
   constexpr std::uint64_t most_of_run = 4096;

@@ -115,7 +115,7 @@ void require_equal_properties(group& ranks, const std::vector<state_property>& m
   const auto odd_value = std::ranges::find_if(all, [&](std::uint64_t value) { return value != all.front(); });
   if (odd_value == all.end()) return;
   const int odd_rank = static_cast<int>(odd_value - all.begin());
-  const std::string first = word_of(ranks, text, 0), theirs = word_of(ranks, text, odd_rank);
+  const std::string first = broadcast_string(ranks, text, 0), theirs = broadcast_string(ranks, text, odd_rank);
   throw mismatch_error("the ranks cannot train together (" +
                        first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)) +
                        "); start all ranks with the same program, options and data");
@@ -162,7 +162,7 @@ void begin_together(group& ranks, state& target) {
     if (problem.empty()) problem = why;
   }
   if (!differing.empty()) {
-    const auto problems = words_of_all(ranks, problem);
+    const auto problems = allgather_strings(ranks, problem);
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (!problems[rank].empty())
         throw mismatch_error("rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);

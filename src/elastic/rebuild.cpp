@@ -4,7 +4,7 @@
 #include <string_view>
 
 #include <muster/comm/settings.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
@@ -38,7 +38,7 @@ constexpr std::string_view without_mpi = " no-mpi";
 std::unique_ptr<transport> over_tcp(const transport_config& config, const elastic::generation_record& group, int rank,
                                     tcp_listeners listeners, const std::function<bool()>& is_canceled) {
   const tcp_plan plan = plan_of(*config.configuration);
-  const auto until = deadline_after(plan.patience);
+  const auto until = deadline_after(plan.connect_timeout);
   std::vector<std::string> endpoints;
   for (const auto& member : group.members)
     endpoints.push_back(member.endpoints.substr(0, member.endpoints.find(without_mpi)));
@@ -62,7 +62,7 @@ std::unique_ptr<transport> over_mpi(const transport_config& config, const elasti
 std::string transport_between(const elastic::generation_record& group, const transport_config& config) {
   const settings& configuration = *config.configuration;
   const auto hosts = hosts_of(group);
-  (void)configuration.choice(setting::transport, {"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"});
+  (void)configuration.choice(setting::transport, {"auto", "self", "threads", "shm", "mpi", "tcp", "hierarchical"});
   const auto& requested = configuration.value(setting::transport);
   const auto refuse = [&](const std::string& why) {
     throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + requested + " (" +
@@ -73,7 +73,7 @@ std::string transport_between(const elastic::generation_record& group, const tra
         "this program's MPI ends the job when a rank dies; Open MPI 5 with ULFM does not); use auto, tcp, shm or "
         "hierarchical");
   }
-  if (requested == "self" || requested == "local")
+  if (requested == "self" || requested == "threads")
     refuse("ranks that die and join are connected by shm, tcp or hierarchical); choose shm, tcp, hierarchical or auto");
   const bool has_lost_mpi =
       std::ranges::any_of(group.members, [](const auto& member) { return member.endpoints.ends_with(without_mpi); });
@@ -115,7 +115,7 @@ built_group connect_members(const transport_config& config, const elastic::gener
     std::unique_ptr<shm_transport> within;
     if (const int local_size = static_cast<int>(hosts.neighbours(rank).size()); local_size > 1) {
       const auto self = static_cast<std::size_t>(rank);
-      within = over_memory(config, group, group.members[self].host, hosts.place_of[self], local_size, is_canceled);
+      within = over_memory(config, group, group.members[self].host, hosts.local_rank_of[self], local_size, is_canceled);
       built.host = within->shared_host();
     }
     built.transport =

@@ -74,7 +74,7 @@ bool session::attempt(state& target, const std::function<void(step&)>& f, bool c
   try {
     step current(backend_->ranks(), backend_->generation(), target.steps(), target.progress());
     backend_->attempt([&] {
-      if (commits) target.meet(current);
+      if (commits) target.before_step(current);
       f(current);
       if (commits) target.exchange(backend_->ranks());
     });

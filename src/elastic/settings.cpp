@@ -3,9 +3,9 @@
 namespace muster { inline namespace v0 { namespace setting {
 
 constexpr setting_info min_ranks{"min-ranks", "N", "1", "elastic: with fewer ranks the job waits until more join",
-                                 detail::from(1, most_ranks)};
+                                 detail::value_range(1, most_ranks)};
 constexpr setting_info max_ranks{"max-ranks", "N", "4096", "elastic: most ranks of the job; more are not admitted",
-                                 detail::from(1, most_ranks)};
+                                 detail::value_range(1, most_ranks)};
 constexpr setting_info slow_ranks{
     "slow-ranks", "WHAT", "report",
     "elastic: stragglers, ranks that take much longer for their part of a step: ignore, report, or remove them"};
@@ -13,10 +13,10 @@ constexpr setting_info slow_factor{"slow-factor",
                                    "K",
                                    "3",
                                    "elastic: a straggler takes longer than K times the median of the ranks",
-                                   detail::from(1, 1000000),
+                                   detail::value_range(1, 1000000),
                                    true};
 constexpr setting_info slow_steps{"slow-steps", "N", "15", "elastic: in each of N successive steps",
-                                  detail::from(1, 100000)};
+                                  detail::value_range(1, 100000)};
 constexpr setting_info mode{
     "mode", "NAME", "allreduce",
     "data that ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "

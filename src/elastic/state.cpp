@@ -10,7 +10,7 @@
 
 namespace muster { inline namespace v0 {
 
-void state_parts::add(const live_cursor& at) {
+void state_parts::add(const sampler_handle& at) {
   if (cursor_) {
     throw configuration_error(
         "a state has two cursors (a step moves one); make a state for each loader, or train from one");
@@ -71,12 +71,12 @@ std::vector<state_property> state::properties() const {
 }
 
 state_position state::position() const {
-  return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->now() : cursor{}};
+  return {steps_, evaluations_, runs_, has_.cursor_ ? has_.cursor_->current() : cursor{}};
 }
 
 training_position state::progress() const {
   if (!has_.cursor_) return {.step = steps_};
-  const cursor& at = has_.cursor_->now();
+  const cursor& at = has_.cursor_->current();
   const double within = at.size == 0 ? 0.0 : static_cast<double>(at.position) / static_cast<double>(at.size);
   return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
 }
@@ -102,7 +102,7 @@ void state::begin_step(bool commits) {
   shadow_.resize(has_.parts_.size());
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
-    if (part.change != in_step::restore_on_failure) continue;
+    if (part.change != rollback_policy::restore_on_failure) continue;
     if (part.save)
       shadow_[i] = part.save();
     else
@@ -114,8 +114,8 @@ void state::begin_step(bool commits) {
   in_step_ = true;
 }
 
-void state::meet(step& current) {
-  for (const auto& agree : has_.meetings_) agree(current);
+void state::before_step(step& current) {
+  for (const auto& agree : has_.before_step_functions_) agree(current);
 }
 
 void state::exchange(group& ranks) {
@@ -141,7 +141,7 @@ void state::roll_back() noexcept {
   in_step_ = false;
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
-    if (part.change != in_step::restore_on_failure) continue;
+    if (part.change != rollback_policy::restore_on_failure) continue;
     if (part.load)
       part.load(shadow_[i]);
     else
@@ -156,7 +156,7 @@ void state::require_restored() {
   std::set<std::string> known_names;
   for (const auto& part : has_.parts_) known_names.insert(part.name);
   for (const auto& part : parts()) {
-    if (part.change != in_step::restore_on_failure || known_names.contains(part.name)) continue;
+    if (part.change != rollback_policy::restore_on_failure || known_names.contains(part.name)) continue;
     throw configuration_error("part '" + part.name +
                               "' of the state was added in a step that failed (there is no copy to restore, and the "
                               "step cannot be run again); describe it before the first step");

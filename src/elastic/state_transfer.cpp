@@ -108,7 +108,7 @@ class transfer {
   void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& source) {
     const auto differs = [&](const rank_status& status) { return status.properties != source.properties; };
     if (std::ranges::any_of(statuses, differs)) {
-      const std::string theirs = word_of(ranks_, properties_, holders_.front());
+      const std::string theirs = broadcast_string(ranks_, properties_, holders_.front());
       if (differs(statuses[rank_])) {
         throw configuration_error("this rank cannot train with the others (" +
                                   first_difference(theirs, "rank " + std::to_string(holders_.front()), properties_,

@@ -11,7 +11,7 @@ namespace muster { inline namespace v0 { namespace detail {
 class waiting_time final : public event_sink {
  public:
   void record(const event& measured) noexcept override {
-    if (measured.what == activity::communication && measured.begin >= counted_until_) {
+    if (measured.kind == activity::communication && measured.begin >= counted_until_) {
       sum_ += measured.end - measured.begin;
       counted_until_ = measured.end;
     }

@@ -1,4 +1,4 @@
-// How the programs read their command lines.
+// The parsing of command lines in the programs.
 #pragma once
 
 #include <string>
@@ -7,7 +7,8 @@
 
 #include <muster/core/error.hpp>
 
-/// True when --help or --version was asked for, and is answered. Throws configuration_error for what cannot be.
+/// Parses the command line. Returns true if --help or --version was requested and has been answered. Throws
+/// configuration_error for an invalid command line.
 inline bool is_answered(CLI::App& app, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -16,6 +17,6 @@ inline bool is_answered(CLI::App& app, int argc, char** argv) {
     app.exit(asked);
     return true;
   } catch (const CLI::ParseError& wrong) {
-    throw muster::configuration_error(std::string(wrong.what()) + " (--help lists what there is)");
+    throw muster::configuration_error(std::string(wrong.what()) + " (--help lists all flags)");
   }
 }

@@ -33,19 +33,19 @@ control_socket::control_socket(std::string path) : path_(std::move(path)) {
   const auto* const at = reinterpret_cast<const sockaddr*>(&address);
   struct stat there {};
   if (::lstat(path_.c_str(), &there) == 0) {
-    if (!S_ISSOCK(there.st_mode)) refuse(path_, "there is a file that is no socket", "name another path");
+    if (!S_ISSOCK(there.st_mode)) refuse(path_, "a file that is not a socket exists", "name another path");
     const muster::detail::descriptor probe(::socket(AF_UNIX, kind, 0));
     const bool is_left = probe && ::connect(probe.get(), at, sizeof address) != 0 && errno == ECONNREFUSED;
     if (!is_left) refuse(path_, "another process listens there", "name another path");
     ::unlink(path_.c_str());
   }
   listener_ = muster::detail::descriptor(::socket(AF_UNIX, kind, 0));
-  const auto before = ::umask(0177);  // for its user alone
+  const auto before = ::umask(0177);  // Only its user may connect.
   const int own = listener_.get();
   const bool listens = own >= 0 && ::bind(own, at, sizeof address) == 0 && ::listen(own, 16) == 0;
   const int error = errno;
   ::umask(before);
-  if (!listens) refuse(path_, std::strerror(error), "name a path in a folder that is there and can be written to");
+  if (!listens) refuse(path_, std::strerror(error), "name a path in an existing, writable folder");
 }
 
 control_socket::~control_socket() { ::unlink(path_.c_str()); }

@@ -1,4 +1,4 @@
-// The socket at which a program takes requests of other processes of its user, a line each.
+// The socket at which a program accepts requests from its user's other processes, one request in each line.
 #pragma once
 
 #include <chrono>
@@ -7,17 +7,18 @@
 
 #include "../core/descriptor.hpp"
 
-/// A Unix socket that serves one connection at a time; further ones wait. Each line is a request, and has a line for an
-/// answer.
+/// A Unix socket that serves one connection at a time; further connections wait. Each line is a request, and the answer
+/// is one line.
 class control_socket {
  public:
-  /// What is left there of a program that was killed is replaced. Throws configuration_error if it cannot listen there.
+  /// Listens at `path`, and replaces the socket file of a program that was killed. Throws configuration_error if
+  /// listening fails.
   explicit control_socket(std::string path);
   ~control_socket();
 
-  /// Can be read when there is something to do.
+  /// Returns the descriptor that is readable when turn() has work.
   [[nodiscard]] int descriptor() const { return (connection_ ? connection_ : listener_).get(); }
-  /// Does what there is to do, and waits for nothing. A connection that says nothing for a second is closed.
+  /// Accepts connections and answers requests without waiting. Closes a connection that sends nothing for a second.
   void turn(const std::function<std::string(const std::string&)>& answer);
 
  private:

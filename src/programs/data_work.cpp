@@ -36,7 +36,7 @@ json describe_bad(const muster::bad_record& bad) {
   return entry;
 }
 
-// The path of muster's own records; empty for another source.
+// Returns the path of muster's own records; empty for another source.
 std::string path_of_records(const std::string& specification) {
   if (!specification.starts_with("records:")) return {};
   const std::string path = muster::spec_reader::of_source(specification).path();
@@ -45,7 +45,7 @@ std::string path_of_records(const std::string& specification) {
 
 using muster::detail::record_run;
 
-// So many records of a source as have about two megabytes: large against what it takes to hand them to a thread.
+// Returns the number of records in about two megabytes, for which the cost of passing them to a thread is small.
 std::uint64_t records_of_run(const muster::any_record_source& source) {
   constexpr std::uint64_t looked_at = 64;
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
@@ -58,7 +58,7 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
   return std::clamp<std::uint64_t>(run_bytes * ids.size() / std::max<std::uint64_t>(sum, 1), 1, most);
 }
 
-// A run that a task reads, or the thread that needs it if none has begun.
+// A run of records that a task reads, or the consuming thread if no task has started it.
 struct run_ahead {
   explicit run_ahead(record_run memory) : run(std::move(memory)) {}
 
@@ -78,8 +78,8 @@ struct run_ahead {
   }
 };
 
-// Reads the records of a source from `first` on, some runs ahead on `threads` threads (0: all there are), and hands
-// them to `use` in order, each with its first record. `as_features` as in record_run.
+// Reads the records of a source from `first` on, several runs ahead on `threads` threads (0: all), and passes the runs
+// to `use` in order, each with its first record. `as_features` as in record_run.
 void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
                   bool as_features, const std::function<void(muster::sample_id, const record_run&)>& use) {
   const std::uint64_t each = records_of_run(source);
@@ -88,15 +88,15 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
   muster::progress_line progress;
   std::uint64_t bytes = 0;
   std::deque<std::shared_ptr<run_ahead>> ahead;
-  record_run spare;  // the next one takes its memory
+  record_run spare;  // Memory for the next run.
   muster::detail::background_tasks tasks(most);
   muster::sample_id next = first;
   for (muster::sample_id at = first; at < source.size();) {
     const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
     for (; next < source.size() && ahead.size() < 2 * most; next += count_at(next)) {
       ahead.push_back(std::make_shared<run_ahead>(std::exchange(spare, {})));
-      tasks.start([&source, as_features, one = ahead.back(), next, count = count_at(next)] {
-        one->read(source, next, count, as_features);
+      tasks.start([&source, as_features, run = ahead.back(), next, count = count_at(next)] {
+        run->read(source, next, count, as_features);
       });
     }
     const auto front = std::move(ahead.front());
@@ -118,7 +118,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
   }
 }
 
-// What makes one copy another: a copy that was killed goes on only with the same.
+// Returns the identity of a copy: a killed copy is resumed only by a copy with the same identity.
 std::uint64_t work_of(const copy_request& request, const muster::any_record_source& source) {
   return muster::digest()
       .add(source.digest())
@@ -135,23 +135,23 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
       .value();
 }
 
-// One file, or a folder of them, and the first record that is not there yet.
+// The output, a file or a folder of files, and the first record that is still missing.
 struct output {
-  std::optional<muster::record_file_writer> one;
+  std::optional<muster::record_file_writer> single_file;
   std::optional<muster::record_set_writer> folder;
   std::uint64_t begin = 0;
 };
 
 output open_output(const copy_request& request, const muster::any_record_source& source) {
   namespace fs = std::filesystem;
-  output made;
+  output result;
   if (request.to.ends_with(".muster")) {
     if (request.append || !request.by.empty() || request.files > 1) {
       throw muster::configuration_error("'" + request.to +
                                         "' is one file (its name ends with .muster); name a folder for several");
     }
-    made.one.emplace(request.to, source.schema(), request.layout);
-    return made;
+    result.single_file.emplace(request.to, source.schema(), request.layout);
+    return result;
   }
   const std::uint64_t work = work_of(request, source);
   std::error_code ignored;
@@ -161,13 +161,14 @@ output open_output(const copy_request& request, const muster::any_record_source&
                                       "' has records already (nothing is overwritten); choose another folder, or add "
                                       "to it with --append");
   }
-  made.folder.emplace(request.to, source.schema(), request.layout,
-                      request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
-  // Shards are written at once: none is whole. What a query gives the next time may be other records.
+  result.folder.emplace(request.to, source.schema(), request.layout,
+                        request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
+  // Shards are written concurrently, so that an interrupted copy has no complete shard. A query may return different
+  // records the next time.
   const bool resumable = request.by.empty() && source.host_state().has_value();
-  made.begin = made.folder->resume(resumable ? std::optional(work) : std::nullopt);
-  if (!request.append) made.folder->require_alone();
-  return made;
+  result.begin = result.folder->resume(resumable ? std::optional(work) : std::nullopt);
+  if (!request.append) result.folder->require_alone();
+  return result;
 }
 
 muster::read_options options_for(bool keep_bad_records, int threads) {
@@ -211,32 +212,32 @@ json copy_records(const copy_request& request) {
                  std::size_t at = 0;
                  for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
                    if (folder) folder->reached(first + k);
-                   while (first + k == end_of_file) {  // more than once where there are more files than records
+                   while (first + k == end_of_file) {  // Repeats if there are more files than records.
                      if (folder) folder->next_file();
                      end_of_file = end_of(++file);
                    }
                    if (bad != run.bad.end() && bad->id == first + k) {
-                     ++bad;  // left out
+                     ++bad;  // Record is skipped.
                      continue;
                    }
                    const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
                    const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
                    std::optional<std::uint32_t> shard;
                    if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
-                   out.one ? out.one->append(record, labels) : folder->append(record, labels, shard);
+                   out.single_file ? out.single_file->append(record, labels) : folder->append(record, labels, shard);
                  }
                  if (folder) folder->reached(first + run.sizes.size());
                });
   if (source.host_state_now() != source.host_state()) {
     throw muster::data_error({std::string(source.name())},
-                             "was changed while it was read (the records would be of both); start again");
+                             "was changed during the copy (the records would be a mix of both versions); start again");
   }
   json report = {{"source", muster::detail::without_secrets(specification)},
                  {"to", request.to},
                  {"schema", to_string(source.schema())}};
   std::vector<muster::manifest_entry> files;
-  if (out.one) {
-    const auto written = out.one->commit();
+  if (out.single_file) {
+    const auto written = out.single_file->commit();
     files.push_back({request.to, written.records, written.bytes, written.digest});
   } else {
     folder->commit();

@@ -1,4 +1,4 @@
-// What muster-data does with sources and files of records; main is in muster_data.cpp.
+// The operations of muster-data on sources and files of records; main is in muster_data.cpp.
 #pragma once
 
 #include <cstdint>
@@ -10,29 +10,29 @@
 #include "print.hpp"
 
 struct copy_request {
-  std::string from;  // a specification of a source
-  std::string to;    // a folder, or one file if it ends with ".muster"
+  std::string from;  // Specification of a source.
+  std::string to;    // A folder, or one file if it ends with ".muster".
   bool append = false;
   std::uint64_t file_bytes = std::uint64_t{256} << 20;
-  std::uint64_t files = 0;   // so many, of about the same number of records; 0: by file_bytes
-  std::string by;            // if not empty: in shards, as muster::shard_rule has it
-  std::uint32_t shards = 0;  // so many
+  std::uint64_t files = 0;   // Number of files, with about the same number of records each; 0: by file_bytes.
+  std::string by;            // If not empty: writes shards by this muster::shard_rule.
+  std::uint32_t shards = 0;  // Number of shards.
   muster::record_file_options layout;
   muster::bad_record_options bad;
   int threads = 0;
 };
 
-/// "records:PATH" for a path without a scheme.
+/// Returns "records:PATH" for a path without a scheme.
 std::string as_specification(const std::string& source);
 
-/// Writes the records of a source into muster's own format.
+/// Writes the records of a source in muster's own format.
 json copy_records(const copy_request& request);
 
-/// What a source is, without reading its records.
+/// Returns the properties of a source, without reading its records.
 json describe_source(const std::string& specification, int threads);
 
-/// The statistics of a source; a folder of records keeps them.
+/// Returns the statistics of a source; a folder of records stores them.
 json describe_statistics(const std::string& specification, int threads);
 
-/// Reads every record of a source, and says which are bad, the first ones one by one.
+/// Reads every record of a source, and reports the number of bad records and details of the first ones.
 json verify_source(const std::string& specification, std::uint64_t most_shown, int threads);

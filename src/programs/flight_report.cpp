@@ -13,50 +13,51 @@
 
 namespace {
 
-using members = std::map<int, const recorded_group*>;   // of one group, by rank
-using alike = std::map<std::string, std::vector<int>>;  // ranks, by what is said of them
+using members = std::map<int, const recorded_group*>;   // Ranks in one group.
+using alike = std::map<std::string, std::vector<int>>;  // Ranks, by their description.
 
 std::string list_of(const std::vector<int>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + muster::format_ranks(ranks);
 }
 
-// What the ranks called as that number; empty where one has not made it, or has forgotten it.
+// Returns the ranks by their call with this number. Empty if a rank has not made the call or no longer remembers the
+// call.
 alike calls_at(std::uint64_t number, const members& all) {
-  alike made;
-  for (const auto& [rank, its] : all) {
-    const auto found = its->ring.find(number);
-    if (found == its->ring.end()) return {};
-    made[found->second].push_back(rank);
+  alike ranks_by_call;
+  for (const auto& [rank, group] : all) {
+    const auto found = group->ring.find(number);
+    if (found == group->ring.end()) return {};
+    ranks_by_call[found->second].push_back(rank);
   }
-  return made;
+  return ranks_by_call;
 }
 
-// Of ranks that wrote as many calls as they remember: where not all made the same first.
+// Returns the first remembered call that differs between ranks with full records.
 std::string first_difference(const members& all) {
   std::uint64_t number = 0;
-  for (const auto& [rank, its] : all) number = std::max(number, its->ring.empty() ? 0 : its->ring.begin()->first);
-  for (auto made = calls_at(number, all); !made.empty(); made = calls_at(++number, all)) {
-    if (made.size() == 1) continue;
+  for (const auto& [rank, group] : all) number = std::max(number, group->ring.empty() ? 0 : group->ring.begin()->first);
+  for (auto calls = calls_at(number, all); !calls.empty(); calls = calls_at(++number, all)) {
+    if (calls.size() == 1) continue;
     std::string text = "the ranks part at call " + std::to_string(number) + ":";
-    for (const auto& [what, ranks] : made) text += " " + list_of(ranks) + " called " + what + ";";
+    for (const auto& [call, ranks] : calls) text += " " + list_of(ranks) + " called " + call + ";";
     return text;
   }
   return {};
 }
 
-std::string place_of(const recorded_group& its, std::uint64_t furthest) {
-  const auto at = its.ring.find(its.done);
-  if (at != its.ring.end()) return "wait in call " + std::to_string(its.done) + " (" + at->second + ")";
+std::string place_of(const recorded_group& group, std::uint64_t furthest) {
+  const auto at = group.ring.find(group.done);
+  if (at != group.ring.end()) return "wait in call " + std::to_string(group.done) + " (" + at->second + ")";
   std::string text = "missing: not in call " + std::to_string(furthest);
-  if (!its.ring.empty()) text += "; the last was call " + std::to_string(its.ring.rbegin()->first);
-  return text + (its.ring.empty() ? "" : " (" + its.ring.rbegin()->second + ")");
+  if (!group.ring.empty()) text += "; the last was call " + std::to_string(group.ring.rbegin()->first);
+  return text + (group.ring.empty() ? "" : " (" + group.ring.rbegin()->second + ")");
 }
 
 void explain_group(std::uint64_t id, const members& all, std::vector<std::string>& lines) {
-  const auto is_waiting = [](const auto& one) { return one.second->ring.contains(one.second->done); };
+  const auto is_waiting = [](const auto& entry) { return entry.second->ring.contains(entry.second->done); };
   if (std::ranges::none_of(all, is_waiting)) return;
   std::uint64_t furthest = 0;
-  for (const auto& [rank, its] : all) furthest = std::max(furthest, its->done);
+  for (const auto& [rank, group] : all) furthest = std::max(furthest, group->done);
   const int size = all.begin()->second->size;
   alike places;
   for (int rank = 0; rank < size; ++rank) {
@@ -117,8 +118,8 @@ std::vector<flight_record> read_flight_records(const std::filesystem::path& fold
 
 std::vector<std::string> explain_hang(const std::vector<flight_record>& records) {
   std::map<std::uint64_t, members> groups;
-  for (const auto& one : records) {
-    for (const auto& [id, its] : one.groups) groups[id].emplace(its.rank, &its);
+  for (const auto& record : records) {
+    for (const auto& [id, group] : record.groups) groups[id].emplace(group.rank, &group);
   }
   std::vector<std::string> lines;
   for (const auto& [id, all] : groups) explain_group(id, all, lines);

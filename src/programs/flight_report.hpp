@@ -1,4 +1,4 @@
-// What the records of ranks that waited in vain say together.
+// The analysis of flight records that ranks of a hung job wrote.
 #pragma once
 
 #include <cstdint>
@@ -13,25 +13,26 @@
 struct recorded_group {
   int rank = 0;
   int size = 1;
-  std::uint64_t done = 0;                     ///< the first call that is not
-  std::map<std::uint64_t, std::string> ring;  ///< the last ones, by their number
+  std::uint64_t done = 0;                     ///< Number of the first call that is not done.
+  std::map<std::uint64_t, std::string> ring;  ///< Latest calls, by their number.
 };
 
 struct flight_record {
   std::filesystem::path file;
   long process = 0;
-  int status = 0;                                  ///< of the failure for which it was written; 0: it was asked for
-  std::map<std::uint64_t, recorded_group> groups;  ///< by id
+  /// Exit status of the failure for which the record was written; 0 if it was requested.
+  int status = 0;
+  std::map<std::uint64_t, recorded_group> groups;  ///< Groups by id.
 };
 
-/// Reads a record; nothing when it is none.
+/// Parses a record; returns nothing if the text is no record.
 [[nodiscard]] std::optional<flight_record> parse_flight_record(std::string_view text);
-/// Those of a folder.
+/// Returns the records of a folder.
 [[nodiscard]] std::vector<flight_record> read_flight_records(const std::filesystem::path& folder);
 
-/// Lines for people: for each group in which a rank waits, which ranks wait in which call, which are missing, and the
-/// first call in which ranks part.
+/// Returns readable lines: for each group in which a rank waits, the waiting ranks with their calls, the missing ranks,
+/// and the first call that differs between ranks.
 [[nodiscard]] std::vector<std::string> explain_hang(const std::vector<flight_record>& records);
 
-/// The stacks of a process' threads, as eu-stack (of elfutils) prints them, or why there are none.
+/// Returns the stacks of a process' threads, as printed by eu-stack (of elfutils), or the reason why there are none.
 [[nodiscard]] std::string stacks_of(long process);

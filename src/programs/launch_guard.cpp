@@ -29,14 +29,15 @@ struct process_entry {
   bool is_found = false;
 };
 
-// Returns the text of a file below /proc; empty where the process has ended, also while the file is read.
+// Returns the text of a file below /proc; empty if the process has ended, even during the read.
 std::string text_of(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path, std::ios::binary).rdbuf();
   return text.str();
 }
 
-/// Those that run, of /proc; found are those with `entry` in their environment: a variable, or how it begins.
+/// Returns all running processes in /proc. A process is marked as found if its environment has `entry`, which is a
+/// whole variable or a prefix.
 std::map<pid_t, process_entry> all_processes(const std::string& entry) {
   std::map<pid_t, process_entry> all;
   std::error_code failed;
@@ -45,61 +46,62 @@ std::map<pid_t, process_entry> all_processes(const std::string& entry) {
     const auto number = muster::parse_number<pid_t>(name);
     if (!number) continue;
     const std::string status = text_of("/proc/" + name + "/stat");
-    const auto named = status.rfind(')');  // the name before it has any letters
+    const auto named = status.rfind(')');  // The process name before this position may contain any characters.
     if (named == std::string::npos) continue;
     std::istringstream fields(status.substr(named + 1));
     char state = 0;
-    process_entry made;
-    fields >> state >> made.parent;
+    process_entry entry_of_process;
+    fields >> state >> entry_of_process.parent;
     if (state == 'Z' || state == 'X') continue;
-    made.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
-    all.emplace(*number, made);
+    entry_of_process.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
+    all.emplace(*number, entry_of_process);
   }
   return all;
 }
 
-/// Signals those with `entry` in their environment, and the descendants of them and of `ancestor`, but for this
-/// process.
+/// Signals the processes with `entry` in their environment, and the descendants of `ancestor` and of those found,
+/// except this process.
 std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   auto all = all_processes(entry);
   for (bool has_more = true; has_more;) {
     has_more = false;
-    for (auto& [number, one] : all) {
-      const auto parent = all.find(one.parent);
-      const bool is_of = one.parent == ancestor || (parent != all.end() && parent->second.is_found);
-      if (one.is_found || !is_of) continue;
-      one.is_found = has_more = true;
+    for (auto& [number, candidate] : all) {
+      const auto parent = all.find(candidate.parent);
+      const bool is_of = candidate.parent == ancestor || (parent != all.end() && parent->second.is_found);
+      if (candidate.is_found || !is_of) continue;
+      candidate.is_found = has_more = true;
     }
   }
   const pid_t own = ::getpid();
   std::size_t count = 0;
-  for (const auto& [number, one] : all) {
-    if (!one.is_found || number == own) continue;
+  for (const auto& [number, process] : all) {
+    if (!process.is_found || number == own) continue;
     if (::kill(number, signal) == 0) ++count;
   }
   return count;
 }
 
-/// Has the list of processes show neither arguments nor variables of this one: what is sought by them is not this.
-void forget_arguments(int argc, char** argv) {
+/// Hides the this process's arguments and variables from the list of processes, so that searches by them do not find
+/// this process.
+void hide_arguments(int argc, char** argv) {
   char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
-  for (char** one = environ; *one != nullptr; ++one) {
-    if (*one == end + 1) end = *one + std::strlen(*one);
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    if (*variable == end + 1) end = *variable + std::strlen(*variable);
   }
   std::memset(argv[0], 0, static_cast<std::size_t>(end - argv[0]));
   ::prctl(PR_SET_NAME, "muster-guard");
 }
 
-/// Of the process that was forked for it.
+/// The main function of the forked guard process.
 [[noreturn]] void watch(pid_t launcher, const std::string& entry, int argc, char** argv) {
-  constexpr int rounds = 250, pause = 20'000;  // microseconds
+  constexpr int rounds = 250, pause = 20'000;  // Pause in microseconds.
   const int alive = static_cast<int>(::syscall(SYS_pidfd_open, launcher, 0));
   if (alive < 0 || ::setsid() < 0 || ::dup2(alive, 0) < 0 || ::chdir("/") != 0) ::_exit(1);
-  ::syscall(SYS_close_range, 1, ~0U, 0);  // callers of the launcher may wait for the end of its output
+  ::syscall(SYS_close_range, 1, ~0U, 0);  // Callers of the launcher may wait until its output ends.
   sigset_t all;
   ::sigfillset(&all);
   ::sigprocmask(SIG_BLOCK, &all, nullptr);
-  forget_arguments(argc, argv);
+  hide_arguments(argc, argv);
   pollfd ended{0, POLLIN, 0};
   while (::poll(&ended, 1, -1) < 0) {
   }
@@ -111,7 +113,7 @@ void forget_arguments(int argc, char** argv) {
 
 launch_guard::launch_guard(int argc, char** argv) : id_(muster::detail::random_token().substr(0, 16)) {
   const pid_t own = ::getpid();
-  const pid_t between = ::fork();  // ends at once, so that the guard is no child of this process
+  const pid_t between = ::fork();  // Ends at once, so that the guard gets another parent.
   if (between == 0) {
     if (::fork() == 0) watch(own, std::string(variable) + "=" + id_ + ".", argc, argv);
     ::_exit(0);

@@ -1,4 +1,4 @@
-// What the processes of a job have started, found and ended, also when muster-launch was killed.
+// Finds, counts and ends the processes that a job's processes started, even when muster-launch was killed.
 #pragma once
 
 #include <sys/types.h>
@@ -7,20 +7,20 @@
 #include <string>
 #include <string_view>
 
-/// The processes of one launcher, known by a variable that each of them inherits, and by their parents.
+/// A launcher's processes, identified by a variable that each process inherits, and by their parents.
 class launch_guard {
  public:
-  /// Starts a process of its own session that kills them all when this process has ended, however it ends. Call it
-  /// before there are threads. What a descendant leaves behind becomes a child of this process.
+  /// Starts a process in its own session that kills all these processes when this process has ended, for any reason.
+  /// Must be called before any thread starts. Orphaned descendants become this process's children.
   launch_guard(int argc, char** argv);
 
-  /// The variable's name, and its value for the process that is started as `number`.
+  /// Name of the variable. Its value identifies the process that is started as `number`.
   static constexpr std::string_view variable = "LAUNCHED_BY_MUSTER";
   [[nodiscard]] std::string value_for(int number) const { return id_ + "." + std::to_string(number); }
 
-  /// Sends a signal, or 0 for none, to what `number` and its descendants have started. Returns how many there are.
+  /// Sends a signal, or 0 for none, to all processes that `number` and its descendants started. Returns their number.
   std::size_t signal_started_by(int number, int signal) const;
-  /// Of all numbers, and to every descendant of this process.
+  /// Sends a signal to all numbers' processes, and to every descendant.
   std::size_t signal_all(int signal) const;
 
  private:

@@ -16,15 +16,15 @@ constexpr const char* footer =
     "Sets RANK, WORLD_SIZE, LOCAL_RANK, LOCAL_WORLD_SIZE, MUSTER_ELASTIC, MUSTER_JOB, MUSTER_MIN_RANKS,\n"
     "MUSTER_MAX_RANKS for each rank, also MASTER_ADDR and MASTER_PORT unless they are set, and serves the store of "
     "the\n"
-    "job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts one more rank. SIGTERM, SIGINT (Ctrl-C) and SIGHUP, unless\n"
-    "that is ignored (nohup), make all ranks end by SIGTERM; SIGUSR1 goes to ranks that catch it. When ranks wait in\n"
-    "vain until a deadline, or SIGQUIT asks for it, it says which rank is missing, and where that is if eu-stack is\n"
-    "installed. A rank that fails within 5 seconds of its start is restarted after a pause, at most 10 seconds.\n"
-    "At the socket of --control \"size N\" starts ranks, or has the newest ones leave at their next step boundary,\n"
-    "until there are N. The answer, also to \"status\", has the ranks that run and the size that the job gets.\n"
-    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else that of the last rank\n"
-    "that ended (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts. 2: the\n"
-    "command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
+    "job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts one more rank. SIGTERM, SIGINT (Ctrl-C) and SIGHUP (unless\n"
+    "nohup ignores it) end all ranks by SIGTERM. SIGUSR1 is forwarded to ranks that catch it. When ranks wait until\n"
+    "a deadline, or on SIGQUIT, muster-launch reports the missing rank, and its stack if eu-stack is installed.\n"
+    "A rank that fails within 5 seconds of its start is restarted after a pause of at most 10 seconds.\n"
+    "At the socket of --control, \"size N\" starts ranks, or stops the newest ranks at their next step boundary,\n"
+    "until there are N. The answer, also to \"status\", has the running ranks and the target size of the job.\n"
+    "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else the status of the last\n"
+    "rank to end (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.\n"
+    "2: invalid command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 
@@ -34,14 +34,14 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
   launch_plan read;
   std::string elastic = "on";
   CLI::App app("Starts the ranks of a job on this host: muster-launch [OPTIONS] program [arguments]", "muster-launch");
-  app.prefix_command();  // what begins with the program's name is the program's
+  app.prefix_command();  // Arguments from the program's name on belong to the program.
   app.footer(footer);
   app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
   muster::add_number(app, "-n", read.ranks, ranks, "ranks to start");
   muster::add_number(app, "--min", read.min, ranks, "with fewer ranks the job waits until more join");
-  muster::add_number(app, "--max", read.max, ranks, "most ranks of the job; more are not admitted")
+  muster::add_number(app, "--max", read.max, ranks, "maximum number of ranks; further ranks are not admitted")
       ->default_str("N of -n");
-  muster::add_number(app, "--restart", read.restarts, restarts, "how many ranks that died are restarted");
+  muster::add_number(app, "--restart", read.restarts, restarts, "number of restarts of ranks that died");
   app.add_option(
          "--elastic", elastic,
          "on: ranks may leave, fail and join; off: ranks connect once, and --restart counts restarts of the whole "
@@ -50,7 +50,7 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
       ->capture_default_str()
       ->check(CLI::IsMember({"on", "off"}));
   muster::add_number(app, "--grace", read.grace, grace, "seconds from a SIGTERM until the ranks are killed");
-  app.add_option("--control", read.control, "a Unix socket at which others ask for another number of ranks")
+  app.add_option("--control", read.control, "Unix socket that accepts requests for another number of ranks")
       ->type_name("PATH");
   app.add_flag("--quiet", read.quiet, "print nothing about ranks that die or are restarted");
   if (is_answered(app, argc, argv)) return std::nullopt;
@@ -64,7 +64,7 @@ std::optional<launch_plan> read_launch_plan(int argc, char** argv) {
            "' (flags of the program come after its name); see muster-launch --help");
   }
   if (!read.control.empty() && !read.elastic)
-    refuse("--control cannot be used (the ranks of a job with --elastic off stay as they are); leave one of them out");
+    refuse("--control cannot be used (the ranks of a job with --elastic off do not change); drop either flag");
   if (read.max == 0) read.max = read.ranks;
   if (read.min > read.ranks || read.ranks > read.max) {
     refuse("muster-launch cannot start " + std::to_string(read.ranks) + " ranks (--min is " + std::to_string(read.min) +

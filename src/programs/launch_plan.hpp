@@ -1,22 +1,23 @@
-// What muster-launch's command line asks for.
+// The command line of muster-launch.
 #pragma once
 
 #include <optional>
 #include <string>
 #include <vector>
 
-/// A job of one host.
+/// The plan of a job on one host.
 struct launch_plan {
   int ranks = 1;
   int min = 1;
   int max = 0;
   int restarts = 0;
   bool elastic = true;
-  double grace = 10;  ///< seconds
+  double grace = 10;  ///< In seconds.
   bool quiet = false;
-  std::string control;  ///< the path of a socket, or nothing
+  std::string control;  ///< Path of a socket, or empty.
   std::vector<std::string> command;
 };
 
-/// Nothing after a question, which is answered. Throws configuration_error for what cannot be.
+/// Parses the command line. Returns nothing if it answered --help or --version. Throws configuration_error for an
+/// invalid command line.
 [[nodiscard]] std::optional<launch_plan> read_launch_plan(int argc, char** argv);

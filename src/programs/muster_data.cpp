@@ -1,5 +1,5 @@
-// muster-data: turns data of any kind into muster's own format of records, says what a source is, reads all of it to
-// see whether it can be read, and lays records into other files, or into shards.
+// muster-data: converts data of any kind to muster's own format of records, describes a source, reads all records of a
+// source to verify them, and distributes records to other files or to shards.
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -18,7 +18,7 @@ namespace {
 
 constexpr const char* description =
     "Converts, inspects, verifies, reshards and shards training data.\n"
-    "Exit status: 0 all is well, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
+    "Exit status: 0 success, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
     "that cannot be read (verify: also if only some records cannot; inspect: if none can).";
 
 std::string sources_help() {
@@ -34,7 +34,7 @@ std::string sources_help() {
 constexpr muster::number_range<std::uint64_t> any_number{0, std::numeric_limits<std::uint64_t>::max()};
 constexpr int bad_data = static_cast<int>(muster::error_kind::data);
 constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
-constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // as of the format
+constexpr std::size_t most_block_bytes = std::size_t{1} << 30;  // Limit of the format.
 
 struct command_line {
   copy_request copy;
@@ -45,7 +45,7 @@ struct command_line {
   CLI::App app{description, "muster-data"};
   CLI::App* convert = app.add_subcommand("convert", "write the records of a source into muster's own format");
   CLI::App* inspect = app.add_subcommand(
-      "inspect", "say what a source is, without reading its records; of text, which is read, also how many are bad");
+      "inspect", "describe a source without reading its records; text is read, and its bad records are counted");
   CLI::App* verify = app.add_subcommand("verify", "read every record of a source");
   CLI::App* stats = app.add_subcommand(
       "stats",
@@ -53,7 +53,7 @@ struct command_line {
       "records keeps them in its manifest");
   CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
   CLI::App* shard = app.add_subcommand(
-      "shard", "cut the records of a source into shards, each in files of its own, which may lie at different ranks");
+      "shard", "cut the records of a source into shards, each in files of its own, which may be on different ranks");
 
   command_line() {
     app.require_subcommand(1);
@@ -63,23 +63,23 @@ struct command_line {
       command->add_flag("--json", as_json, "print one JSON object");
       muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read with; 0: all there are");
     }
-    for (CLI::App* command : {inspect, verify, stats})
-      command->add_option("SOURCE", source, "what to look at")->required();
-    muster::add_number(*verify, "--show", shown, any_number, "so many bad records are listed");
+    for (CLI::App* command : {inspect, verify, stats}) command->add_option("SOURCE", source, "the source")->required();
+    muster::add_number(*verify, "--show", shown, any_number, "number of bad records to list");
     for (CLI::App* command : {convert, reshard, shard}) {
-      command->add_option("SOURCE", copy.from, "what to read")->required();
+      command->add_option("SOURCE", copy.from, "the source")->required();
       muster::add_number(*command, "--file-bytes", copy.file_bytes, {1, most_file_bytes, true},
-                         "begin another file after so many bytes of records")
+                         "bytes of records after which a new file begins")
           ->default_str("256MiB");
       muster::add_number(*command, "--alignment", copy.layout.alignment, {0, 4096},
-                         "of records in a file, a power of two; 0: 64 or 8");
+                         "alignment of records in a file, a power of two; 0: 64 or 8");
       muster::add_number(*command, "--block-bytes", copy.layout.block_bytes, {0, most_block_bytes, true},
-                         "compress blocks of about so many bytes with Zstandard; 0: none, records are read in place");
-      muster::add_number(*command, "--level", copy.layout.level, {1, 19}, "of Zstandard, fast to small");
+                         "size of blocks to compress with Zstandard; 0: no compression, records are read in place");
+      muster::add_number(*command, "--level", copy.layout.level, {1, 19}, "level of Zstandard, from fast to small");
       command->add_option("--bad", policy, "bad records: fail, skip or quarantine")
           ->capture_default_str()
           ->check(CLI::IsMember({"fail", "skip", "quarantine"}));
-      muster::add_number(*command, "--bad-limit", copy.bad.limit, any_number, "so many bad records may be left out")
+      muster::add_number(*command, "--bad-limit", copy.bad.limit, any_number,
+                         "number of bad records that may be skipped")
           ->default_str("no limit");
       command->add_option("--quarantine", copy.bad.file,
                           "the file that bad records are listed in, a JSON object a line");
@@ -87,16 +87,16 @@ struct command_line {
     for (CLI::App* command : {convert, reshard}) {
       command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
       muster::add_number(*command, "--files", copy.files, {0, 1'000'000},
-                         "so many files of about the same number of records; 0: by --file-bytes");
+                         "number of files with about the same number of records; 0: by --file-bytes");
     }
     shard->add_option("--out", copy.to, "the folder")->required();
-    muster::add_number(*shard, "--shards", copy.shards, {0, 10'000}, "so many; 0: as many as there are weights");
+    muster::add_number(*shard, "--shards", copy.shards, {0, 10'000}, "number of shards; 0: the number of weights");
     shard
         ->add_option("--by", copy.by,
                      "range, weights:2,1,1 (neighbours, in proportion) or hash:KEY (a label, a field, or record)")
         ->default_str("range");
     for (CLI::App* command : {convert, shard})
-      command->add_flag("--append", copy.append, "add to the records that are in the folder already");
+      command->add_flag("--append", copy.append, "add to the existing records in the folder");
   }
 
   void finish() {
@@ -105,7 +105,8 @@ struct command_line {
                       : policy == "quarantine" ? bad_record_policy::quarantine
                                                : bad_record_policy::fail;
     if ((policy == "quarantine") == copy.bad.file.empty()) {
-      throw muster::configuration_error("--quarantine FILE and --bad quarantine go together; give both or none");
+      throw muster::configuration_error(
+          "--quarantine FILE and --bad quarantine require each other; give both or neither");
     }
   }
 };

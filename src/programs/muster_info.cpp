@@ -1,5 +1,5 @@
-// muster-info: what this muster was built with, which launcher it finds, what it would choose, and the settings with
-// where each comes from. It reads and prints and connects to no process, unless it is asked to measure.
+// muster-info: prints this build's features, the detected launcher, the choices of algorithms, and all settings
+// with their sources. It connects to no process unless it is asked to measure.
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -30,7 +30,7 @@ constexpr const char* usage =
     "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n"
     "       muster-info top [--json] [--here] [--job NAME] [--rendezvous WHERE] [--token TEXT]\n\n"
     "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
-    "that the launched world (or --ranks N) would choose at each size, and the settings with the origin of each.\n"
+    "that the launched world (or --ranks N) would choose at each size, and the settings with their origin.\n"
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints the times, and\n"
     "                 the rules that choose the fastest\n"
     "  --save FILE    also writes the rules, for --algorithm / MUSTER_ALGORITHM\n"
@@ -38,8 +38,8 @@ constexpr const char* usage =
     "  top            of a running elastic job: the steps of each rank, and what traffic shows of its connections; on "
     "a\n"
     "                 terminal again each second, else once. Finds a job of this host; others by --rendezvous\n"
-    "  --here         ranks of this host alone, once: status 0 when they answer, 1 when none is in the group, 3 when\n"
-    "                 one does not answer (docs/kubernetes.md has probes of it)\n"
+    "  --here         ranks on this host, once: status 0 when they answer, 1 when none is in the group, 3 when\n"
+    "                 a rank does not answer (docs/kubernetes.md uses it in probes)\n"
     "  --help         prints this text\n";
 
 struct arguments {
@@ -82,19 +82,19 @@ std::string compiler() {
 #endif
 }
 
-/// The library that is loaded, which need not be the one that was there at build time; empty without MPI.
+/// Returns the version of the loaded MPI library, which may differ from the version at build time; empty without MPI.
 std::string mpi_library() {
 #ifdef MUSTER_HAS_MPI
   char text[MPI_MAX_LIBRARY_VERSION_STRING] = {};
   int length = 0;
-  MPI_Get_library_version(text, &length);  // one of the few calls that are allowed before MPI_Init
+  MPI_Get_library_version(text, &length);  // This call is allowed before MPI_Init.
   return {text, std::strcspn(text, ",\n")};
 #else
   return {};
 #endif
 }
 
-/// Whether the MPI that it was built with can go on when ranks die.
+/// Returns true if this build's MPI supports continuing when ranks die.
 #ifdef MUSTER_HAVE_ULFM
 constexpr bool survives_deaths = true;
 #else
@@ -122,7 +122,7 @@ json describe_launcher(const muster::launch_env& launch) {
 json describe_settings(const muster::settings& settings) {
   json all = json::object();
   for (const auto* row : muster::setting_table()) {
-    // Reports are sent around; the token is not for their readers.
+    // Reports are passed on to others, who must not read the token.
     const bool is_secret = row->name == muster::setting::token.name && !settings.is_default(*row);
     all[std::string(row->name)] = {{"value", is_secret ? "(secret)" : settings.value(*row)},
                                    {"origin", settings.origin(*row)},
@@ -140,16 +140,16 @@ json describe_transports() {
   for (const auto& transport : muster::detail::all_transports()) {
     auto& entry = all[std::string(transport.name)] = describe_costs(transport.costs);
     entry["native_collectives"] = transport.native_collectives;
-    entry["native_first"] = transport.native_first;
+    entry["native_first"] = transport.prefers_native;
   }
   return all;
 }
 
-/// The choice of each collective, as rules.
+/// Returns each collective's choice, as rules.
 json describe_choices(const muster::detail::planned_world& planned) {
   json all = json::object();
-  if (planned.ranks == 1) return all;  // no other rank to talk to
-  const muster::choices chosen(planned.transport, planned.ranks, planned.for_groups.algorithm);
+  if (planned.ranks == 1) return all;  // There is no other rank.
+  const muster::algorithm_selector chosen(planned.transport, planned.ranks, planned.for_groups.algorithm);
   for (const auto kind : muster::all_collectives) {
     std::string rules;
     std::size_t low = 0;
@@ -165,17 +165,17 @@ json describe_choices(const muster::detail::planned_world& planned) {
 
 int describe_all(int argc, char** argv) {
   const muster::settings settings(argc, argv);
-  if (const auto text = muster::answer_to(settings.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(settings.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }
   const auto chosen = parse(argc, argv);
   settings.check_numbers();
   const auto launch = muster::detect_launch();
-  if (launch.rank != 0) return 0;  // under a launcher one of the ranks says it
+  if (launch.rank != 0) return 0;  // Under a launcher, only rank 0 prints.
   json report = {
       {"build", describe_build()}, {"launcher", describe_launcher(launch)}, {"transports", describe_transports()}};
-  try {  // what a program started like this one would get
+  try {  // Shows the settings of a program that is started in the same way.
     const auto planned = muster::detail::plan_world(settings, launch);
     report["world"] = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
     report["choices"] = describe_choices(planned);
@@ -200,7 +200,7 @@ void measure(muster::context& context, const arguments& chosen) {
     if (!chosen.save.empty()) muster::write_atomically(chosen.save, rules + "\n");
     const auto abilities = world.abilities();
     json report = {{"muster", muster::library_version()}, {"transport", abilities.name}, {"ranks", world.size()}};
-    for (const auto& t : times) {  // of the slowest rank, the median
+    for (const auto& t : times) {  // Of the slowest rank, the median.
       auto& of_size = report[std::string(to_string(t.kind)) + "_us"][muster::format_bytes(t.bytes)];
       of_size[std::string(to_string(t.algorithm))] = std::round(1e8 * t.seconds) / 100;
     }
@@ -214,7 +214,7 @@ void measure(muster::context& context, const arguments& chosen) {
 
 int main(int argc, char** argv) {
   muster::detail::prepare_process();
-  // Whether it connects has to be known before anything else is read.
+  // Detects this word first, because it decides whether the program connects.
   const auto has = [&](std::string_view word) { return std::find(argv + 1, argv + argc, word) != argv + argc; };
   if (has("--calibrate")) {
     const auto body = [&](muster::context& context) { measure(context, parse(argc, argv)); };

@@ -1,4 +1,4 @@
-// muster-launch: starts the ranks of a job on this host, starts those again that die, and says how all ended.
+// muster-launch: starts the ranks of a job on this host, restarts ranks that die, and reports how the job ended.
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
@@ -46,7 +46,7 @@ namespace {
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 
-// As exec takes them.
+// Returns the pointers that exec requires.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   std::vector<char*> all;
   for (auto& text : texts) all.push_back(text.data());
@@ -54,11 +54,12 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return all;
 }
 
-// A terminal sends these to all processes of the job. They are muster-launch's, which tells its ranks by SIGTERM.
-constexpr int of_terminal[] = {SIGINT, SIGQUIT, SIGHUP};
+// A terminal sends these signals to all processes of the job. Ranks ignore them: muster-launch receives them, and sends
+// SIGTERM to its ranks.
+constexpr int terminal_signals[] = {SIGINT, SIGQUIT, SIGHUP};
 
-// The ranks of a muster-launch that is itself a rank of these are none of theirs.
-constexpr std::string_view of_other_launchers[] = {
+// Variables of other launchers. If muster-launch is itself a rank of such a launcher, its ranks must not inherit them.
+constexpr std::string_view variables_of_other_launchers[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
     "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
 
@@ -69,15 +70,15 @@ std::string free_port() {
 
 class launcher {
  public:
-  launcher(launch_plan what, launch_guard guard) : plan_(std::move(what)), guard_(std::move(guard)) {
-    ::signal(SIGCHLD, SIG_DFL);  // a parent may have ignored it: then no process can be waited for
+  launcher(launch_plan plan, launch_guard guard) : plan_(std::move(plan)), guard_(std::move(guard)) {
+    ::signal(SIGCHLD, SIG_DFL);  // A parent may have set it to ignore, which makes waiting for a process impossible.
     sigset_t ours;
     ::sigemptyset(&ours);
-    for (const int one : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, one);
-    for (const int one : of_terminal) {
+    for (const int signal : {SIGCHLD, SIGTERM, SIGUSR1, SIGUSR2}) ::sigaddset(&ours, signal);
+    for (const int signal : terminal_signals) {
       struct sigaction present {};
-      (void)::sigaction(one, nullptr, &present);
-      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, one);  // as nohup ignores SIGHUP
+      (void)::sigaction(signal, nullptr, &present);
+      if (present.sa_handler != SIG_IGN) ::sigaddset(&ours, signal);  // nohup ignores SIGHUP.
     }
     ::sigprocmask(SIG_BLOCK, &ours, nullptr);
     signals_ = muster::detail::descriptor(::signalfd(-1, &ours, SFD_CLOEXEC | SFD_NONBLOCK));
@@ -85,7 +86,7 @@ class launcher {
       throw muster::configuration_error("signals cannot be read (" + std::string(std::strerror(errno)) +
                                         "); check the limit of files (ulimit -n)");
     if (!plan_.control.empty()) control_.emplace(plan_.control);
-    serve();  // on a thread that takes no signals
+    serve();  // Runs on a thread that receives no signals.
   }
 
   ~launcher() {
@@ -96,40 +97,40 @@ class launcher {
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
-    while (!running_.empty() || !to_start_.empty() || begin_again()) {
+    while (!running_.empty() || !to_start_.empty() || restart_job()) {
       report_hang(false);
       const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
         ending_ = true;
-        tell_all(SIGTERM);  // by which a training saves
+        signal_all(SIGTERM);  // A training saves its state on SIGTERM.
         if (!until) until = muster::deadline_after(muster::seconds(plan_.grace));
       }
-      if (got == SIGQUIT) tell_those_that_catch(SIGUSR2);
-      if (got == SIGUSR1) tell_those_that_catch(SIGUSR1);
+      if (got == SIGQUIT) signal_ranks_that_catch(SIGUSR2);
+      if (got == SIGUSR1) signal_ranks_that_catch(SIGUSR1);
       if (got == SIGUSR2 && plan_.elastic && !finished_ && !ending_ && size() < plan_.max) resize(size() + 1);
       reap();
       start_due_ones();
       end_late_ones();
-      if (until && std::chrono::steady_clock::now() > *until) tell_all(SIGKILL);
+      if (until && std::chrono::steady_clock::now() > *until) signal_all(SIGKILL);
     }
-    end_what_is_left(until.value_or(muster::deadline_after(muster::seconds(plan_.grace))));
+    end_remaining_processes(until.value_or(muster::deadline_after(muster::seconds(plan_.grace))));
     report_hang(true);
     if (finished_ && (deaths_ > 0 || started_ > plan_.ranks))
-      say(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
-          " died, and the job is done");
+      print(std::to_string(started_) + " processes were started, " + std::to_string(deaths_) +
+            " died, and the job is done");
     return lost_ ? tables_lost : refused_ ? configuration : finished_ ? 0 : last_status_;
   }
 
  private:
   using moment = std::chrono::steady_clock::time_point;
   struct child {
-    int rank = 0;    // that it began as
-    int number = 0;  // of processes that were started before
+    int rank = 0;    // Initial rank.
+    int number = 0;  // Number of processes that were started before.
     moment began;
-    std::optional<moment> ends;  // it was told to leave by then
+    std::optional<moment> ends;  // Deadline of a process that was asked to leave.
   };
 
-  // Answers requests for a moment, and returns a signal if one has come.
+  // Answers requests for a short time. Returns a signal if one has arrived.
   int wait() {
     std::array<pollfd, 2> on{{{signals_.get(), POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
     (void)::poll(on.data(), on.size(), 200);
@@ -138,9 +139,9 @@ class launcher {
     return ::read(signals_.get(), &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
   }
 
-  // Ranks that were not told to leave.
+  // Returns the number of ranks that were not asked to leave.
   [[nodiscard]] int size() const {
-    return static_cast<int>(std::ranges::count_if(running_, [](const auto& one) { return !one.second.ends; }) +
+    return static_cast<int>(std::ranges::count_if(running_, [](const auto& entry) { return !entry.second.ends; }) +
                             std::ssize(to_start_));
   }
 
@@ -160,11 +161,12 @@ class launcher {
            R"(, "min": )" + std::to_string(plan_.min) + R"(, "max": )" + std::to_string(plan_.max) + "}";
   }
 
-  // Ranks beyond those of the start leave first, the newest before the others. Of those of the start the lowest go, but
-  // for the first, which writes and prints: where there are parameter servers, the last ranks serve.
-  [[nodiscard]] std::pair<int, int> turn_to_leave(const child& one) const {
-    if (one.rank >= plan_.ranks) return {0, -one.number};
-    return {one.rank == 0 ? 2 : 1, one.rank};
+  // Returns the order in which ranks are asked to leave. Added ranks leave first, the newest before the others. Then
+  // the initial ranks leave from the lowest on, except rank 0, which writes and prints. With parameter servers, the
+  // last ranks are servers.
+  [[nodiscard]] std::pair<int, int> leave_order(const child& candidate) const {
+    if (candidate.rank >= plan_.ranks) return {0, -candidate.number};
+    return {candidate.rank == 0 ? 2 : 1, candidate.rank};
   }
 
   void resize(int wanted) {
@@ -175,9 +177,9 @@ class launcher {
         continue;
       }
       auto next = running_.end();
-      for (auto one = running_.begin(); one != running_.end(); ++one) {
-        if (one->second.ends) continue;
-        if (next == running_.end() || turn_to_leave(one->second) < turn_to_leave(next->second)) next = one;
+      for (auto candidate = running_.begin(); candidate != running_.end(); ++candidate) {
+        if (candidate->second.ends) continue;
+        if (next == running_.end() || leave_order(candidate->second) < leave_order(next->second)) next = candidate;
       }
       next->second.ends = muster::deadline_after(muster::seconds(plan_.grace));
       ::kill(next->first, SIGTERM);
@@ -186,52 +188,52 @@ class launcher {
 
   void end_late_ones() const {
     const auto now = std::chrono::steady_clock::now();
-    for (const auto& [process, one] : running_) {
-      if (one.ends && now > *one.ends) ::kill(process, SIGKILL);
+    for (const auto& [process, running] : running_) {
+      if (running.ends && now > *running.ends) ::kill(process, SIGKILL);
     }
   }
 
-  // What ranks have started, such as the programs of ranks that are scripts.
-  void end_what_is_left(moment until) {
+  // Ends the processes that ranks have started, such as the programs of ranks that are scripts.
+  void end_remaining_processes(moment until) {
     const auto given_up = until + patience_after_kill;
     for (int signal = SIGTERM; guard_.signal_all(signal) > 0;) {
       const auto now = std::chrono::steady_clock::now();
-      if (now > given_up) return say("a process of the job does not end although it was killed");
+      if (now > given_up) return print("a process of the job does not end although it was killed");
       signal = now > until ? SIGKILL : 0;
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       reap();
     }
   }
 
-  // The store of the job, and what its ranks have of it in their environment.
+  // Starts the store of the job, and sets the variables by which its ranks find the store.
   void serve() {
     std::string token = muster::environment("MUSTER_TOKEN").value_or("");
-    if (token.empty()) token = muster::detail::random_token();  // no other user of this host is to know it
+    if (token.empty()) token = muster::detail::random_token();  // Other users on this host must not know the token.
     common_ = {{"MUSTER_ELASTIC", plan_.elastic ? "on" : "off"}, {"MUSTER_JOB", job_},
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
-    // For programs of torch.distributed.
+    // Variables for programs of torch.distributed.
     if (!muster::environment("MASTER_ADDR")) common_["MASTER_ADDR"] = "127.0.0.1";
     if (!muster::environment("MASTER_PORT")) common_["MASTER_PORT"] = free_port();
     if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (const auto given = muster::environment("MUSTER_RENDEZVOUS")) {
-      // There the ranks of several muster-launch meet, unless they have names.
+      // The ranks of several muster-launch meet at such a store. Without a job name they form one job.
       if (given->starts_with("tcp://") && !muster::environment("MUSTER_JOB")) common_.erase("MUSTER_JOB");
       return;
     }
     store_.emplace("127.0.0.1:0", token);
     common_["MUSTER_TOKEN"] = token;
-    tell_of_store();
+    announce_store();
   }
-  void tell_of_store() {
+  void announce_store() {
     common_["MUSTER_RENDEZVOUS"] = "tcp://" + store_->address();
-    try {  // for muster-info top
+    try {  // Used by muster-info top.
       store_->announce(muster::temporary_folder() + "/" + muster::detail::store_name(job_));
-    } catch (const muster::configuration_error&) {  // there is no such folder: the ranks need none
+    } catch (const muster::configuration_error&) {  // The folder does not exist; the ranks do not need it.
     }
   }
 
-  // Where ranks that wait in vain write down where they are; none where there is no place for that.
+  // Creates the folder in which waiting ranks write flight records; there is none if the folder cannot be created.
   void make_record_folder() {
     try {
       records_ = muster::temporary_folder() + "/muster-launch-XXXXXX";
@@ -241,9 +243,9 @@ class launcher {
     if (!records_.empty()) common_["MUSTER_FLIGHT_RECORDER"] = records_;
   }
 
-  // A process that has no context yet would end by that signal.
-  void tell_those_that_catch(int signal) const {
-    for (const auto& [process, one] : running_) {
+  // Sends the signal only to processes that catch it. A process without a context would be killed by this signal.
+  void signal_ranks_that_catch(int signal) const {
+    for (const auto& [process, running] : running_) {
       std::ifstream status("/proc/" + std::to_string(process) + "/status");
       std::string word;
       while (status >> word && word != "SigCgt:") {
@@ -254,45 +256,46 @@ class launcher {
     }
   }
 
-  // The others of a rank that wrote follow within moments: one that does not is the one to look at.
+  // The other ranks write their records within moments of the first one. A rank without a record is suspicious.
   void report_hang(bool is_last) {
     const auto read = read_flight_records(records_);
     if (read.empty()) return;
     const auto now = std::chrono::steady_clock::now();
     if (!first_record_) first_record_ = now;
     const auto has_record = [&](const auto& running) {
-      return std::ranges::any_of(read, [&](const flight_record& one) { return one.process == running.first; });
+      return std::ranges::any_of(read, [&](const flight_record& record) { return record.process == running.first; });
     };
     const bool all_wrote = std::ranges::all_of(running_, has_record);
     if (!is_last && !all_wrote && now - *first_record_ < patience_with_records) return;
     first_record_.reset();
     std::error_code ignored;
-    for (const auto& one : read) std::filesystem::remove(one.file, ignored);
-    const auto is_hang = [](const flight_record& one) {
-      return one.status == 0 || one.status == static_cast<int>(muster::error_kind::timeout);
+    for (const auto& record : read) std::filesystem::remove(record.file, ignored);
+    const auto is_hang = [](const flight_record& record) {
+      return record.status == 0 || record.status == static_cast<int>(muster::error_kind::timeout);
     };
     if (std::ranges::none_of(read, is_hang)) return;
-    for (const auto& line : explain_hang(read)) say(line);
+    for (const auto& line : explain_hang(read)) print(line);
     for (const auto& running : running_) {
       if (has_record(running)) continue;
-      say("process " + std::to_string(running.first) + " (started as rank " + std::to_string(running.second.rank) +
-          ") wrote no record; its stacks:\n" + stacks_of(running.first));
+      print("process " + std::to_string(running.first) + " (started as rank " + std::to_string(running.second.rank) +
+            ") wrote no record; its stacks:\n" + stacks_of(running.first));
     }
   }
 
-  // Made before the fork: after it only what is safe in a copy of a process with threads is done.
+  // Built before the fork: after the fork only async-signal-safe functions may be called.
   [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
-    auto its = common_;
-    its["RANK"] = its["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
-    its[std::string(launch_guard::variable)] = guard_.value_for(started_);
+    auto own = common_;
+    own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
+    own[std::string(launch_guard::variable)] = guard_.value_for(started_);
     std::vector<std::string> all;
-    for (char** one = environ; *one != nullptr; ++one) {
-      const std::string_view entry(*one);
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string_view entry(*variable);
       const std::string name(entry.substr(0, entry.find('=')));
-      const bool is_of_other = std::ranges::find(of_other_launchers, name) != std::end(of_other_launchers);
-      if (!is_of_other && !its.contains(name)) all.emplace_back(entry);
+      const bool is_of_other =
+          std::ranges::find(variables_of_other_launchers, name) != std::end(variables_of_other_launchers);
+      if (!is_of_other && !own.contains(name)) all.emplace_back(entry);
     }
-    for (const auto& [name, value] : its) all.push_back(name + "=" + value);
+    for (const auto& [name, value] : own) all.push_back(name + "=" + value);
     return all;
   }
 
@@ -300,19 +303,19 @@ class launcher {
     for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
   }
 
-  // All ranks that were left have said by their status that the job can only go on from what it saved. It has another
-  // name then: what the ranks before left in the store is none of theirs.
-  bool begin_again() {
+  // Restarts the job. All remaining ranks have reported by their exit status that the job can only continue from its
+  // saved state. The job gets a new name, so that the restarted ranks ignore the old entries in the store.
+  bool restart_job() {
     if (!lost_ || ending_) return false;
     const auto now = std::chrono::steady_clock::now();
     quick_losses_ = now - std::exchange(began_, now) < quick_loss ? quick_losses_ + 1 : 0;
-    // The records of an elastic job are not of its name.
+    // The records of an elastic job do not depend on its name.
     if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
     if (plan_.elastic) {
       store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
-      tell_of_store();
+      announce_store();
     }
-    say("the job has lost tables; it is restarted");
+    print("the job has lost tables; it is restarted");
     lost_ = finished_ = refused_ = false;
     if (!plan_.elastic) common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     start_all();
@@ -325,14 +328,14 @@ class launcher {
     const auto variables = pointers_to(texts);
     const auto command = pointers_to(plan_.command);
     const auto parent = ::getpid();
-    const auto made = ::fork();
-    if (made < 0)
+    const auto process = ::fork();
+    if (process < 0)
       throw muster::configuration_error("no process can be started (" + std::string(std::strerror(errno)) +
                                         "); check the limit of processes (ulimit -u)");
-    if (made == 0) {
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // nothing is left behind when this program is killed
+    if (process == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // The rank is killed when this program is killed.
       if (::getppid() != parent) ::_exit(1);
-      for (const int one : of_terminal) ::signal(one, SIG_IGN);
+      for (const int signal : terminal_signals) ::signal(signal, SIG_IGN);
       sigset_t none;
       ::sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
@@ -340,12 +343,12 @@ class launcher {
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
-    running_[made] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
+    running_[process] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
   }
 
-  // A program that fails at its start does so again, and soon has no restart left: each waits twice as long as the one
-  // before. What kills a rank from outside is no failure of the program.
-  void start_again(const child& was, bool is_killed) {
+  // Restarts a rank. A program that fails at its start fails again and would soon use up its restarts. Therefore each
+  // pause is twice as long as the pause before. A rank that was killed from outside restarts at once.
+  void restart_rank(const child& was, bool is_killed) {
     const auto now = std::chrono::steady_clock::now();
     quick_failures_ = is_killed || now - was.began > quick_failure ? 0 : quick_failures_ + 1;
     const auto pause = quick_failures_ == 0
@@ -374,45 +377,48 @@ class launcher {
       const child was = found->second;
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
-      // The program of a rank that is a script would go on beside the one that takes its place.
+      // If the rank is a script, its program would continue beside the rank's replacement.
       if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.ends ? SIGTERM : SIGKILL);
-      const bool counts = plan_.elastic || was.rank == 0;  // of ranks that meet once rank 0 says how the job ended
+      // Without elasticity, rank 0 determines the status of the job.
+      const bool counts = plan_.elastic || was.rank == 0;
       if (ended == 0) {
         last_status_ = counts ? 0 : last_status_;
         finished_ = finished_ || counts;
         continue;
       }
-      if (was.ends && ended == 128 + SIGTERM) continue;  // it left as it was told to
+      if (was.ends && ended == 128 + SIGTERM) continue;  // It left as requested.
       if (counts) last_status_ = ended;
       ++deaths_;
-      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;  // it would end the same way again
+      // A restarted rank would end in the same way.
+      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;
       refused_ =
-          refused_ || (counts && ended == configuration);  // such as a last save without room: the job may be done
+          // For example a last save without disk space: the job may be done.
+          refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
           plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.ends && plan_.restarts > 0;
-      say("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
-          (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
-                               : "ended with " + std::to_string(ended)) +
-          (again ? "; it is restarted" : ""));
+      print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
+            (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
+                                 : "ended with " + std::to_string(ended)) +
+            (again ? "; it is restarted" : ""));
       if (!again) continue;
       --plan_.restarts;
-      start_again(was, ended == 128 + SIGKILL);
+      restart_rank(was, ended == 128 + SIGKILL);
     }
   }
 
-  void tell_all(int signal) const {
-    for (const auto& [process, one] : running_) ::kill(process, signal);
+  void signal_all(int signal) const {
+    for (const auto& [process, running] : running_) ::kill(process, signal);
   }
-  void say(const std::string& text) const {
+  void print(const std::string& text) const {
     if (!plan_.quiet) std::fprintf(stderr, "muster-launch: %s\n", text.c_str());
   }
 
   static constexpr std::chrono::seconds patience_with_records{2}, patience_after_kill{5};
-  // An elastic job that lost its tables so soon after each of so many starts does so for a reason.
+  // An elastic job that loses its tables this soon after each of several starts has a persistent fault.
   static constexpr std::chrono::seconds quick_loss{60};
   static constexpr int most_quick_losses = 5;
-  // A rank that fails so soon, and the pause before it is started again.
+  // Limit of an early failure, and the first pause before a restart.
   static constexpr std::chrono::seconds quick_failure{5};
   static constexpr std::chrono::milliseconds first_pause{100};
   static constexpr std::chrono::milliseconds last_pause{10'000};
@@ -427,13 +433,14 @@ class launcher {
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;
   std::optional<muster::store_server> store_;
-  std::string records_;                                                // their folder
-  std::optional<std::chrono::steady_clock::time_point> first_record_;  // of those that were not reported yet
-  muster::detail::descriptor signals_;                                 // can be read when one has come
+  std::string records_;  // Folder of the flight records.
+  // Time of the first record that was not reported yet.
+  std::optional<std::chrono::steady_clock::time_point> first_record_;
+  muster::detail::descriptor signals_;  // Readable when a signal has arrived.
   std::optional<control_socket> control_;
   std::map<pid_t, child> running_;
   std::vector<planned_start> to_start_;
-  int quick_failures_ = 0;  // in a row
+  int quick_failures_ = 0;  // Number of consecutive early failures.
   int next_rank_ = 0;
   int started_ = 0;
   int deaths_ = 0;

@@ -1,4 +1,5 @@
-// muster-store: serves the store of a job from a process of its own; of several, if one of them at most is elastic.
+// muster-store: serves the store of a job from a separate process. It can serve several jobs if at most one job is
+// elastic.
 #include <signal.h>
 
 #include <chrono>
@@ -17,8 +18,8 @@
 namespace {
 
 constexpr const char* footer =
-    "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, is the same at the store and the ranks.\n"
-    "It prints the address at which it listens, and ends with 0 after SIGTERM or SIGINT.";
+    "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, must be equal at the store and the ranks.\n"
+    "muster-store prints the address at which it listens, and exits with 0 after SIGTERM or SIGINT.";
 
 struct plan {
   std::string listen;
@@ -27,24 +28,24 @@ struct plan {
   double unused = 0;
 };
 
-int serve(plan what, const std::string& token, const sigset_t& ends) {
-  if (what.listen.starts_with(':') && token.empty()) {
-    what.listen.insert(0, "127.0.0.1");
-    std::fputs("muster-store: listens for this host alone (there is no token); set MUSTER_TOKEN, or name an address\n",
+int serve(plan options, const std::string& token, const sigset_t& ends) {
+  if (options.listen.starts_with(':') && token.empty()) {
+    options.listen.insert(0, "127.0.0.1");
+    std::fputs("muster-store: listens for this host alone (no token is set); set MUSTER_TOKEN, or name an address\n",
                stderr);
   }
-  muster::store_server server(what.listen, token, what.data);
-  if (!what.file.empty()) server.announce(what.file);
+  muster::store_server server(options.listen, token, options.data);
+  if (!options.file.empty()) server.announce(options.file);
   std::printf("muster-store listens at %s\n", server.address().c_str());
   std::fflush(stdout);
   auto used = std::chrono::steady_clock::now();
   for (;;) {
     const timespec turn{0, 200'000'000};
     if (::sigtimedwait(&ends, nullptr, &turn) > 0) return 0;
-    if (server.has_ended()) return 1;  // the log has said why
+    if (server.has_ended()) return 1;  // The log has the reason.
     const auto now = std::chrono::steady_clock::now();
-    if (server.met().present > 0) used = now;
-    if (what.unused > 0 && now - used > std::chrono::duration<double>(what.unused)) return 0;
+    if (server.connection_counts().present > 0) used = now;
+    if (options.unused > 0 && now - used > std::chrono::duration<double>(options.unused)) return 0;
   }
 }
 
@@ -53,14 +54,15 @@ int serve(plan what, const std::string& token, const sigset_t& ends) {
 int main(int argc, char** argv) {
   muster::detail::prepare_process();
   try {
-    sigset_t ends;  // blocked before any thread is there
+    sigset_t ends;  // Blocked before any thread starts.
     ::sigemptyset(&ends);
-    for (const int one : {SIGTERM, SIGINT}) ::sigaddset(&ends, one);
+    for (const int signal : {SIGTERM, SIGINT}) ::sigaddset(&ends, signal);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const muster::settings configuration(argc, argv);
     plan read;
-    CLI::App app("Serves the store of a job; of several with names of their own, if one of them at most is elastic.",
-                 "muster-store");
+    CLI::App app(
+        "Serves the store of a job. Several jobs with their own names may share it if at most one job is elastic.",
+        "muster-store");
     app.footer(footer);
     app.add_option("--listen", read.listen,
                    "address and port: 10.0.0.1:29500, 127.0.0.1:0 (a free port), :29500 (all interfaces with a token, "
@@ -72,10 +74,11 @@ int main(int argc, char** argv) {
     app.add_option("--file", read.file,
                    "write its address and token to this file, for this user alone; remove it at the end")
         ->type_name("FILE");
-    muster::add_number(app, "--unused", read.unused, {0, 1e6}, "end after so many seconds without a client; 0: never");
-    if (const auto asked = configuration.asks(); asked != muster::settings::question::none) {
-      const bool of_version = asked == muster::settings::question::version;
-      std::fputs((of_version ? muster::answer_to(asked, {}) : app.help()).c_str(), stdout);
+    muster::add_number(app, "--unused", read.unused, {0, 1e6},
+                       "seconds without a client after which the program ends; 0: never");
+    if (const auto asked = configuration.requested(); asked != muster::settings::request::none) {
+      const bool of_version = asked == muster::settings::request::version;
+      std::fputs((of_version ? muster::output_for(asked, {}) : app.help()).c_str(), stdout);
       return 0;
     }
     if (is_answered(app, argc, argv)) return 0;

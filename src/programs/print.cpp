@@ -5,7 +5,7 @@
 
 namespace {
 
-// Words and numbers as they are, those of lists and objects with commas.
+// Returns texts and numbers unchanged, and the elements of lists and objects separated by commas.
 std::string on_one_line(const json& value) {
   if (value.is_string()) return value.get<std::string>();
   if (value.is_null() || (value.is_array() && value.empty())) return "-";

@@ -7,7 +7,7 @@
 
 int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
   throw muster::configuration_error(
-      "top has nothing to ask a job with (this muster was built without tcp); build it with MUSTER_TCP=ON");
+      "top cannot contact a job (this muster was built without tcp); build it with MUSTER_TCP=ON");
 }
 
 #else
@@ -52,19 +52,19 @@ using muster::elastic::heartbeat;
 using muster::elastic::member_id;
 
 constexpr std::chrono::seconds interval{1};
-constexpr std::chrono::milliseconds patience{500};  // with a rank that does not answer
+constexpr std::chrono::milliseconds patience{500};  // Timeout for a rank's answer.
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error("top " + text); }
 
-// A job as its store has it.
+// The state of a job in its store.
 struct job {
   std::string name;
   std::string token;
   muster::elastic::generation_record record;
 };
 
-// The file of the job's store, of those that this user's running stores have in the folder.
-std::string file_in(const std::string& folder, const muster::settings& configuration) {
+// Returns the store file of the job, among the files that this user's running stores have in the folder.
+std::string store_file_in(const std::string& folder, const muster::settings& configuration) {
   const auto& asked = configuration.value(muster::setting::job);
   const auto prefix = muster::detail::store_name("");
   std::vector<std::string> found;
@@ -74,23 +74,23 @@ std::string file_in(const std::string& folder, const muster::settings& configura
     if (!name.starts_with(prefix) || (asked != "auto" && name != muster::detail::store_name(asked))) continue;
     try {
       const auto place = muster::detail::read_store_file(at->path());
-      if (muster::detail::look_for_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
-    } catch (const muster::detail::socket_error&) {  // another user's, or no such file
+      if (muster::detail::probe_store(place) == store_presence::serves) found.push_back(name.substr(prefix.size()));
+    } catch (const muster::detail::socket_error&) {  // The file belongs to another user, or does not exist.
     }
   }
   if (found.size() == 1) return folder + "/" + prefix + found.front();
   if (found.empty()) {
     refuse("finds no running job" + (asked == "auto" ? "" : " '" + asked + "'") +
            " (no store of this user is named in " + folder +
-           "); if there is one elsewhere, set --rendezvous to what its ranks have");
+           "); for a store elsewhere, set --rendezvous to the address of its ranks");
   }
   std::ranges::sort(found);
   refuse("finds " + std::to_string(found.size()) + " running jobs (" + muster::detail::joined(found, ", ") +
          "); choose one by --job NAME");
 }
 
-// The store is open for a moment alone: a job that begins anew there must find that all others have left.
-job look_for_job(const muster::settings& configuration) {
+// Reads the job's state. The store is open only for a moment: a job that restarts must see that all members have left.
+job read_job(const muster::settings& configuration) {
   const auto& place = configuration.value(muster::setting::rendezvous);
   const auto until = muster::deadline_after(std::chrono::seconds(3));
   job found;
@@ -108,14 +108,14 @@ job look_for_job(const muster::settings& configuration) {
     found.name = configuration.value(muster::setting::job);
   } else {
     const auto file =
-        file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
+        store_file_in(place.starts_with("file:/") ? place.substr(5) : muster::temporary_folder(), configuration);
     store = std::make_unique<muster::tcp_store>(std::string(muster::detail::store_file_scheme) + file, "", until);
     found.name = std::filesystem::path(file).filename().string().substr(muster::detail::store_name("").size());
     if (!store->get("elastic/record", until)) store = muster::detail::of_job(std::move(store), found.name);
     if (const auto drawn = store->get("token", until)) {
       found.token = drawn.value;
     } else if (found.token == "auto") {
-      found.token = muster::detail::read_store_file(file).token;  // of muster-launch, which gives its ranks the same
+      found.token = muster::detail::read_store_file(file).token;  // muster-launch passes the same token to its ranks.
     }
   }
   if (found.token == "auto") found.token = store->get("token", until).value;
@@ -123,12 +123,12 @@ job look_for_job(const muster::settings& configuration) {
   if (record) found.record = muster::elastic::generation_record::decode(record.value);
   if (found.record.members.empty()) {
     refuse("finds no group in the job at " + store->where() +
-           " (it is none that is elastic, or has not begun, or has a name); wait, or choose it by --job NAME");
+           " (the job is not elastic, has not begun, or has a name); wait, or choose it by --job NAME");
   }
   return found;
 }
 
-// What the members answered, and when.
+// The answers of the members, and their time.
 struct answers {
   clock::time_point at;
   std::map<member_id, heartbeat> of;
@@ -137,41 +137,43 @@ struct answers {
 answers ask(const job& of) {
   muster::detail::datagram_socket words("auto", "muster-info", of.token);
   std::vector<muster::detail::address> places;
-  for (const auto& one : of.record.members) {
-    const auto its = words.read_place(one.words, false);
-    places.insert(places.end(), its.begin(), its.end());
+  for (const auto& member : of.record.members) {
+    const auto addresses = datagram_endpoints.parse_endpoints(member.datagram_endpoints, false);
+    places.insert(places.end(), addresses.begin(), addresses.end());
   }
-  answers heard{.at = clock::now(), .of = {}};
+  answers received{.at = clock::now(), .of = {}};
   words.send(heartbeat{}.encode(), places);
   const auto until = muster::deadline_after(patience);
-  while (heard.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
+  while (received.of.size() < of.record.members.size() && muster::detail::wait_for(words.file(), POLLIN, until)) {
     for (std::size_t most = 65536; const auto text = words.receive(most);) {
-      if (auto said = heartbeat::decode(*text); said && of.record.rank_of(said->from)) heard.of[said->from] = *said;
+      if (auto answer = heartbeat::decode(*text); answer && of.record.rank_of(answer->sender))
+        received.of[answer->sender] = *answer;
     }
   }
-  return heard;
+  return received;
 }
 
-// To three digits.
+// Rounds to three digits.
 double rounded(double value) { return std::strtod(muster::detail::printed("%.3g", value).c_str(), nullptr); }
 
 json describe(const job& of, const answers& before, const answers& now) {
   json ranks = json::array();
   std::uint64_t furthest = 0;
-  for (const auto& one : of.record.members) {
-    const auto earlier = before.of.find(one.id);
-    const auto found = now.of.find(one.id);
-    const auto said = found == now.of.end() ? heartbeat() : found->second;
-    json row = {{"rank", ranks.size()},        {"process", one.process.process}, {"answers", said.from != 0},
-                {"steps_per_second", nullptr}, {"own_step_ms", nullptr},         {"links", json::array()}};
-    furthest = std::max(furthest, said.step);
-    if (earlier != before.of.end() && said.step >= earlier->second.step) {
-      const auto steps = static_cast<double>(said.step - earlier->second.step);
+  for (const auto& member : of.record.members) {
+    const auto earlier = before.of.find(member.id);
+    const auto found = now.of.find(member.id);
+    const auto answer = found == now.of.end() ? heartbeat() : found->second;
+    json row = {{"rank", ranks.size()},          {"process", member.process.process},
+                {"answers", answer.sender != 0}, {"steps_per_second", nullptr},
+                {"own_step_ms", nullptr},        {"links", json::array()}};
+    furthest = std::max(furthest, answer.step);
+    if (earlier != before.of.end() && answer.step >= earlier->second.step) {
+      const auto steps = static_cast<double>(answer.step - earlier->second.step);
       row["steps_per_second"] = rounded(steps / muster::seconds(now.at - before.at).count());
     }
-    if (said.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(said.work));
-    for (const auto& link : said.links) {
-      const auto to = of.record.rank_of(link.to);
+    if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));
+    for (const auto& link : answer.links) {
+      const auto peer = of.record.rank_of(link.peer);
       if (!to) continue;
       row["links"].push_back({{"to", *to},
                               {"megabytes_per_second", rounded(1e-6 * static_cast<double>(link.rate))},
@@ -186,8 +188,8 @@ json describe(const job& of, const answers& before, const answers& now) {
           {"ranks", std::move(ranks)}};
 }
 
-// Shows the ranks of this host alone; whether there are any, and whether they answer.
-int show_own(const job& of, std::uint64_t host, bool as_json) {
+// Prints this host's ranks only. Returns a status by the existence and the answers from these ranks.
+int show_ranks_of_host(const job& of, std::uint64_t host, bool as_json) {
   const auto now = ask(of);
   auto all = describe(of, {}, now);
   json own = json::array();
@@ -206,7 +208,7 @@ int show_own(const job& of, std::uint64_t host, bool as_json) {
 
 int watch_job(int argc, char** argv, const char* usage) {
   const muster::settings configuration(argc, argv);
-  if (const auto text = muster::answer_to(configuration.asks(), usage); !text.empty()) {
+  if (const auto text = muster::output_for(configuration.requested(), usage); !text.empty()) {
     std::fputs(text.c_str(), stdout);
     return 0;
   }
@@ -217,8 +219,8 @@ int watch_job(int argc, char** argv, const char* usage) {
     if (word != "--json" && word != "--here") throw muster::unknown_argument(argv[i], {"--json", "--here"});
     (word == "--json" ? as_json : here) = true;
   }
-  auto found = look_for_job(configuration);
-  if (here) return show_own(found, muster::detail::host_number(configuration), as_json);
+  auto found = read_job(configuration);
+  if (here) return show_ranks_of_host(found, muster::detail::host_number(configuration), as_json);
   const bool again = !as_json && ::isatty(STDOUT_FILENO) != 0;
   auto before = ask(found);
   for (;;) {
@@ -230,7 +232,7 @@ int watch_job(int argc, char** argv, const char* usage) {
     std::fflush(stdout);
     before = std::move(now);
     try {
-      found = look_for_job(configuration);
+      found = read_job(configuration);
     } catch (const muster::error&) {
       std::printf("the job has ended\n");
       return 0;

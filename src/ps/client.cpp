@@ -317,11 +317,11 @@ void client::begin_order(std::uint32_t table, const order_plan& plan, std::span<
   send_order_request(table, static_cast<std::uint32_t>(order_request::begin), 0, std::move(all));
 }
 
-void client::pass_save(std::uint32_t table, std::uint64_t steps) {
+void client::confirm_save(std::uint32_t table, std::uint64_t steps) {
   send_order_request(table, static_cast<std::uint32_t>(order_request::pass), steps);
 }
 
-void client::pass_end(std::uint32_t table) {
+void client::confirm_end(std::uint32_t table) {
   send_order_request(table, static_cast<std::uint32_t>(order_request::end), 0);
 }
 
@@ -360,7 +360,7 @@ void client::flush() {
   process_->wait_until([&] { return process_->core().unacknowledged() == 0; }, "flush");
 }
 
-void client::serve_by(std::size_t servers) { process_->serve_by(servers); }
+void client::request_servers(std::size_t servers) { process_->request_servers(servers); }
 void client::next_clock() { process_->next_clock(); }
 std::uint64_t client::clock_now() const noexcept { return process_->core().clock_now(); }
 void client::progress() { process_->progress(); }

@@ -9,15 +9,15 @@ consistency parse_consistency(std::string_view text) {
   const auto name = spec.name({"async", "bounded", "bulk"}, "such as bounded:2");
   consistency read;
   if (name == "bounded") {
-    read.what = consistency::kind::bounded;
+    read.type = consistency::kind::bounded;
     read.bound = spec.read_whole("number of clocks", spec.value("clocks"));
   }
-  if (name == "bulk") read.what = consistency::kind::bulk;
+  if (name == "bulk") read.type = consistency::kind::bulk;
   for (const auto& [key, policy] :
        {std::pair{"drop", consistency::policy::drop}, {"damp", consistency::policy::damp}}) {
     const auto updates = spec.take(key);
     if (!updates) continue;
-    if (read.what == consistency::kind::bulk)
+    if (read.type == consistency::kind::bulk)
       spec.refuse("no push of a bulk-synchronous step is older than another", "write bulk");
     if (read.old_pushes != consistency::policy::keep)
       spec.refuse("old pushes are dropped or damped, not both", "write only drop or damp");
@@ -29,8 +29,8 @@ consistency parse_consistency(std::string_view text) {
 }
 
 std::string to_string(const consistency& model) {
-  std::string text = model.what == consistency::kind::asynchronous ? "async"
-                     : model.what == consistency::kind::bulk       ? "bulk"
+  std::string text = model.type == consistency::kind::asynchronous ? "async"
+                     : model.type == consistency::kind::bulk       ? "bulk"
                                                                    : "bounded:" + std::to_string(model.bound);
   if (model.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(model.fresh);
   if (model.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(model.fresh);

@@ -29,7 +29,7 @@ clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock:
 protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   const auto unheard =
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
-  protocol_settings protocol{.model = options.how,
+  protocol_settings protocol{.model = options.consistency_model,
                              .retry = span_of(options.retry),
                              .silence = span_of(options.silence),
                              .worker_silence = span_of(options.timeout),
@@ -40,14 +40,14 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
 
 // Returns the key prefix under which the job keeps its map, unique in the store.
 std::string name_of_job(group& ranks) {
-  return "ps/" + muster::detail::word_of(ranks, muster::detail::random_token().substr(0, 16), 0);
+  return "ps/" + muster::detail::broadcast_string(ranks, muster::detail::random_token().substr(0, 16), 0);
 }
 
 // Returns one store for all threads of a process, or for processes the store that the settings and the launcher select.
 std::shared_ptr<any_store> store_for(context& ctx, group& ranks) {
   const std::string transport = ctx.transport_name();
-  if (transport != "local" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
-  return muster::detail::made_by_first(ranks, [] { return std::make_shared<memory_store>(); });
+  if (transport != "threads" && transport != "self") return open_store(ctx.configuration(), ctx.launcher());
+  return muster::detail::construct_on_rank_zero(ranks, [] { return std::make_shared<memory_store>(); });
 }
 
 // Returns the first map of a job. Places are ranks of the launch. The ranks in `present` have joined.
@@ -178,7 +178,8 @@ struct job::implementation {
     links = std::make_shared<muster::detail::member_links>(ctx, store, self);
     muster::detail::member_links::connected linked;
     links->await([&](const auto& connected, const auto&) { linked = connected; });
-    if (!linked.over->abilities().any_source) detail::refuse_transport(linked.over->abilities());
+    if (!linked.member_transport->abilities().any_source)
+      detail::refuse_transport(linked.member_transport->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found = store->get(map_key, deadline_after(options.timeout));  // the process may have waited for long
     const auto serve = [&](node_id at) {
@@ -276,7 +277,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   options.standby = static_cast<int>(chosen.integer(setting::standby));
   detail::check_remote(chosen, options);
   options.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  options.how = parse_consistency(chosen.value(setting::consistency));
+  options.consistency_model = parse_consistency(chosen.value(setting::consistency));
   options.compress = parse_compression(chosen.value(setting::compress));
   options.timeout = seconds(chosen.positive(setting::timeout));
   return options;

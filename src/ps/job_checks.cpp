@@ -41,7 +41,7 @@ std::string description_of(const job_options& options, const table_layout& layou
   }
   return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
          "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
-         "\nconsistency: " + to_string(options.how) + "\ncompress: " + to_string(options.compress) +
+         "\nconsistency: " + to_string(options.consistency_model) + "\ncompress: " + to_string(options.compress) +
          "\nranges: " + std::to_string(layout.ranges()) + "\n";
 }
 

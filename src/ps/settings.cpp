@@ -7,16 +7,16 @@ constexpr setting_info servers{
     "N",
     "1",
     "ps: number of servers, the last ranks; the others are workers; colocated: every rank is both",
-    detail::from(1, 65536),
+    detail::value_range(1, 65536),
     false,
     "colocated"};
 constexpr setting_info standby{
     "standby", "N", "0",
     "ps: number of hot spares after the servers, which serve after a server's death or when the program adds servers",
-    detail::from(0, 65536)};
+    detail::value_range(0, 65536)};
 constexpr setting_info replicas{
     "replicas", "N", "1", "ps: further copies of each range, on different servers: so many servers may die at once",
-    detail::from(0, 16)};
+    detail::value_range(0, 16)};
 constexpr setting_info consistency{
     "consistency", "NAME", "async",
     "ps: bound of staleness: async, bounded:CLOCKS, bulk; ,drop=UPDATES or ,damp=UPDATES for old pushes"};

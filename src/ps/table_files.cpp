@@ -148,8 +148,8 @@ void write_manifest(const std::filesystem::path& folder, json head, const detail
     }
     const auto named = head["files"].get<std::vector<std::string>>();
     std::erase_if(former, [&](const std::string& name) {
-      const bool is_made =
-          muster::detail::is_made_name(name, "tables-#-#") || muster::detail::is_made_name(name, "tables-#-#-#");
+      const bool is_made = muster::detail::matches_name_pattern(name, "tables-#-#") ||
+                           muster::detail::matches_name_pattern(name, "tables-#-#-#");
       return !is_made || std::ranges::count(named, name) > 0;
     });
   }

@@ -187,7 +187,7 @@ void split_strings(parsed_request& request, std::span<const std::byte> tensor, s
     request.rows.push_back(reader.bytes(size));
     if (!reader.good()) refuse_field("inputs[0]", "row " + std::to_string(k) + " is longer than its binary data");
   }
-  if (!reader.whole()) refuse_field("inputs[0]", "its binary data continue after the last row");
+  if (!reader.is_complete()) refuse_field("inputs[0]", "its binary data continue after the last row");
 }
 
 void read_binary_rows(parsed_request& request, const tensor_info& input, std::span<const std::byte> binary,

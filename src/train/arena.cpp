@@ -118,7 +118,7 @@ void arena_base::share(arena_sharing sharing) {
 
 void arena_base::update(std::function<void()> change) {
   updates_.push_back(std::move(change));
-  if (!in_step_ || sharing_.change == in_step::restore_on_failure) run_updates();
+  if (!in_step_ || sharing_.change == rollback_policy::restore_on_failure) run_updates();
 }
 
 void arena_base::run_updates() {
@@ -139,7 +139,7 @@ block arena_base::place(std::size_t tensor) const {
 void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }
 
 void arena::add_array(state_parts& parts, const std::string& name, std::span<float> array, state_kind kind,
-                      in_step change) {
+                      rollback_policy change) {
   parts.add(name, array, kind, change);
 }
 

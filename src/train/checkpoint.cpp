@@ -25,7 +25,7 @@ namespace muster { inline namespace v0 {
 using detail::checkpoint_head;
 using detail::checkpoint_image;
 using detail::checkpoint_part;
-using detail::is_made_name;
+using detail::matches_name_pattern;
 
 namespace {
 
@@ -50,7 +50,7 @@ std::string first_problem(group& ranks, const std::function<void(const std::func
   const auto first = std::ranges::find(all, std::uint8_t{troubled});
   if (first == all.end()) return {};
   const int rank = static_cast<int>(first - all.begin());
-  const std::string text = detail::word_of(ranks, mine, rank);
+  const std::string text = detail::broadcast_string(ranks, mine, rank);
   return ranks.size() == 1 ? text : "rank " + std::to_string(rank) + ": " + text;
 }
 
@@ -158,8 +158,8 @@ std::string name_in(const std::string& file) {
   const std::string stem = file.substr(0, file.find('.', file.find('.') + 1));
   const std::string ending = file.substr(stem.size());
   const bool is_checkpoint =
-      is_made_name(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
-  const auto ends = [&](const char* pattern) { return is_made_name(ending, pattern); };
+      matches_name_pattern(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
+  const auto ends = [&](const char* pattern) { return matches_name_pattern(ending, pattern); };
   return is_checkpoint && (ends(".state") || ends(".rank-#") || ends(".state.#-#.tmp") || ends(".rank-#.#-#.tmp"))
              ? stem
              : "";
@@ -341,7 +341,7 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& saved_s
   if (ranks.rank() == 0) candidates = list(folder_);
   std::string newest;
   for (;;) {
-    const std::string name = detail::word_of(ranks, candidates.empty() ? "" : candidates.back(), 0);
+    const std::string name = detail::broadcast_string(ranks, candidates.empty() ? "" : candidates.back(), 0);
     if (name.empty()) break;
     content loaded;
     const std::string why = read_checkpoint(ranks, saved_state, name, loaded);

@@ -5,7 +5,7 @@
 #include <thread>
 #include <utility>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
@@ -38,9 +38,10 @@ const ps::lease& parameter_server_backend::next_lease() {
   const scoped_event waiting(activity::aggregate, "lease", 0);
   for (trained_ = 0;;) {
     lease_ = tables.next_lease(order);
-    const bool concerns_first = lease_.what == kind::unknown || lease_.what == kind::save || lease_.what == kind::last;
-    if (lease_.what == kind::over) ended_first_ = false;  // the first worker was another worker
-    if (lease_.what != kind::later && (!concerns_first || is_first())) return lease_;
+    const bool concerns_first =
+        lease_.outcome == kind::unknown || lease_.outcome == kind::save || lease_.outcome == kind::last;
+    if (lease_.outcome == kind::over) ended_first_ = false;  // the first worker was another worker
+    if (lease_.outcome != kind::later && (!concerns_first || is_first())) return lease_;
     // The other workers may train for long, or die. While this worker makes progress on its connection to the servers,
     // the servers detect the death of a worker, so the wait ends.
     for (const auto until = clock::now() + retry_interval; clock::now() < until;) {
@@ -74,12 +75,12 @@ void parameter_server_backend::save(const std::string& folder) {
     unsaved_ = failed.what();
     log(log_level::warning, "the tables were not saved: " + unsaved_ + "; the earlier tables remain");
   }
-  job_.tables().pass_save(order, lease_.steps);
+  job_.tables().confirm_save(order, lease_.steps);
 }
 
 void parameter_server_backend::forward_end() {
   ended_first_ = true;
-  job_.tables().pass_end(order);
+  job_.tables().confirm_end(order);
 }
 
 void parameter_server_backend::require_saved() const {

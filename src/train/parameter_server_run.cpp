@@ -19,15 +19,15 @@ void training::training_run::train_on_servers() {
   bool began_any = false;
   for (bool is_over = false; !is_over;) {
     const auto& lease = servers.next_lease();
-    if (lease.what == kind::unknown) {
+    if (lease.outcome == kind::unknown) {
       begin_on_servers();
       continue;
     }
-    is_over = lease.what == kind::last || lease.what == kind::over;
+    is_over = lease.outcome == kind::last || lease.outcome == kind::over;
     move_to_lease(lease);
-    if (lease.what == kind::granted) began_any = steps({.steps = lease.steps + lease.batches}) || began_any;
+    if (lease.outcome == kind::granted) began_any = steps({.steps = lease.steps + lease.batches}) || began_any;
     if (owner.state_.epoch_is_over() || (is_over && began_any)) end_epochs_before(lease.from.epoch + 1);
-    if (lease.what == kind::save) servers.save(options.checkpoint);
+    if (lease.outcome == kind::save) servers.save(options.checkpoint);
   }
   print_ended(began_any);
   conclude();

@@ -15,7 +15,7 @@ constexpr setting_info balance{"balance", "WHAT", "equal",
 constexpr setting_info virtual_shards{"virtual-shards", "N", "0",
                                       "cut each batch into N parts that are summed in one order: the same bits for any "
                                       "number of ranks; 0: off",
-                                      detail::from(0, 4096)};
+                                      detail::value_range(0, 4096)};
 
 extern "C" {
 bool muster_register_settings_of_train() noexcept {

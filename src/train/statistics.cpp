@@ -18,7 +18,7 @@ namespace {
 std::vector<std::string> gather_texts(group& ranks, const std::vector<std::string>& mine, std::exception_ptr failure) {
   detail::wire_writer writer;
   for (const std::string& text : mine) writer.add_text(text);
-  const auto rank_texts = detail::words_of_all(ranks, failure ? "" : writer.take());
+  const auto rank_texts = detail::allgather_strings(ranks, failure ? "" : writer.take());
   if (failure) std::rethrow_exception(failure);
   std::vector<std::string> texts(mine.size());
   for (const std::string& rank_text : rank_texts) {

@@ -65,7 +65,7 @@ timeline::timeline(context& ctx) : timeline(ctx.world(), ctx.configuration().val
 
 void timeline::record(const event& event) noexcept {
   if (event_sink* const former = registration_->former()) former->record(event);
-  if (event.what == activity::cache_hit || event.what == activity::cache_miss || event.what == activity::push_age)
+  if (event.kind == activity::cache_hit || event.kind == activity::cache_miss || event.kind == activity::push_age)
     return;  // these events have no duration
   if (events_.size() == most_) {
     ++dropped_;
@@ -91,7 +91,7 @@ std::string timeline::events_of(int rank) const {
   std::ranges::stable_sort(in_order, {}, [](const event* entry) { return entry->begin; });
   std::map<int, clock::time_point> busy_until;
   for (const event* const entry : in_order) {
-    auto [number, name, category] = row_of(entry->what);
+    auto [number, name, category] = row_of(entry->kind);
     while (number >= first_concurrent_row && busy_until.contains(number) && busy_until[number] > entry->begin) ++number;
     if (!busy_until.contains(number)) {
       std::snprintf(line.data(), line.size(),
@@ -100,7 +100,7 @@ std::string timeline::events_of(int rank) const {
       text += line.data();
     }
     busy_until[number] = entry->end;
-    const bool counts = entry->what == activity::step || entry->what == activity::rebuild;
+    const bool counts = entry->kind == activity::step || entry->kind == activity::rebuild;
     const char* const measure = counts ? "number" : "bytes";
     std::snprintf(line.data(), line.size(),
                   "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"

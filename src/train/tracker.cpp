@@ -89,7 +89,7 @@ void tracker::record(const event& event) noexcept {
   if (event_sink* const former = installed_.former()) former->record(event);
   const double span = seconds(event.end - event.begin).count();
   const auto add_to = [&](muster::phase kind) { local_.phases[static_cast<std::size_t>(kind)] += span; };
-  if (event.what == activity::phase) {
+  if (event.kind == activity::phase) {
     const auto found = std::ranges::find(phase_names, event.name);
     if (found != phase_names.end()) {
       const auto kind = static_cast<muster::phase>(found - phase_names.begin());
@@ -99,7 +99,7 @@ void tracker::record(const event& event) noexcept {
     }
   }
   if (!in_batches_) return;
-  switch (event.what) {
+  switch (event.kind) {
     case activity::communication:
       local_.spent.communication += span;
       local_.bytes += static_cast<double>(event.bytes);

@@ -25,7 +25,7 @@ namespace {
 // An event sink that detects a collective on its thread.
 struct collective_watch final : event_sink {
   void record(const event& event) noexcept override {
-    if (event.what == activity::communication) called = true;
+    if (event.kind == activity::communication) called = true;
     if (event_sink* const former = installed.former()) former->record(event);
   }
   bool called = false;
@@ -136,7 +136,7 @@ void training_step::pull(std::span<const std::uint64_t> elements) {
 
 bool training_step::pushes(double learning_rate) {
   if (!training_->on_servers_) {
-    training_->optimizer_waits_ = training_->sync_.options().mode.what ==
+    training_->optimizer_waits_ = training_->sync_.options().mode.method ==
                                   sync_mode::kind::allreduce;  // in other modes the optimizer steps at once
     return false;
   }
@@ -307,7 +307,7 @@ double epoch_summary::operator[](std::string_view name) const noexcept {
 // ---- servers ----
 
 sync_options training::of_ranks(sync_options options) {
-  if (options.mode.what == sync_mode::kind::parameter_server) {
+  if (options.mode.method == sync_mode::kind::parameter_server) {
     options.mode = {};
     options.codec = {};  // the worker's pushes are encoded instead
   }
@@ -359,7 +359,7 @@ sync_options training::sync_of_job(const context& ctx) {
 std::shared_ptr<detail::speed_balance> training::balance_of(const context& ctx, const sync_options& options) {
   const settings& chosen = ctx.configuration();
   if (chosen.choice(setting::balance, {"equal", "speed"}) == 0) return nullptr;
-  if (options.mode.what != sync_mode::kind::allreduce) {
+  if (options.mode.method != sync_mode::kind::allreduce) {
     throw configuration_error(chosen.origin(setting::balance) + " is speed (in mode " + to_string(options.mode) +
                               " ranks do not wait for one another's gradients, or have equal weights); use mode "
                               "allreduce, or --balance equal");

@@ -19,7 +19,7 @@ namespace muster { inline namespace v0 {
 // samples.
 training::sums training::training_run::sum_over_ranks(group& ranks, const sums& local) const {
   const bool is_first = ranks.rank() == 0;
-  const bool counts = is_first || owner.sync_.options().mode.what != sync_mode::kind::allreduce;
+  const bool counts = is_first || owner.sync_.options().mode.method != sync_mode::kind::allreduce;
   detail::wire_writer writer;
   writer.add(counts ? local.samples : 0, is_first ? local.seconds : 0.0);
   for (const auto& entry : local.entries) {
@@ -27,7 +27,7 @@ training::sums training::training_run::sum_over_ranks(group& ranks, const sums& 
     writer.add(entry.values, entry.weights);
   }
   sums all;
-  for (const auto& rank_text : detail::words_of_all(ranks, writer.take())) {
+  for (const auto& rank_text : detail::allgather_strings(ranks, writer.take())) {
     detail::wire_reader reader(rank_text);
     all.samples += reader.number();
     all.seconds += reader.number<double>();
@@ -53,14 +53,14 @@ void training::training_run::restore_sums(const group& ranks) {
   owner.unreported_ = owner.saved_;
   if (ranks.rank() == 0) return;
   owner.unreported_.entries.clear();
-  if (owner.sync_.options().mode.what != sync_mode::kind::allreduce) owner.unreported_.samples = 0;
+  if (owner.sync_.options().mode.method != sync_mode::kind::allreduce) owner.unreported_.samples = 0;
 }
 
 void training::describe(state_parts& parts) {
   parts.add_property("--compress", context_.configuration().value(setting::compress));
   parts.add_property("--balance", context_.configuration().value(setting::balance));
   // In other modes each rank counts its own samples. The sums of a save contain them.
-  const bool counts_all = sync_.options().mode.what == sync_mode::kind::allreduce;
+  const bool counts_all = sync_.options().mode.method == sync_mode::kind::allreduce;
   parts.add(
       "course of the training", state_kind::replicated,
       [this, counts_all] {
@@ -103,7 +103,7 @@ void training::describe(state_parts& parts) {
           }
           read.push_back(std::move(summary));
         }
-        if (!reader.whole()) {
+        if (!reader.is_complete()) {
           throw configuration_error(
               "these epochs of a training cannot be used (another version wrote them); use the version of muster that "
               "wrote them");
@@ -115,7 +115,7 @@ void training::describe(state_parts& parts) {
         if (counts_all) unreported_.samples = samples;
         failures_ = failures;
       });
-  if (balance_) parts.meet([this](step& current) { balance_->exchange_speeds(current); });
+  if (balance_) parts.before_step([this](step& current) { balance_->exchange_speeds(current); });
   if (on_servers_) {
     parts.exchange([this](group&) {
       if (pushed_rate_) servers_->push(*std::exchange(pushed_rate_, std::nullopt));

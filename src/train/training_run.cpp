@@ -6,7 +6,7 @@
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
@@ -296,7 +296,7 @@ void training::training_run::print_ended(bool began_any) {
 
 void training::training_run::save_remaining() {
   if (!store) return;
-  const auto mode = owner.sync_.options().mode.what;
+  const auto mode = owner.sync_.options().mode.method;
   if ((mode == sync_mode::kind::local_sgd || mode == sync_mode::kind::gossip) && owner.session_.group().size() > 1) {
     log(log_level::warning, "step " + std::to_string(owner.state_.steps()) +
                                 " is not saved (each rank has different weights, and one rank alone cannot save them); "

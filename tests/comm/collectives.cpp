@@ -40,8 +40,8 @@ void compare_with_oracle(test::fabric over, std::uint64_t cases) {
 
 }  // namespace
 
-TEST_CASE("every collective equals its oracle over local", "[oracle][slow]") {
-  compare_with_oracle(test::fabric::local, 9000);
+TEST_CASE("every collective equals its oracle over threads", "[oracle][slow]") {
+  compare_with_oracle(test::fabric::threads, 9000);
 }
 TEST_CASE("every collective equals its oracle over hosts", "[oracle][slow]") {
   compare_with_oracle(test::fabric::hierarchical, 4500);
@@ -78,7 +78,7 @@ TEST_CASE("what a rank has sent stays until the slowest has it", "[slow]") {
         for (int i = 0; i < 40; ++i) {
           s.seed = random();
           s.count = 1 + random.below(largest);
-          s.naps = random.below(10) == 0;
+          s.delays = random.below(10) == 0;
           test::check(s, world);
         }
       }
@@ -287,8 +287,8 @@ namespace {
 // A transport that counts sends and bytes.
 class counting_transport final : public muster::transport_decorator {
  public:
-  counting_transport(std::shared_ptr<muster::local_hub> hub, int rank, int& sends, std::size_t& bytes)
-      : transport_decorator(std::make_unique<muster::local_transport>(std::move(hub), rank)),
+  counting_transport(std::shared_ptr<muster::thread_hub> hub, int rank, int& sends, std::size_t& bytes)
+      : transport_decorator(std::make_unique<muster::thread_transport>(std::move(hub), rank)),
         sends_(sends),
         bytes_(bytes) {}
   void send(muster::request& r) override {
@@ -309,7 +309,7 @@ namespace {
 struct traffic {
   traffic(int ranks, const std::function<void(muster::group&)>& body)
       : sends(static_cast<std::size_t>(ranks), 0), bytes(sends.size(), 0) {
-    auto hub = std::make_shared<muster::local_hub>(ranks);
+    auto hub = std::make_shared<muster::thread_hub>(ranks);
     std::vector<std::thread> threads;
     for (int rank = 0; rank < ranks; ++rank) {
       threads.emplace_back([&, rank] {

@@ -29,7 +29,7 @@ void check(const std::vector<std::uint8_t>& got, const std::string& name, Expect
 
 int main(int argc, char** argv) {
   return muster::run_main(argc, argv, [](muster::context&, muster::group& world) {
-    const muster::options slow{.timeout = muster::seconds(300)};
+    const muster::collective_options slow{.timeout = muster::seconds(300)};
     const int me = world.rank();
     std::vector<std::uint8_t> data(bytes), out;
     const auto fill = [&](int as) {

@@ -64,7 +64,8 @@ TEST_CASE("one that does not fit its receive is a mismatch there") {
 TEST_CASE("a receive that is taken back leaves the messages behind it whole") {
   const auto over = GENERATE(from_range(test::fabrics()));
   for (int tests_before = 0; tests_before < 4; ++tests_before) {  // with more tests, more of the message has arrived
-    test::run_ranks(over, 2, [&](muster::group& world) { muster::testing::check_taken_back(world, tests_before); });
+    test::run_ranks(over, 2,
+                    [&](muster::group& world) { muster::testing::check_cancelled_receive(world, tests_before); });
   }
 }
 

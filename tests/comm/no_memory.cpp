@@ -63,7 +63,7 @@ std::string receive_error(muster::transport& over, std::size_t bytes, std::uint3
   muster::control_message message;
   try {
     // heartbeats cause positions
-    while (!over.poll(message) || message.what == muster::control_message::kind::position) {
+    while (!over.poll(message) || message.type == muster::control_message::kind::position) {
       require(!over.test(r), "a part of the message does not complete it");
       require(muster::clock::now() < until, "rank 1 is notified");
       over.pause(muster::deadline_after(muster::seconds(0.01)));
@@ -72,7 +72,7 @@ std::string receive_error(muster::transport& over, std::size_t bytes, std::uint3
     require(failure.ranks() == std::vector<int>{0}, "it names rank 0");
     return failure.what();
   }
-  require(message.what == muster::control_message::kind::gone && message.origin == 0, "it names rank 0");
+  require(message.type == muster::control_message::kind::peer_ended && message.origin == 0, "it names rank 0");
   return message.text;
 }
 

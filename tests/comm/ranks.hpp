@@ -13,7 +13,7 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include "comm/transports/hierarchical/transport.hpp"
 #include "comm/transports/shm/transport.hpp"
@@ -25,19 +25,19 @@ namespace test {
 
 /// The kind of connection between the ranks. Over tcp each rank has its own connections, on the loopback. Hierarchical:
 /// as if the ranks were on several hosts, see `host_of`, with the local transport or tcp between hosts.
-enum class fabric { local, shm, tcp, hierarchical, hierarchical_over_tcp };
+enum class fabric { threads, shm, tcp, hierarchical, hierarchical_over_tcp };
 
 inline std::ostream& operator<<(std::ostream& out, fabric over) {
-  constexpr const char* names[] = {"local", "shm", "tcp", "hierarchical", "hierarchical over tcp"};
+  constexpr const char* names[] = {"threads", "shm", "tcp", "hierarchical", "hierarchical over tcp"};
   return out << names[static_cast<int>(over)];
 }
 
 /// Returns every kind of fabric in this build, except hierarchical over tcp.
 inline std::vector<fabric> fabrics() {
 #ifdef MUSTER_HAS_TCP
-  return {fabric::local, fabric::shm, fabric::hierarchical, fabric::tcp};
+  return {fabric::threads, fabric::shm, fabric::hierarchical, fabric::tcp};
 #else
-  return {fabric::local, fabric::shm, fabric::hierarchical};
+  return {fabric::threads, fabric::shm, fabric::hierarchical};
 #endif
 }
 
@@ -118,13 +118,13 @@ class tcp_job {
   /// Returns settings for a busy machine, on which a thread may wait for a core for a long time.
   static muster::detail::tcp_plan busy_plan() {
     muster::detail::tcp_plan plan;
-    plan.missed = 100;
+    plan.missed_heartbeats = 100;
     return plan;
   }
   /// Connects a rank. Called once by each rank.
   std::unique_ptr<muster::detail::tcp_transport> connect(int rank, std::string_view token = "of the test") {
     return muster::detail::connect_mesh(plan_, rank, endpoints_, std::move(*listeners_[static_cast<std::size_t>(rank)]),
-                                        token, muster::deadline_after(plan_.patience));
+                                        token, muster::deadline_after(plan_.connect_timeout));
   }
   [[nodiscard]] const std::vector<std::string>& endpoints() const noexcept { return endpoints_; }
 
@@ -139,7 +139,7 @@ class tcp_job {
 class connections {
  public:
   connections(fabric over, int ranks)
-      : over_(over), hub_(std::make_shared<muster::local_hub>(ranks)), map_(host_of(ranks)) {
+      : over_(over), hub_(std::make_shared<muster::thread_hub>(ranks)), map_(host_of(ranks)) {
     if (over == fabric::shm) hosts_.push_back(std::make_unique<shared_memory>(ranks, ranks % 2 == 1));
 #ifdef MUSTER_HAS_TCP
     if (over == fabric::tcp || over == fabric::hierarchical_over_tcp) job_.emplace(ranks);
@@ -156,7 +156,7 @@ class connections {
     if (!is_hierarchical()) return flat;
     const auto index = static_cast<std::size_t>(rank);
     const auto& host = hosts_[static_cast<std::size_t>(map_.host_of[index])];
-    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.place_of[index]) : nullptr;
+    auto within = map_.neighbours(rank).size() > 1 ? host->connect(map_.local_rank_of[index]) : nullptr;
     return std::make_unique<muster::detail::hierarchical_transport>(std::move(flat), std::move(within), map_);
   }
 
@@ -168,10 +168,10 @@ class connections {
 #ifdef MUSTER_HAS_TCP
     if (job_) return job_->connect(rank);
 #endif
-    return std::make_unique<muster::local_transport>(hub_, rank);
+    return std::make_unique<muster::thread_transport>(hub_, rank);
   }
   fabric over_;
-  std::shared_ptr<muster::local_hub> hub_;
+  std::shared_ptr<muster::thread_hub> hub_;
   muster::detail::host_map map_;
   std::vector<std::unique_ptr<shared_memory>> hosts_;
 #ifdef MUSTER_HAS_TCP
@@ -207,7 +207,7 @@ inline std::vector<std::exception_ptr> outcomes(fabric over, int ranks, const st
 }
 inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<void(muster::group&)>& body,
                                                 const muster::group_settings& settings = {}) {
-  return outcomes(fabric::local, ranks, body, settings);
+  return outcomes(fabric::threads, ranks, body, settings);
 }
 
 /// Rethrows the first exception of any rank.
@@ -219,7 +219,7 @@ inline void run_ranks(fabric over, int ranks, const std::function<void(muster::g
 }
 inline void run_ranks(int ranks, const std::function<void(muster::group&)>& body,
                       const muster::group_settings& settings = {}) {
-  run_ranks(fabric::local, ranks, body, settings);
+  run_ranks(fabric::threads, ranks, body, settings);
 }
 
 }  // namespace test

@@ -103,7 +103,7 @@ class drill {
     const auto count =
         static_cast<std::size_t>(std::exp(random.uniform() * std::log(static_cast<double>(largest) + 0.5)));
     const int root = static_cast<int>(random.below(12)) % n;
-    muster::options call_options;
+    muster::collective_options call_options;
     const bool by_messages = random.below(5) == 0;
     const auto choose = [&](muster::algorithm named) {
       call_options.algorithm = by_messages ? named : muster::algorithm::automatic;

@@ -38,7 +38,7 @@ int main(int argc, char** argv) {
       if (kind == "early" && me == world.size() - 1) return;
       if (kind == "mismatch" && me == 0) muster::barrier(world);
       if (kind == "native-mismatch") {
-        const muster::options native{.algorithm = muster::algorithm::native};
+        const muster::collective_options native{.algorithm = muster::algorithm::native};
         if (me == 0) muster::allreduce(world, std::span(data).first(data.size() / 2), muster::sum, native);
         if (me != 0) muster::allreduce(world, data, muster::sum, native);
       }

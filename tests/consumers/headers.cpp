@@ -1,5 +1,5 @@
-// A program that compiles muster itself: -I and threads are all that it needs. It fits a line to points, in memory or
-// of the source that it is told, on as many ranks and in the way that its flags say:
+// A program that compiles muster itself: it needs only -I and threads. It fits a line to points in memory or in a
+// source, with the number of ranks and the launch mode of its flags:
 //   headers [SOURCE [FOLDER OF CHECKPOINTS]]
 #include <cstdio>
 

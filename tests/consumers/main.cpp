@@ -1,4 +1,4 @@
-// What each of the consumers compiles: two ranks, by a launcher or as threads, that have to find each other.
+// The program that each consumer compiles: two ranks, started by a launcher or as threads, that connect to each other.
 #include <cstdio>
 #include <string>
 #include <vector>

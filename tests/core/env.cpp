@@ -49,12 +49,12 @@ TEST_CASE("what is off by default is on where its flag stands alone, and takes n
 
 TEST_CASE("a flag beats its variable, the variable beats the default, and each says where it came from") {
   const scoped_variable ranks("MUSTER_RANKS", "2");
-  const scoped_variable transport("MUSTER_TRANSPORT", "local");
+  const scoped_variable transport("MUSTER_TRANSPORT", "threads");
   test::command_line line({"app", "--ranks", "3"});
   const muster::settings settings(line.argc, line.argv());
   CHECK(settings.value(muster::setting::ranks) == "3");
   CHECK(settings.origin(muster::setting::ranks) == "--ranks");
-  CHECK(settings.value(muster::setting::transport) == "local");
+  CHECK(settings.value(muster::setting::transport) == "threads");
   CHECK(settings.origin(muster::setting::transport) == "MUSTER_TRANSPORT");
   CHECK(settings.is_default(muster::setting::check));
 }
@@ -75,7 +75,7 @@ TEST_CASE("values that cannot be used are refused by name") {
 }
 
 TEST_CASE("what a command line asks for instead of a run is told, and stays on it") {
-  using question = muster::settings::question;
+  using question = muster::settings::request;
   using words = std::vector<std::string>;
   const auto [arguments, request, remaining] = GENERATE(table<words, question, std::size_t>({
       {{"app", "file"}, question::none, 2},
@@ -88,16 +88,16 @@ TEST_CASE("what a command line asks for instead of a run is told, and stays on i
   }));
   test::command_line line(arguments);
   const muster::settings settings(line.argc, line.argv());
-  CHECK(settings.asks() == request);
+  CHECK(settings.requested() == request);
   CHECK(line.rest().size() == remaining);
 }
 
 TEST_CASE("a question is answered with the version, or with the program's own usage and the settings below it") {
-  using question = muster::settings::question;
-  CHECK(muster::answer_to(question::none, "usage\n").empty());
-  CHECK(muster::answer_to(question::version, "usage\n") == "muster " + muster::library_version() + "\n");
+  using question = muster::settings::request;
+  CHECK(muster::output_for(question::none, "usage\n").empty());
+  CHECK(muster::output_for(question::version, "usage\n") == "muster " + muster::library_version() + "\n");
   for (const bool all : {false, true}) {
-    const auto text = muster::answer_to(all ? question::help_all : question::help, "usage\n");
+    const auto text = muster::output_for(all ? question::help_all : question::help, "usage\n");
     CHECK(text.starts_with("usage\n"));
     CHECK(text.ends_with(muster::settings_help(all)));
   }

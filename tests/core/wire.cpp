@@ -40,7 +40,7 @@ TEST_CASE("what is written is little-endian, and read as it was written") {
   CHECK(text.substr(2, 8) == std::string("\x08\x07\x06\x05\x04\x03\x02\x01"));
   wire_reader in(text);
   CHECK(read_example(in));
-  CHECK(in.whole());
+  CHECK(in.is_complete());
 }
 
 TEST_CASE("of a text that was cut anywhere, or has something behind it, nothing is whole") {
@@ -59,7 +59,7 @@ TEST_CASE("of a text that was cut anywhere, or has something behind it, nothing 
   wire_reader in(longer);
   CHECK(read_example(in));
   CHECK(in.good());
-  CHECK_FALSE(in.whole());
+  CHECK_FALSE(in.is_complete());
 }
 
 TEST_CASE("lengths and counts that cannot be are refused before anything is reserved for them") {

@@ -64,7 +64,7 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
         if (random.below(5) == 0) {  // a joining rank, or a resumed job, has only the cursor
           auto joined_loader = make();
           joined_loader.open(loader.cursor());
-          REQUIRE(joined_loader.cursor().now() == loader.cursor().now());
+          REQUIRE(joined_loader.cursor().current() == loader.cursor().current());
           loader = std::move(joined_loader);
         }
         std::vector<muster::sample_id> of_step;
@@ -85,7 +85,7 @@ TEST_CASE("records that join epochs are used once each, whatever the appends, wo
           used.resize(used.size() - of_step.size());
           continue;
         }
-        const auto before = loader.cursor().now();
+        const auto before = loader.cursor().current();
         const bool may = loader.may_grow();
         if (may) loader.grow_to(loader.newest());
         if (!may && !joined && written > before.size) ++waits;

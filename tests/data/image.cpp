@@ -57,10 +57,12 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
     choice.right = static_cast<int>(random.below(round % 7 == 0 ? 81 : 11)) - (round % 7 == 0 ? 40 : 5);
     choice.flip = random.below(2) != 0;
     if (random.below(3) == 0) {
-      choice.top = static_cast<int>(random.below(height));
-      choice.bottom = choice.top + static_cast<int>(random.below(height - static_cast<std::size_t>(choice.top) + 1));
-      choice.left = static_cast<int>(random.below(width));
-      choice.end = choice.left + static_cast<int>(random.below(width - static_cast<std::size_t>(choice.left) + 1));
+      choice.cutout_top = static_cast<int>(random.below(height));
+      choice.cutout_bottom =
+          choice.cutout_top + static_cast<int>(random.below(height - static_cast<std::size_t>(choice.cutout_top) + 1));
+      choice.cutout_left = static_cast<int>(random.below(width));
+      choice.cutout_right =
+          choice.cutout_left + static_cast<int>(random.below(width - static_cast<std::size_t>(choice.cutout_left) + 1));
     }
     CAPTURE(channels, height, width, static_cast<int>(in), static_cast<int>(out), choice.down, choice.right,
             choice.flip);
@@ -80,7 +82,9 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
           float expected =
               std::fma(static_cast<float>(input.at(static_cast<int>(c), row + choice.down, mirrored + choice.right)),
                        scale[c], shift[c]);
-          if (row >= choice.top && row < choice.bottom && column >= choice.left && column < choice.end) expected = 0;
+          if (row >= choice.cutout_top && row < choice.cutout_bottom && column >= choice.cutout_left &&
+              column < choice.cutout_right)
+            expected = 0;
           const float value =
               plain[out == muster::image_layout::hwc ? (y * width + x) * channels + c : (c * height + y) * width + x];
           wrong += value == expected ? 0 : 1;

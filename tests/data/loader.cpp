@@ -251,12 +251,12 @@ TEST_CASE("samples grow from one epoch to the next, and have no records to do so
 
 TEST_CASE("the cursor of a loader moves it, also once it is elsewhere") {
   auto loader = numbers{25} | muster::batch(10);
-  const muster::live_cursor at = loader.cursor();
+  const muster::sampler_handle at = loader.cursor();
   auto moved = std::move(loader);
   at.commit();
   CHECK(moved.cursor().position == 10);
   CHECK(at.position == 0);
-  CHECK(at.now().position == 10);
+  CHECK(at.current().position == 10);
   at.commit();
   CHECK_FALSE(at.epoch_is_over());
   at.commit();

@@ -288,7 +288,7 @@ TEST_CASE("a loader stays as it was where a step refuses the source that was to 
 TEST_CASE("waiting for data is an event of the thread that waits") {
   struct sink final : muster::event_sink {
     void record(const muster::event& event) noexcept override {
-      if (event.what == muster::activity::data_wait) ++waits, bytes += event.bytes;
+      if (event.kind == muster::activity::data_wait) ++waits, bytes += event.bytes;
     }
     int waits = 0;
     std::uint64_t bytes = 0;
@@ -301,8 +301,8 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
 
   struct cache_sink final : muster::event_sink {
     void record(const muster::event& event) noexcept override {
-      if (event.what == muster::activity::cache_hit) hits += event.bytes;
-      if (event.what == muster::activity::cache_miss) misses += event.bytes;
+      if (event.kind == muster::activity::cache_hit) hits += event.bytes;
+      if (event.kind == muster::activity::cache_miss) misses += event.bytes;
     }
     std::uint64_t hits = 0, misses = 0;
   } cache_events;

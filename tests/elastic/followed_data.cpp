@@ -136,18 +136,18 @@ TEST_CASE("an epoch keeps the version that it began with, and the next one has w
   append(folder / "set", 80, 7);
   CHECK(loader.newest() == 87);
   loader.grow_to(80);
-  const auto middle = loader.cursor().now();
+  const auto middle = loader.cursor().current();
   CHECK(rest_of_epoch(loader).size() == 42);
   loader.next_epoch();
   CHECK(is_each_once(rest_of_epoch(loader), 80));
   loader.next_epoch();
   CHECK(is_each_once(rest_of_epoch(loader), 80));
-  const auto later = loader.cursor().now();
+  const auto later = loader.cursor().current();
 
   auto second = follow(folder / "set");  // sees all records, and is moved to the first loader's position
   CHECK(second.cursor().size == 87);
   second.open(middle);
-  CHECK(second.cursor().now() == middle);
+  CHECK(second.cursor().current() == middle);
   CHECK(rest_of_epoch(second).size() == 42);
   second.open(later);
   CHECK_FALSE(second.next({}));
@@ -157,7 +157,7 @@ TEST_CASE("an epoch keeps the version that it began with, and the next one has w
   wrong = middle;
   wrong.size = 51;  // within a file
   CHECK_THROWS_WITH(second.open(wrong), contains("has no version of 51 records"));
-  CHECK(second.cursor().now() == later);
+  CHECK(second.cursor().current() == later);
 
   const auto plain = muster::open_source("records:" + (folder / "set")) | muster::batch(8);
   CHECK_FALSE(plain.follows());

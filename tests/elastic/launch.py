@@ -152,10 +152,10 @@ with tempfile.TemporaryDirectory() as place:
     if os.path.exists(control):
         sys.exit("the socket is left behind")
     with open(control, "w", encoding="ascii"):
-        Run("-n", "1", "--control", control, options.program).end(2, "there is a file that is no socket")
+        Run("-n", "1", "--control", control, options.program).end(2, "a file that is not a socket exists")
     Run("-n", "1", "--control", f"{place}/none/control", options.program).end(2, "No such file or directory")
     Run("-n", "1", "--control", place * 9, options.program).end(2, "1 to 107 bytes")
-    Run("-n", "1", "--elastic", "off", "--control", control, options.program).end(2, "stay as they are")
+    Run("-n", "1", "--elastic", "off", "--control", control, options.program).end(2, "do not change")
 
 # A rank that does not leave is killed, and not restarted.
 DEAF = """

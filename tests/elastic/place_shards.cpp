@@ -25,12 +25,12 @@ source records(std::uint64_t size) { return muster::any_record_source(test_recor
 // Returns the ids of the records that are readable in a folder: their labels.
 std::vector<float> ids_in(const std::string& folder) {
   const auto shards = muster::open_source("shards:" + folder + "?local");
-  const muster::held_shards held = shards.held();
+  const muster::held_shards held = shards.available_shards();
   const auto entries = muster::detail::read_contents(folder).entries;
   std::vector<float> ids;
   muster::sample_id first = 0;
   for (std::size_t k = 0; k < entries.size(); first += entries[k++].records) {
-    if (held.here[k] == 0) continue;
+    if (held.available[k] == 0) continue;
     std::vector<muster::sample_id> own(entries[k].records);
     std::iota(own.begin(), own.end(), first);
     std::vector<std::byte> bytes(own.size() * 300);

@@ -112,7 +112,7 @@ TEST_CASE("a part without a place of its own is restored on failure where that i
           [this](std::span<const std::byte> bytes) {
             target->text.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
           },
-          muster::in_step::restore_on_failure);
+          muster::rollback_policy::restore_on_failure);
     }
     [[nodiscard]] std::vector<std::byte> saved() const {
       const auto bytes = std::as_bytes(std::span(target->text));

@@ -25,7 +25,7 @@ struct parts_of_some_size {
   }
   void describe(muster::state_parts& parts) {
     parts.add("large", std::span(large));
-    parts.add("small", std::span(small), muster::state_kind::replicated, muster::in_step::restore_on_failure);
+    parts.add("small", std::span(small), muster::state_kind::replicated, muster::rollback_policy::restore_on_failure);
     parts.add(
         "text", muster::state_kind::replicated,
         [this] {
@@ -134,7 +134,7 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
 }
 
 TEST_CASE("a state that was damaged on its way is refused, and that of before stays") {
-  test::connections all(test::fabric::local, 2);
+  test::connections all(test::fabric::threads, 2);
   std::exception_ptr refused;
   const auto become = [&](int rank) {
     muster::group world(std::make_unique<damaging_transport>(all.connect(rank)));

@@ -161,7 +161,7 @@ struct model {
 class generations final : public muster::event_sink {
  public:
   void record(const muster::event& measured) noexcept override {
-    if (measured.what != muster::activity::rebuild || measured.bytes <= last || measured.end < measured.begin) return;
+    if (measured.kind != muster::activity::rebuild || measured.bytes <= last || measured.end < measured.begin) return;
     last = measured.bytes;
     ++count;
   }

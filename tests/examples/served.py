@@ -25,15 +25,15 @@ EPSILON = ["--synthetic", "epsilon:500", "--epochs", "2", "--l2", "1e-4", "--sch
 CNN = ["--data", "cifar-like:120", "--batch", "24", "--epochs", "2"]
 
 
-def run(program, arguments, ranks, kind="local"):
-    before, after = ([], ["--ranks", str(ranks)]) if kind == "local" else (
+def run(program, arguments, ranks, kind="threads"):
+    before, after = ([], ["--ranks", str(ranks)]) if kind == "threads" else (
         [*MPIRUN, "-n", str(ranks)], ["--transport", kind])
     return subprocess.run([*before, PROGRAMS / program, *map(str, arguments), *after], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=HANG)
 
 
 class Case(unittest.TestCase):
-    def report(self, program, arguments, ranks, kind="local"):
+    def report(self, program, arguments, ranks, kind="threads"):
         with tempfile.TemporaryDirectory(prefix="muster-test-") as folder:
             path = pathlib.Path(folder, "report.json")
             ran = run(program, [*arguments, "--json", path], ranks, kind)
@@ -55,11 +55,11 @@ class InStep(Case):
                         self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-4 * one["val_loss"])
 
     def test_dense_weights_with_a_penalty(self):
-        self.check("logistic_regression", EPSILON, *(["local", "mpi"] if MPIRUN else ["local"]))
+        self.check("logistic_regression", EPSILON, *(["threads", "mpi"] if MPIRUN else ["threads"]))
 
     def test_ranks_that_work_and_serve(self):
         together = self.report("logistic_regression", EPSILON, 2)
-        for kind in ("local", "tcp") if MPIRUN else ("local",):
+        for kind in ("threads", "tcp") if MPIRUN else ("threads",):
             with self.subTest(kind=kind):
                 served = self.report("logistic_regression", [*EPSILON, "--mode", "ps", "--servers", "colocated",
                                                              "--consistency", "bulk"], 2, kind)
@@ -68,8 +68,8 @@ class InStep(Case):
                     self.assertAlmostEqual(one["val_loss"], other["val_loss"], delta=1e-4 * one["val_loss"])
 
     def test_a_model_that_trains_an_arena(self):
-        self.check("cnn", CNN, *(["local", "shm"] if MPIRUN else ["local"]))
-        self.check("cnn", [*CNN, "--optimizer", "nesterov:0.9,decay=1e-4", "--schedule", "constant:0.03"], "local")
+        self.check("cnn", CNN, *(["threads", "shm"] if MPIRUN else ["threads"]))
+        self.check("cnn", [*CNN, "--optimizer", "nesterov:0.9,decay=1e-4", "--schedule", "constant:0.03"], "threads")
 
 
 class Compressed(Case):

@@ -1,4 +1,4 @@
-// What every reader of binary files owes to whatever bytes it is given.
+// Properties of every reader of binary files for any input bytes.
 #pragma once
 
 #include <cstdint>
@@ -21,18 +21,19 @@ namespace fuzz {
 
 inline std::span<const std::byte> bytes_of(std::string_view text) { return std::as_bytes(std::span(text)); }
 
-/// Calls read() and returns whether it accepted; a rejection must name the file and a byte, or a line of it.
+/// Calls read() and returns true if it accepted the file; a rejection must name the file and a byte, or a line in the
+/// file.
 template <class Read>
 bool check_binary(std::string_view text, const Read& read) {
   try {
     read();
     return true;
   } catch (const muster::data_error& rejected) {
-    const std::string_view what = rejected.what();
-    require(what.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
-    require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+    const std::string_view reason = rejected.what();
+    require(reason.starts_with(rejected.file() + ":"), "the text of the rejection does not begin with the file");
+    require(reason.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
     require(rejected.where().offset || rejected.where().line != 0, "the rejection names no place");
-    require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte that is not there");
+    require(rejected.where().offset.value_or(0) <= text.size(), "the rejection names a byte outside the file");
     return false;
   }
 }
@@ -59,16 +60,16 @@ inline bool check_tfrecord(std::string_view text) {
   return check_binary(text, [&] {
     std::uint64_t next = 0;
     for (const auto offset : muster::detail::tfrecord_offsets(bytes_of(text), "input")) {
-      require(offset == next, "a record is not behind the one before");
+      require(offset == next, "a record does not follow the record before it");
       next = offset + 16;
       for (std::size_t k = 0; k < 8; ++k)
         next += std::uint64_t{static_cast<unsigned char>(text[offset + k])} << (8 * k);
     }
-    require(next == text.size(), "the records are not the file");
+    require(next == text.size(), "the records do not fill the file");
   });
 }
 
-/// A message of TensorFlow's, as columns of every kind.
+/// Reads a TensorFlow message, as columns of every kind.
 inline bool check_example(std::string_view text) {
   static const muster::example_columns columns{
       muster::parse_example_features("a:float32[2],b:int64[..3],c:uint8[..2x2],d:int16,e:float64"), {"l"}};
@@ -82,7 +83,7 @@ inline bool check_example(std::string_view text) {
   if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.whole.empty()) {
     const auto* const begin = bytes_of(text).data();
     require(payload.whole.data() >= begin && payload.whole.data() + payload.whole.size() <= begin + text.size(),
-            "bytes do not lie in the message");
+            "bytes are not in the message");
   }
   return problem.empty();
 }
@@ -95,7 +96,7 @@ inline bool check_manifest(std::string_view text) {
   });
 }
 
-/// What a note of a manifest has.
+/// Reads the statistics in a manifest.
 inline bool check_statistics(std::string_view text) {
   try {
     const auto found = muster::detail::statistics_from_text(text, "input");
@@ -109,7 +110,7 @@ inline bool check_statistics(std::string_view text) {
   }
 }
 
-/// `path` is a file with the bytes.
+/// Reads the file at `path`, which has these bytes.
 inline bool check_records(std::string_view text, const std::string& path) {
   return check_binary(text, [&] {
     try {
@@ -125,7 +126,7 @@ inline bool check_records(std::string_view text, const std::string& path) {
         source.read({&id, 1}, {bytes, labels}, &bad);
         if (source.mapped() && bad.empty()) require(source.view(id).size() == size, "a view has another size");
       }
-    } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here
+    } catch (const muster::configuration_error&) {  // compressed blocks in a build without libzstd
     }
   });
 }

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are read as a checkpoint; for the fuzzer and for test_checkpoint alike.
+// Properties of the checkpoint reader for any input bytes; used by the fuzzer and by test_checkpoint.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ namespace fuzz {
 
 inline std::uint32_t crc_of_text(std::string_view text) { return muster::crc32c(std::as_bytes(std::span(text))); }
 
-/// A head in front of what follows, both with right checksums: behind those, it is the parts that are read.
+/// Returns a head and the parts, both with correct checksums, so that the reader reaches the parts.
 inline std::string sealed(std::string_view parts) {
   std::string file("\x89MST\r\n\x1a\n", 8);
   const auto put = [&](auto value) { file.append(reinterpret_cast<const char*>(&value), sizeof value); };
@@ -35,7 +35,7 @@ inline std::string sealed(std::string_view parts) {
   return file;
 }
 
-/// Reads it; false when it is refused. Throws when it is read as something that it is not.
+/// Reads a checkpoint; returns false if it was rejected. Throws if the reader accepts an invalid checkpoint.
 inline bool check_checkpoint(std::string_view text) {
   const std::vector<std::byte> bytes(reinterpret_cast<const std::byte*>(text.data()),
                                      reinterpret_cast<const std::byte*>(text.data()) + text.size());
@@ -44,7 +44,7 @@ inline bool check_checkpoint(std::string_view text) {
     const std::byte* at = bytes.data();
     for (const auto& part : image.parts) {
       if (part.bytes.data() < at || part.bytes.data() + part.bytes.size() > bytes.data() + bytes.size())
-        throw std::logic_error("a part is outside of the file, or lies on another");
+        throw std::logic_error("a part is outside the file, or overlaps another part");
       at = part.bytes.data() + part.bytes.size();
     }
     return true;

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are taken for the encoded form of a codec.
+// Properties of the codecs' decoders for any input bytes.
 #pragma once
 
 #include <algorithm>
@@ -17,11 +17,11 @@ namespace fuzz {
 inline constexpr const char* codecs[] = {"none", "float16",  "bfloat16",    "qsgd8",
                                          "sign", "topk:0.1", "randomk:0.1", "blockk:0.1"};
 
-/// The first bytes say which codec, how many values and how many voters; the others are the encoded form. Throws
-/// std::logic_error when something does not hold; returns whether it was decoded.
+/// Decodes the data. The first bytes select the codec, the number of values and the number of voters; the rest is the
+/// encoded form. Throws std::logic_error when a property does not hold; returns true if the data were decoded.
 inline bool check_codec(std::span<const std::uint8_t> data) {
-  const auto require = [](bool holds, const char* what) {
-    if (!holds) throw std::logic_error(what);
+  const auto require = [](bool holds, const char* property) {
+    if (!holds) throw std::logic_error(property);
   };
   if (data.size() < 4) return false;
   const muster::any_codec coder(muster::parse_compression(codecs[data[0] % std::size(codecs)]));
@@ -43,22 +43,22 @@ inline bool check_codec(std::span<const std::uint8_t> data) {
     decoded = true;
     require(encoded.size() == coder.encoded_bytes(count), "bytes of another size are decoded");
     if (coder.name().find(':') != std::string::npos)
-      require(changed() <= muster::elements_of_share(0.1, count), "more places are written than were sent");
+      require(changed() <= muster::elements_of_share(0.1, count), "more elements are written than were sent");
   } catch (const muster::data_error& refused) {
-    require(changed() == 0, "the sums are touched by what is refused");
+    require(changed() == 0, "a rejected message changes the sums");
     require(refused.where().offset.has_value(), "the rejection names no byte");
     require(*refused.where().offset <= encoded.size() || encoded.size() < coder.encoded_bytes(count),
-            "the rejection names a byte that is not there");
+            "the rejection names a byte outside the message");
     require(std::string_view(refused.what()).find('\n') == std::string_view::npos, "the rejection has several lines");
   }
   if (coder.name() != "sign") return decoded;
   sums.assign(count, 1.5f);
   try {
     muster::majority_vote(encoded, voters, coder.encoded_bytes(count), sums);
-    require(encoded.size() == voters * coder.encoded_bytes(count), "a vote is held with other sizes");
+    require(encoded.size() == voters * coder.encoded_bytes(count), "a vote accepts a wrong size");
     decoded = true;
   } catch (const muster::data_error&) {
-    require(changed() == 0, "the result is touched by a vote that is refused");
+    require(changed() == 0, "a rejected vote changes the result");
   }
   return decoded;
 }

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are given to the CSV reader; for the fuzzer and for test_data alike.
+// Properties of the CSV reader for any input bytes; used by the fuzzer and by test_data.
 #pragma once
 
 #include <string_view>
@@ -11,7 +11,7 @@
 
 namespace fuzz {
 
-/// Drops log messages while it exists: most texts make the reader guess.
+/// Suppresses log messages during its lifetime: most texts make the reader guess the format.
 struct without_log {
   without_log() {
     muster::set_log_callback([](const muster::log_message&) {});
@@ -19,7 +19,7 @@ struct without_log {
   ~without_log() { muster::set_log_callback({}); }
 };
 
-/// Throws std::logic_error when something does not hold; returns whether the text was accepted.
+/// Throws std::logic_error when a property does not hold; returns true if the text was accepted.
 inline bool check_csv(std::string_view text) {
   const without_log quiet;
   bool accepted = false;

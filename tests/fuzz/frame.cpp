@@ -1,6 +1,7 @@
 // libFuzzer on the frames of the tcp transport: build/<preset>/tests/fuzz/fuzz_frame -max_total_time=3600 -max_len=2048
 //
-// A header is refused for its checksum almost always: so half of the inputs are given the one that fits.
+// A random header is almost always rejected for its checksum. Therefore the harness corrects the checksum in half of
+// the inputs.
 #include "frame.hpp"
 
 #include <cstddef>
@@ -8,7 +9,8 @@
 
 #include <muster/core/crc32c.hpp>
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+// NOLINT: the name that libFuzzer requires
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   namespace tcp = muster::detail;
   std::vector<std::uint8_t> copy(data, data + size);
   fuzz::check_frame(copy);

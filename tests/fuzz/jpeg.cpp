@@ -7,19 +7,20 @@
 
 #include "binary.hpp"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+// NOLINT: the name that libFuzzer requires
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const bool known = muster::detail::register_jpeg();
   (void)known;
   constexpr std::uint32_t side = 24;
   const muster::jpeg_options options{.height = side, .width = side, .resize = 30};
-  std::vector<std::byte> made(std::size_t{3} * side * side);
+  std::vector<std::byte> pixels(std::size_t{3} * side * side);
   const auto jpeg = std::as_bytes(std::span(data, size));
   muster::random_stream random(size);
   for (const bool whole : {true, false}) {
     try {
-      whole ? muster::decode_jpeg(options)(jpeg, made) : muster::random_jpeg_crop(options)(jpeg, made, random);
+      whole ? muster::decode_jpeg(options)(jpeg, pixels) : muster::random_jpeg_crop(options)(jpeg, pixels, random);
     } catch (const muster::data_error& rejected) {
-      fuzz::require(rejected.where().offset.value_or(size + 1) <= size, "the rejection names a byte that is not there");
+      fuzz::require(rejected.where().offset.value_or(size + 1) <= size, "the rejection names a byte outside the file");
     }
   }
   return 0;

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that are given to the LIBSVM reader; for the fuzzer and for test_data alike.
+// Properties of the LIBSVM reader for any input bytes; used by the fuzzer and by test_data.
 #pragma once
 
 #include <string_view>
@@ -10,7 +10,7 @@
 
 namespace fuzz {
 
-/// Throws std::logic_error when something does not hold; returns whether the text was accepted.
+/// Throws std::logic_error when a property does not hold; returns true if the text was accepted.
 inline bool check_libsvm(std::string_view text) {
   const auto parse = [&](const muster::read_options& options, std::size_t piece_bytes) {
     const auto format = muster::detail::format_of_libsvm("input", options);

@@ -1,6 +1,6 @@
-// libFuzzer on files of records: build/<preset>/tests/fuzz/fuzz_records -max_total_time=3600 -max_len=16384 CORPUS
-// An input is the end of a file, its tables and footer, and what of the payload comes before them: the header is given,
-// and the checksums are made to fit, since no fuzzer guesses one.
+// libFuzzer on files of records: build/<preset>/tests/fuzz/fuzz_records -max_total_time=3600 -max_len=16384 CORPUS An
+// input is the end of a file: its tables and footer, preceded by a part of the payload. The harness adds the header and
+// corrects the checksums, since no fuzzer guesses a checksum.
 #include <unistd.h>
 
 #include <cstddef>
@@ -21,7 +21,7 @@ const std::string& path() {
   return name;
 }
 
-// The first page of a file of such records.
+// Returns the first page of a file of such records.
 std::string first_page(muster::record_form form) {
   const std::string name = path() + "-header";
   const bool fixed = form == muster::record_form::fixed;
@@ -47,22 +47,23 @@ std::uint32_t crc_of(const std::string& text, std::size_t first, std::size_t las
   return muster::crc32c(std::as_bytes(std::span(text).subspan(first, last - first)));
 }
 
-// What makes numbers of the records, as if the checksum of each was right.
+// Reads numbers from the records, as if each record's checksum were correct.
 void use_records() {
   try {
     const muster::record_files source(path(), {.checks = muster::record_checks::never});
     const auto kept = muster::load(source, {.threads = 1, .keep_bad_records = true});
     const auto found = muster::statistics(source, 1);
-    fuzz::require(found.records + found.left_out == kept.size(), "statistics are of another number of records");
+    fuzz::require(found.records + found.left_out == kept.size(), "statistics count a wrong number of records");
     fuzz::require(found.left_out == kept.bad().size(), "statistics leave out other records");
   } catch (const muster::data_error&) {
-  } catch (const muster::configuration_error&) {  // compressed blocks, and no libzstd here
+  } catch (const muster::configuration_error&) {  // compressed blocks in a build without libzstd
   }
 }
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+// NOLINT: the name that libFuzzer requires
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   static const std::string pages[] = {first_page(muster::record_form::fixed), first_page(muster::record_form::sparse)};
   if (size < 65) return 0;
   std::string text = pages[data[0] % 2] + std::string(reinterpret_cast<const char*>(data) + 1, size - 1);

@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that come to a server of models as a body; for the fuzzer and test_serve alike.
+// Properties of the model server's request parser for any body; used by the fuzzer and by test_serve.
 #pragma once
 
 #include <algorithm>
@@ -15,8 +15,8 @@ namespace fuzz {
 
 namespace serve = muster::serve;
 
-inline void require_of_serve(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
+inline void require_of_serve(bool holds, const char* property) {
+  if (!holds) throw std::logic_error(property);
 }
 
 inline const std::array<serve::model_info, 4>& served_models() {
@@ -30,10 +30,10 @@ inline const std::array<serve::model_info, 4>& served_models() {
   return models;
 }
 
-/// The rows as a request with binary tensors, which must be read as they were.
-inline void check_again(const serve::parsed_request& made, const serve::model_info& model, const char* datatype) {
+/// Writes the rows as a request with binary tensors, which must be parsed to the same rows.
+inline void check_again(const serve::parsed_request& request, const serve::model_info& model, const char* datatype) {
   std::string tensor;
-  for (const auto row : made.rows) {
+  for (const auto row : request.rows) {
     const auto size = static_cast<std::uint32_t>(row.size());
     char length[4];
     for (unsigned b = 0; b < 4; ++b) length[b] = static_cast<char>(size >> (8 * b));
@@ -41,17 +41,18 @@ inline void check_again(const serve::parsed_request& made, const serve::model_in
     tensor.append(reinterpret_cast<const char*>(row.data()), row.size());
   }
   std::string json = R"({"inputs":[{"name":"x","datatype":")" + std::string(datatype) + R"(","shape":[)" +
-                     std::to_string(made.rows.size());
+                     std::to_string(request.rows.size());
   for (const auto extent : model.input.shape) json += "," + std::to_string(extent);
   json += R"(],"parameters":{"binary_data_size":)" + std::to_string(tensor.size()) + "}}]}";
   const std::string body = json + tensor;
-  const auto again = serve::parse_infer(body, json.size(), model, made.rows.size());
-  require_of_serve(std::ranges::equal(made.rows, again.rows, [](auto a, auto b) { return std::ranges::equal(a, b); }),
-                   "rows change when they are sent as binary tensors");
+  const auto again = serve::parse_infer(body, json.size(), model, request.rows.size());
+  require_of_serve(
+      std::ranges::equal(request.rows, again.rows, [](auto a, auto b) { return std::ranges::equal(a, b); }),
+      "rows change when they are sent as binary tensors");
 }
 
-/// The first byte says which model and protocol, the next two how much of the rest is JSON. Returns whether it was
-/// taken.
+/// Parses a body. The first byte selects the model and the protocol, the next two bytes the length of the JSON part.
+/// Returns true if the body was accepted.
 inline bool check_serve(std::string_view data) {
   if (data.size() < 3) return false;
   constexpr std::size_t max_rows = 5;
@@ -63,28 +64,28 @@ inline bool check_serve(std::string_view data) {
   const std::string body(data.substr(3));
   const std::size_t json_bytes = is_all_json ? body.size() : byte(1) + std::size_t{256} * byte(2);
   try {
-    const auto made =
+    const auto request =
         is_v1 ? serve::parse_predict(body, model, max_rows) : serve::parse_infer(body, json_bytes, model, max_rows);
-    require_of_serve(!made.rows.empty() && made.rows.size() <= max_rows, "there are no rows, or too many");
-    for (const auto row : made.rows) {
+    require_of_serve(!request.rows.empty() && request.rows.size() <= max_rows, "there are no rows, or too many");
+    for (const auto row : request.rows) {
       require_of_serve(model.input.is_bytes || row.size() == model.input.row_bytes(), "a row has another size");
-      const auto lies_in = [&](const auto& memory) {
+      const auto is_in = [&](const auto& memory) {
         const auto* const begin = reinterpret_cast<const std::byte*>(memory.data());
         return row.data() >= begin && row.data() + row.size() <= begin + memory.size();
       };
-      require_of_serve(row.empty() || lies_in(made.made) || lies_in(body), "a row lies in no memory of the request");
+      require_of_serve(row.empty() || is_in(request.made) || is_in(body), "a row is outside the request's memory");
     }
-    check_again(made, model, datatypes[which]);
-    const std::vector<std::byte> values(made.rows.size() * model.output.row_bytes());
+    check_again(request, model, datatypes[which]);
+    const std::vector<std::byte> values(request.rows.size() * model.output.row_bytes());
     const std::string answer =
-        is_v1 ? serve::write_predictions(model, values) : serve::write_infer("m", 1, made, model, values);
+        is_v1 ? serve::write_predictions(model, values) : serve::write_infer("m", 1, request, model, values);
     require_of_serve(answer.find_first_of("\r\n") == std::string::npos, "an answer has several lines");
     return true;
   } catch (const serve::request_error& refused) {
-    const std::string_view what = refused.what();
+    const std::string_view text = refused.what();
     require_of_serve(refused.status() == 400 || refused.status() == 413, "a body is refused with another status");
-    require_of_serve(what.find(": ") != std::string_view::npos, "a refusal names no field");
-    require_of_serve(what.size() < 300 && what.find('\n') == std::string_view::npos, "a refusal is long");
+    require_of_serve(text.find(": ") != std::string_view::npos, "a refusal names no field");
+    require_of_serve(text.size() < 300 && text.find('\n') == std::string_view::npos, "a refusal is long");
     return false;
   }
 }

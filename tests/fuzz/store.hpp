@@ -1,4 +1,4 @@
-// What must hold for any bytes whatever that come to a store's server or client; for the fuzzer and for test_net alike.
+// Properties of the store's server and client for any input bytes; used by the fuzzer and by test_net.
 #pragma once
 
 #include <cstdint>
@@ -17,15 +17,15 @@ namespace fuzz {
 
 using namespace muster::detail;
 
-inline void require_of_store(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
+inline void require_of_store(bool holds, const char* property) {
+  if (!holds) throw std::logic_error(property);
 }
 
-/// A store for ten keys: every lookup is a search.
+/// A store for ten keys, in which every lookup is a linear search.
 class naive_store {
  public:
-  using said = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
-  std::vector<said> answers;
+  using answer = std::tuple<store_table::client, std::uint64_t, store_status, std::uint64_t, std::string>;
+  std::vector<answer> answers;
 
   bool handle(store_table::client from, const store_request& asked) {
     const std::string key(asked.key);
@@ -34,35 +34,35 @@ class naive_store {
     const std::string value = there ? items_[key].value : "";
     switch (asked.call) {
       case store_call::get:
-        tell(from, asked.id, store_status::done, version, value);
+        reply(from, asked.id, store_status::done, version, value);
         break;
       case store_call::open: {
-        auto& its = items_[std::string(store_identity_key)];
-        if (its.version == 0) {
-          its = {"the only one", ++last_version_, 0};
+        auto& identity = items_[std::string(store_identity_key)];
+        if (identity.version == 0) {
+          identity = {"the only one", ++last_version_, 0};
           wake(std::string(store_identity_key));
         }
-        tell(from, asked.id, store_status::done, its.version, its.value);
+        reply(from, asked.id, store_status::done, identity.version, identity.value);
         break;
       }
       case store_call::swap:
         if (version != asked.number) {
-          tell(from, asked.id, store_status::refused, version, value);
+          reply(from, asked.id, store_status::refused, version, value);
         } else if (!asked.value) {
-          tell_removed_after(from, asked.id, key, there);
+          notify_watchers_of_removal(from, asked.id, key, there);
         } else {
           items_[key] = {std::string(*asked.value), ++last_version_,
                          asked.life == muster::store_life::of_client ? from : 0};
-          tell(from, asked.id, store_status::done, last_version_, "");
+          reply(from, asked.id, store_status::done, last_version_, "");
           wake(key);
         }
         break;
       case store_call::watch:
-        for (const auto& one : watches_) {
-          if (one.watcher == from && one.id == asked.id) return false;
+        for (const auto& watch : watches_) {
+          if (watch.watcher == from && watch.id == asked.id) return false;
         }
         if (version != asked.number) {
-          tell(from, asked.id, store_status::done, version, value);
+          reply(from, asked.id, store_status::done, version, value);
         } else {
           watches_.push_back({from, asked.id, key});
         }
@@ -70,17 +70,17 @@ class naive_store {
       case store_call::leave:
         break;
       case store_call::cancel:
-        std::erase_if(watches_, [&](const watching& one) { return one.watcher == from && one.id == asked.id; });
+        std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == from && watch.id == asked.id; });
         break;
     }
     return true;
   }
 
-  void leave(store_table::client gone) {
-    std::erase_if(watches_, [&](const watching& one) { return one.watcher == gone; });
+  void leave(store_table::client ended) {
+    std::erase_if(watches_, [&](const watching& watch) { return watch.watcher == ended; });
     std::vector<std::string> keys;
-    for (const auto& [key, one] : items_) {
-      if (one.owner == gone) keys.push_back(key);
+    for (const auto& [key, entry] : items_) {
+      if (entry.owner == ended) keys.push_back(key);
     }
     for (const auto& key : keys) {
       items_.erase(key);
@@ -90,7 +90,7 @@ class naive_store {
 
   [[nodiscard]] std::size_t bytes() const {
     std::size_t sum = 0;
-    for (const auto& [key, one] : items_) sum += key.size() + one.value.size();
+    for (const auto& [key, entry] : items_) sum += key.size() + entry.value.size();
     return sum;
   }
 
@@ -106,25 +106,25 @@ class naive_store {
     std::string key;
   };
 
-  void tell(store_table::client to, std::uint64_t id, store_status status, std::uint64_t number, std::string value) {
+  void reply(store_table::client to, std::uint64_t id, store_status status, std::uint64_t number, std::string value) {
     answers.emplace_back(to, id, status, number, std::move(value));
   }
 
-  // The watchers hear of it before the client that removed it.
-  void tell_removed_after(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
+  // Notifies the watchers before the client that removed the key.
+  void notify_watchers_of_removal(store_table::client from, std::uint64_t id, const std::string& key, bool there) {
     items_.erase(key);
     if (there) wake(key);
-    tell(from, id, store_status::done, 0, "");
+    reply(from, id, store_status::done, 0, "");
   }
 
   void wake(const std::string& key) {
     const auto found = items_.find(key);
-    for (const auto& one : watches_) {
-      if (one.key != key) continue;
-      tell(one.watcher, one.id, store_status::done, found != items_.end() ? found->second.version : 0,
-           found != items_.end() ? found->second.value : "");
+    for (const auto& watch : watches_) {
+      if (watch.key != key) continue;
+      reply(watch.watcher, watch.id, store_status::done, found != items_.end() ? found->second.version : 0,
+            found != items_.end() ? found->second.value : "");
     }
-    std::erase_if(watches_, [&](const watching& one) { return one.key == key; });
+    std::erase_if(watches_, [&](const watching& watch) { return watch.key == key; });
   }
 
   std::map<std::string, item> items_;
@@ -132,14 +132,15 @@ class naive_store {
   std::uint64_t last_version_ = 0;
 };
 
-/// The bytes as what three clients say, one after the other: frames that are no requests end a client. The table must
-/// do as the naive store does. Throws std::logic_error when it does not; returns how many requests there were.
+/// Interprets the bytes as requests of three clients, one after the other. A frame that is no request ends its client.
+/// The table must behave like the naive store. Throws std::logic_error when it does not; returns the number of
+/// requests.
 inline int check_store(std::string_view bytes) {
   naive_store expected;
-  std::vector<naive_store::said> answers;
-  store_table table([&](store_table::client to, const store_reply& said) {
+  std::vector<naive_store::answer> answers;
+  store_table table([&](store_table::client to, const store_reply& reply) {
     std::string framed;
-    append_frame(framed, said);
+    append_frame(framed, reply);
     const auto frame = first_frame(framed);
     const auto read = frame ? parse_reply(frame->body) : std::optional<store_reply>();
     require_of_store(read && frame->bytes == framed.size(), "an answer cannot be read");
@@ -166,9 +167,9 @@ inline int check_store(std::string_view bytes) {
       ++requests;
       std::string again;
       append_frame(again, *asked);
-      require_of_store(std::string_view(again).substr(4) == body, "a request is not written as it was read");
+      require_of_store(std::string_view(again).substr(4) == body, "encoding a request again gives other bytes");
       good = table.handle(from, *asked);
-      require_of_store(good == expected.handle(from, *asked), "one refuses what the other does");
+      require_of_store(good == expected.handle(from, *asked), "only one store rejects a request");
     }
     if (!good) {
       ++lives[speaker];

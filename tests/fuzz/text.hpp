@@ -1,4 +1,4 @@
-// What every reader of text owes to whatever bytes it is given.
+// Properties of every text reader for any input bytes.
 #pragma once
 
 #include <algorithm>
@@ -18,27 +18,27 @@
 
 namespace fuzz {
 
-inline void require(bool holds, const char* what) {
-  if (!holds) throw std::logic_error(what);
+inline void require(bool holds, const char* property) {
+  if (!holds) throw std::logic_error(property);
 }
 
 inline void check_rejection(const muster::data_error& rejected, std::string_view text) {
   require(rejected.file() == "input", "the rejection names another file");
-  const std::string_view what = rejected.what();
-  require(what.starts_with("input:"), "the text of the rejection does not begin with the file");
-  require(what.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
-  require(what.size() < 300, "the text of the rejection is long");
+  const std::string_view reason = rejected.what();
+  require(reason.starts_with("input:"), "the text of the rejection does not begin with the file");
+  require(reason.find_first_of("\r\n") == std::string_view::npos, "the text of the rejection has several lines");
+  require(reason.size() < 300, "the text of the rejection is long");
   const auto& where = rejected.where();
-  if (where.line == 0) return;  // about the file as a whole
-  // A table may end its lines with carriage returns alone.
+  if (where.line == 0) return;  // the error concerns the whole file
+  // A table may end its lines with carriage returns only.
   const char end = where.line > 1 && text.find('\n') == std::string_view::npos ? '\r' : '\n';
   for (std::uint64_t line = 1; line < where.line; ++line) {
     const auto newline = text.find(end);
-    require(newline != std::string_view::npos, "the rejection names a line that is not there");
+    require(newline != std::string_view::npos, "the rejection names a line outside the text");
     text.remove_prefix(newline + 1);
   }
   const auto length = std::min(text.find(end), text.size());
-  require(where.column >= 1 && where.column <= length + 1, "the rejection names a column that is not there");
+  require(where.column >= 1 && where.column <= length + 1, "the rejection names a column outside the line");
 }
 
 inline void check_dataset(const muster::dataset& read, std::string_view text) {
@@ -51,7 +51,7 @@ inline void check_dataset(const muster::dataset& read, std::string_view text) {
   }
 }
 
-/// What a record is: its bytes, its label, and whether it is bad.
+/// The content of a record: its bytes, its label, and a flag for bad records.
 struct read_record {
   std::vector<std::byte> bytes;
   float label = 0;
@@ -60,17 +60,17 @@ struct read_record {
 };
 
 inline read_record read_one(const muster::any_record_source& source, muster::sample_id id) {
-  read_record one;
+  read_record record;
   std::uint64_t size = 0;
   source.sizes({&id, 1}, {&size, 1});
-  one.bytes.resize(size);
+  record.bytes.resize(size);
   std::vector<muster::bad_record> bad;
-  source.read({&id, 1}, {one.bytes, {&one.label, 1}}, &bad);
-  one.bad = !bad.empty();
-  return one;
+  source.read({&id, 1}, {record.bytes, {&record.label, 1}}, &bad);
+  record.bad = !bad.empty();
+  return record;
 }
 
-/// Reads records of the text as it is parsed on demand, by open(text), and compares them with those in memory, by
+/// Reads records of the text as open(text) parses it on demand, and compares them with the records in memory from
 /// parse().
 template <class Parse, class Open>
 void check_on_demand(std::string_view text, const Parse& parse, const Open& open) {
@@ -84,19 +84,19 @@ void check_on_demand(std::string_view text, const Parse& parse, const Open& open
   } catch (const muster::data_error& rejected) {
     check_rejection(rejected, text);
   }
-  require(whole.has_value() == parts.has_value(), "text on demand is refused where it is not in memory, or otherwise");
+  require(whole.has_value() == parts.has_value(), "text on demand and text in memory are not both accepted");
   if (!whole) return;
   require(whole->schema() == parts->schema() && whole->size() == parts->size(), "text on demand is other data");
   for (muster::sample_id id = 0; id < whole->size(); ++id)
-    require(read_one(*whole, id) == read_one(*parts, id), "a record on demand is another one");
+    require(read_one(*whole, id) == read_one(*parts, id), "a record on demand differs");
 }
 
 /// Parses the text whole and in small pieces, by parse(piece_bytes, threads, keep_bad_records), and compares. Throws
-/// std::logic_error when something does not hold; returns whether the text was accepted.
+/// std::logic_error when a property does not hold; returns true if the text was accepted.
 template <class Parse>
 bool check_text(std::string_view text, const Parse& parse) {
   constexpr std::size_t whole = std::size_t{1} << 20;
-  std::string told[2];
+  std::string errors[2];
   std::uint64_t digests[4] = {};
   for (const int pieces : {0, 1, 2, 3}) {
     const bool keep = pieces >= 2;
@@ -104,26 +104,27 @@ bool check_text(std::string_view text, const Parse& parse) {
       const muster::dataset read = parse(pieces % 2 == 0 ? whole : 7, 1, keep);
       check_dataset(read, text);
       digests[pieces] = read.digest();
-      require(keep || read.bad().empty(), "there are bad records that nobody asked for");
+      require(keep || read.bad().empty(), "there are bad records although they should not be kept");
       for (const auto& bad : read.bad()) {
-        require(bad.id < read.size(), "a bad record has an id that is not there");
+        require(bad.id < read.size(), "a bad record has an unknown id");
         check_rejection(muster::data_error(bad.where, bad.problem), text);
       }
       if (!keep) continue;
-      require(told[0].empty() == read.bad().empty(), "bad records are kept where there is no error, or the other way");
-      if (!told[0].empty()) {
+      require(errors[0].empty() == read.bad().empty(),
+              "bad records are kept without an error, or are not kept after an error");
+      if (!errors[0].empty()) {
         const muster::data_error first(read.bad().front().where, read.bad().front().problem);
-        require(told[0] == first.what(), "the first bad record is not the error");
+        require(errors[0] == first.what(), "the first bad record is not the error");
       }
     } catch (const muster::data_error& rejected) {
       check_rejection(rejected, text);
-      if (!keep) told[pieces] = rejected.what();
-      require(!keep || !told[0].empty(), "keeping bad records refuses what is read without");
+      if (!keep) errors[pieces] = rejected.what();
+      require(!keep || !errors[0].empty(), "keeping bad records rejects text that is accepted otherwise");
     }
   }
-  require(told[0] == told[1], "the rejection depends on the pieces");
+  require(errors[0] == errors[1], "the rejection depends on the pieces");
   require(digests[0] == digests[1] && digests[2] == digests[3], "the result depends on the pieces");
-  return told[0].empty();
+  return errors[0].empty();
 }
 
 }  // namespace fuzz

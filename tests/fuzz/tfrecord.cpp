@@ -4,7 +4,8 @@
 
 #include "binary.hpp"
 
-extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {  // NOLINT: the name it looks for
+// NOLINT: the name that libFuzzer requires
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   fuzz::check_tfrecord({reinterpret_cast<const char*>(data), size});
   return 0;
 }

@@ -1,4 +1,4 @@
-// Writes a file of each format of the library, and prints the values in such files (tests/golden/README.md).
+// Writes a file in each format of the library, and prints the values in such files (tests/golden/README.md).
 //
 //     golden_library write FOLDER             writes FOLDER/checkpoint, tables, records and store
 //     golden_library FORMAT FOLDER            prints the values in FOLDER
@@ -132,7 +132,7 @@ std::string values_of_checkpoint(muster::group& world, const std::string& folder
       text += job.arena.shapes()[tensor].name + line_of<float>(job.arena.parameter(tensor));
     for (const auto& name : by.arrays) text += name + line_of<float>(job.arena.state(name));
   };
-  const auto& at = job.loader.cursor().now();
+  const auto& at = job.loader.cursor().current();
   text += "steps " + std::to_string(job.state.steps()) + ", epoch " + std::to_string(at.epoch) + ", position " +
           std::to_string(at.position) + "\nmean" + line_of<float>(job.mean);
   text += "drawn next " + std::to_string(muster::random_stream(job.chance)()) + "\n";
@@ -197,7 +197,7 @@ std::string values_of(ps::client& tables) {
   return text;
 }
 
-// Saves as servers do after their last worker has died.
+// Saves the tables like servers whose last worker has died.
 void save_by_server(ps::job& job, const std::string& folder) {
   ps::detail::server_part all;
   for (ps::range_id range = 0; range < job.layout().ranges(); ++range) {
@@ -209,13 +209,13 @@ void save_by_server(ps::job& job, const std::string& folder) {
     ps::detail::add_part(all.values, ps::detail::places_part, std::as_bytes(std::span(text)));
   }
   all.plan = ps::order_plan{.from = {.epoch = 3, .position = 4}, .steps = 2};
-  all.left.push_back({.what = ps::lease::kind::granted, .part = 1, .parts = 2, .batches = 5});
+  all.left.push_back({.outcome = ps::lease::kind::granted, .part = 1, .parts = 2, .batches = 5});
   ps::detail::save_by_servers saved(std::make_shared<muster::memory_store>(), "saved", folder);
   saved.add(job.layout(), 0, std::move(all), muster::deadline_after(muster::seconds(60)));
 }
 
 void write_tables(const std::string& folder) {
-  run_job(test::fabric::local, 2, tables_of(2), [&](ps::job& job, muster::group& workers) {
+  run_job(test::fabric::threads, 2, tables_of(2), [&](ps::job& job, muster::group& workers) {
     if (workers.rank() == 0) {
       step(job.tables(), 1);
       step(job.tables(), 2);
@@ -228,8 +228,8 @@ void write_tables(const std::string& folder) {
 std::string values_of_tables(const std::string& folder) {
   std::string text;
   for (const std::string by : {"of workers", "of servers"}) {
-    // Tables that servers saved need the same ranges.
-    run_job(test::fabric::local, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
+    // Tables that servers saved require the same ranges.
+    run_job(test::fabric::threads, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
       const auto found = ps::load_tables(job, workers, folder + "/" + by);
       if (!found) throw muster::data_error({folder + "/" + by}, "has no tables; check the path");
       text += by + ": steps " + std::to_string(found->at.steps) + ", epoch " + std::to_string(found->at.at.epoch) +
@@ -363,8 +363,8 @@ int main(int argc, char** argv) {
       {"store", values_of_store}};
   try {
     if (argc != 3) throw muster::configuration_error("golden_library takes two words (see the source); give these");
-    const std::string what = argv[1], folder = argv[2];
-    if (const auto found = formats.find(what); found != formats.end()) {
+    const std::string command = argv[1], folder = argv[2];
+    if (const auto found = formats.find(command); found != formats.end()) {
       std::fputs(found->second(folder).c_str(), stdout);
       return 0;
     }

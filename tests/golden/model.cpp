@@ -49,15 +49,16 @@ void write(const std::string& folder) {
 
 void print(const std::string& path) {
   const auto model = images::load_model(path);
-  const auto& what = model.what;
-  std::printf("%s, input %zu x %zu x %zu, %zu classes, preparation '%s'\n", what.name.c_str(), what.input.height,
-              what.input.width, what.input.channels, what.classes, what.preparation.text.c_str());
+  const auto& description = model.what;
+  std::printf("%s, input %zu x %zu x %zu, %zu classes, preparation '%s'\n", description.name.c_str(),
+              description.input.height, description.input.width, description.input.channels, description.classes,
+              description.preparation.text.c_str());
   std::printf("%zu parameters, CRC-32C %08x, the first", model.parameters.size(),
               muster::crc32c(std::as_bytes(std::span(model.parameters))));
   for (std::size_t k = 0; k < 8; ++k) std::printf(" %.9g", static_cast<double>(model.parameters[k]));
   std::printf("\n%zu statistics", model.net->statistics().size());
   for (const float value : model.net->statistics()) std::printf(" %.9g", static_cast<double>(value));
-  std::vector<float> image(what.input.size());
+  std::vector<float> image(description.input.size());
   for (std::size_t k = 0; k < image.size(); ++k) image[k] = number(k);
   std::printf("\nlogits");  // in few digits: kernels of other processors round differently
   for (const float value : model.net->forward(image, {.images = 1, .training = false}))

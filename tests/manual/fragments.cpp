@@ -1,5 +1,5 @@
-// The pieces of C++ in the manual's pages, each where what it uses is declared: this file is compiled, and not run.
-// tests/repository/manual.py cuts them out (PAGE_NUMBER.inc) and looks that none is left out.
+// The C++ fragments of the manual's pages, each within declarations of the names that it uses. This file is compiled,
+// and not run. tests/repository/manual.py extracts the fragments (PAGE_NUMBER.inc) and verifies that all are included.
 #include <cstring>
 #include <filesystem>
 #include <functional>
@@ -20,7 +20,7 @@
 #include <muster/train/device/arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
-// A user's own.
+// A user-defined model.
 struct user_model {
   std::vector<muster::tensor_shape> shapes() const;
   struct statistics {

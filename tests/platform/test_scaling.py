@@ -11,7 +11,7 @@ TRAINING = r'''
 import json, sys
 ranks, output = int(sys.argv[1]), sys.argv[2]
 epochs = [dict(epoch=n, train_loss=0.5 / n, val_loss=1 / n, val_accuracy=min(1, n * ranks / 8), samples=1000, train_seconds=99.0) for n in range(1, 9)]
-json.dump(dict(format=1, world_size=ranks, transport="local", epochs=epochs, samples=8000, train_seconds=792.0, samples_per_second=1, mean_train_seconds=792,
+json.dump(dict(format=1, world_size=ranks, transport="threads", epochs=epochs, samples=8000, train_seconds=792.0, samples_per_second=1, mean_train_seconds=792,
                mean_compute_seconds=792, annotations=dict(batch=str(10 * ranks))), open(output + "/t.json", "w"))
 '''
 FILE = """

@@ -1,4 +1,4 @@
-// What the records of ranks that waited in vain say together, and how they are written.
+// Tests the format of flight records, and their analysis.
 #include "programs/flight_report.hpp"
 
 #include <string>
@@ -10,16 +10,17 @@
 namespace {
 
 muster::collective_signature call(muster::collective kind, std::uint64_t sequence, std::uint64_t count) {
-  muster::collective_signature made;
-  made.kind = kind;
-  made.sequence = sequence;
-  made.count = count;
-  made.type = muster::dtype::float32;
-  made.algorithm = muster::algorithm::ring;
-  return made;
+  muster::collective_signature signature;
+  signature.kind = kind;
+  signature.sequence = sequence;
+  signature.count = count;
+  signature.type = muster::dtype::float32;
+  signature.algorithm = muster::algorithm::ring;
+  return signature;
 }
 
-// A rank of the world that made so many calls, of which `done` are done: barriers, and an allreduce as number `odd`.
+// Returns the record of a world's rank that made `calls` calls, of which `done` are done: barriers, and an allreduce as
+// call number `odd`.
 std::string text_of(int rank, int size, std::uint64_t calls, std::uint64_t done, std::uint64_t odd) {
   muster::detail::call_history history;
   const muster::clock::time_point start{};

@@ -40,13 +40,13 @@ assert launched["name"] == "Open MPI" and launched["size"] == 4 and "OMPI_COMM_W
 assert run(OMPI_COMM_WORLD_RANK="1", OMPI_COMM_WORLD_SIZE="4").stdout == ""
 
 # The transports have constants. The choices of the world follow the rules, without a connection.
-for name in ["self", "local", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
+for name in ["self", "threads", "shm", *(part for part in alone["build"]["parts"] if part == "mpi")]:
     assert alone["transports"][name]["latency"] > 0, alone["transports"]
 assert alone["world"] == {"transport": "self", "ranks": 1, "why": alone["launcher"]["why"]}, alone["world"]
 assert alone["choices"] == {}, alone["choices"]
 rules = "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring,barrier:auto"
 five = report("--ranks", "5", "--algorithm", rules)
-assert five["world"]["transport"] == "local" and five["world"]["ranks"] == 5, five
+assert five["world"]["transport"] == "threads" and five["world"]["ranks"] == 5, five
 assert five["choices"]["allreduce"] == "allreduce:0-4k:recursive_doubling,allreduce:4k-inf:ring", five
 assert set(five["choices"]) == {"broadcast", "reduce", "allreduce", "allgather", "reduce_scatter", "gather", "scatter",
                                 "all_to_all", "barrier"}, five
@@ -107,7 +107,7 @@ with tempfile.TemporaryDirectory() as folder:
     found = json.loads(measured.stdout)
     rules = open(path).read().strip()
     assert rules == found["rules"], "what is saved is not what is printed"
-    assert found["transport"] == "local" and found["ranks"] == 2, found
+    assert found["transport"] == "threads" and found["ranks"] == 2, found
     assert found["muster"] == alone["build"]["version"], found
     assert all(value >= 0 for value in found["constants"].values()) and found["constants"]["latency"] > 0, found
     measured = {"allreduce", "broadcast", "reduce", "allgather", "reduce_scatter", "all_to_all"}

@@ -19,9 +19,9 @@ struct bare_server : ps::server_output {
   bare_server(const ps::job_options& options, ps::node_id workers, std::uint32_t replicas = 0, ps::node_id self = 0,
               std::size_t piece = ps::most_payload)
       : layout(options.tables, 1),
-        values(layout, options.how, options.compress),
+        values(layout, options.consistency_model, options.compress),
         map(map_of(workers, layout.ranges(), replicas)),
-        core({self, 1}, {.model = options.how, .copy_piece = piece}, values, *this, map) {}
+        core({self, 1}, {.model = options.consistency_model, .copy_piece = piece}, values, *this, map) {}
   static ps::shard_map map_of(ps::node_id workers, std::size_t ranges, std::uint32_t replicas) {
     std::vector<ps::server_entry> servers;
     std::vector<ps::member> all;

@@ -80,7 +80,7 @@ TEST_CASE("rows are pushed compressed by methods that leave nothing out") {
   const std::vector<ps::table_spec> sparse = {{.name = "rows", .width = 64}};
   const auto options = patient({.tables = sparse,
                                 .servers = 2,
-                                .how = ps::parse_consistency(consistency),
+                                .consistency_model = ps::parse_consistency(consistency),
                                 .compress = muster::parse_compression("qsgd8")});
   run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();

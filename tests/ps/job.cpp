@@ -159,7 +159,7 @@ TEST_CASE("a server's update functions are the library's") {
   constexpr std::size_t size = 20000;
   auto options =
       patient({.tables = {{.name = "dense", .size = size, .update = update}, {.name = "sparse", .update = update}}});
-  run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
+  run_job(test::fabric::threads, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
     std::vector<float> values(size, 0.0f), state(2 * size, 0.0f), pushed(size), found(size), rows(size);
     std::vector<std::uint64_t> keys(size);
@@ -187,7 +187,7 @@ TEST_CASE("each element counts its own updates, however pushes are cut, also beh
   constexpr std::size_t size = 300;
   const auto options = patient(
       {.tables = {{.name = "w", .size = size, .update = "adam:0.01", .ranges = 2}}, .servers = 2, .replicas = 1});
-  run_job(test::fabric::local, 1, options, [&](ps::job& job, muster::group&) {
+  run_job(test::fabric::threads, 1, options, [&](ps::job& job, muster::group&) {
     auto& tables = job.tables();
     const auto function = ps::make_update("adam:0.01");
     struct element {
@@ -236,7 +236,7 @@ TEST_CASE("bulk-synchronous steps are steps by the sum of all workers") {
   const auto options = patient({.tables = {{.name = "w", .size = size, .update = "sgd:1"}},
                                 .servers = 2,
                                 .replicas = replicas,
-                                .how = ps::parse_consistency("bulk")});
+                                .consistency_model = ps::parse_consistency("bulk")});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> found(size), pushed(size, static_cast<float>(workers.rank() + 1));
@@ -285,7 +285,8 @@ TEST_CASE("a worker that pulls while others push sees whole pushes") {
 TEST_CASE("no worker is further ahead than the bound") {
   const auto over = GENERATE(from_range(fabrics()));
   constexpr std::uint64_t bound = 2;
-  const auto options = patient({.tables = {{.name = "w", .size = 64}}, .how = ps::parse_consistency("bounded:2")});
+  const auto options =
+      patient({.tables = {{.name = "w", .size = 64}}, .consistency_model = ps::parse_consistency("bounded:2")});
   run_job(over, 3, options, [&](ps::job& job, muster::group& workers) {
     auto& tables = job.tables();
     std::vector<float> counts(64), mine(1, 1.0f);
@@ -317,7 +318,7 @@ TEST_CASE("what cannot be is refused in words") {
   CHECK_THROWS_WITH(
       refused({.tables = {{.name = "a", .size = 9}}, .compress = muster::parse_compression("powersgd:2")}),
       contains("use another method"));
-  run_job(test::fabric::local, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
+  run_job(test::fabric::threads, 1, patient({.tables = {{.name = "a", .size = 4}, {.name = "b"}}}),
           [](ps::job& job, muster::group&) {
             std::vector<float> five(5);
             const std::vector<std::uint64_t> keys(5);

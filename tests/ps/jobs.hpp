@@ -19,9 +19,9 @@ inline void require(bool condition, const char* problem) {
 
 inline std::vector<test::fabric> fabrics() {
 #ifdef MUSTER_HAS_TCP
-  return {test::fabric::local, test::fabric::shm, test::fabric::tcp};
+  return {test::fabric::threads, test::fabric::shm, test::fabric::tcp};
 #else
-  return {test::fabric::local, test::fabric::shm};
+  return {test::fabric::threads, test::fabric::shm};
 #endif
 }
 

@@ -51,7 +51,7 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
           require(msg.number > last_small[head->sender.at], "small ones keep their order");
           last_small[head->sender.at] = msg.number;
         }
-        require(in.whole(), "a frame ends where its last message does");
+        require(in.is_complete(), "a frame ends where its last message does");
       };
       for (std::uint64_t number = 1; number <= count; ++number) {
         // Most messages are small. Other messages are about as large as a frame, or several times as large.

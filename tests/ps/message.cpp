@@ -59,7 +59,7 @@ TEST_CASE("a frame comes back as it was") {
       CHECK(std::ranges::equal(msg.payload, expected.payload));
     }
     CHECK_FALSE(in.next(msg));
-    CHECK(in.whole());
+    CHECK(in.is_complete());
   }
 }
 
@@ -81,7 +81,7 @@ TEST_CASE("a payload may come by itself, behind the head of its message") {
   CHECK(msg.payload.size() == payload.size());
   CHECK(msg.range == 3);
   CHECK_FALSE(in.next(msg));
-  CHECK(in.whole());
+  CHECK(in.is_complete());
   // A payload of another length is rejected, and so is a missing payload.
   CHECK_FALSE(ps::message_reader(head, std::span(payload).first(39)).next(msg));
   CHECK_FALSE(ps::message_reader(head).next(msg));

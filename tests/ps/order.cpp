@@ -162,7 +162,7 @@ class schedule {
     claimed.settled = self.closed;
     append({.sender = self.node, .push = claimed});
     const auto granted = order_.answer(self.node, self.clock);
-    if (granted.what == ps::lease::kind::granted) {
+    if (granted.outcome == ps::lease::kind::granted) {
       REQUIRE(granted.clock == self.clock);
       REQUIRE(granted.batches > 0);
       self.held = granted;
@@ -171,14 +171,14 @@ class schedule {
     }
     self.closed = self.clock;
     if (granted.clock > self.clock) self.clock = self.closed = granted.clock;
-    if (granted.what == ps::lease::kind::over) self.done = true;
-    if (granted.what == ps::lease::kind::last) {
+    if (granted.outcome == ps::lease::kind::over) self.done = true;
+    if (granted.outcome == ps::lease::kind::last) {
       check_samples(granted.from);
       // Otherwise it may die before it confirms the end.
       const bool concludes = map.front() == self.node && draw_.below(3) == 0;
       if (concludes) append({.sender = self.node, .push = request(ps::order_request::end)});
     }
-    if (granted.what != ps::lease::kind::save || map.front() != self.node) return;
+    if (granted.outcome != ps::lease::kind::save || map.front() != self.node) return;
     REQUIRE(granted.steps > passed_);
     passed_ = granted.steps;
     for (const auto& range : ranges_) {
@@ -238,7 +238,7 @@ class schedule {
   }
   void check() const {
     const auto reply = order_.answer(workers_.front().node, 0);
-    CHECK(reply.what == ps::lease::kind::over);
+    CHECK(reply.outcome == ps::lease::kind::over);
     CHECK(reply.settled == reply.steps);
     if (options_.plan.epochs_limit != 0) CHECK(reply.from.epoch + 1 == options_.plan.epochs_limit);
     if (options_.plan.steps_limit != 0) CHECK(reply.steps == options_.plan.steps_limit);

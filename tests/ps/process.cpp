@@ -170,7 +170,7 @@ void scale(ps::client& tables, const plan& chosen, long step) {
   if (step == 0 || step % every != 0 || static_cast<std::size_t>(step / every) > chosen.scale.size()) return;
   const auto target = chosen.scale[static_cast<std::size_t>(step / every) - 1];
   print_line("scales to " + std::to_string(target));
-  tables.serve_by(target);
+  tables.request_servers(target);
 }
 
 void check_sums(ps::client& tables, std::size_t own, long steps) {

@@ -60,7 +60,7 @@ simulation::world any_world(muster::random_stream& draw) {
   options.faults = 1 + static_cast<int>(draw.below(7));
   options.loss = draw.below(3) == 0 ? 0.2 : 0.02;
   using kind = muster::ps::consistency::kind;
-  options.model.what = static_cast<kind>(draw.below(3));
+  options.model.type = static_cast<kind>(draw.below(3));
   options.model.bound = draw.below(4);
   return options;
 }

@@ -106,7 +106,7 @@ TEST_CASE("rows are kept, dropped and begun anew as the bounds say, and a copy g
       rows_of::row_store copy;
       muster::detail::wire_reader in(text);
       REQUIRE(copy.load(shape, in));
-      REQUIRE(in.whole());
+      REQUIRE(in.is_complete());
       REQUIRE(saved(copy) == text);
       rows = std::move(copy);
     }

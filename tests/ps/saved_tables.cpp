@@ -21,7 +21,7 @@
 
 TEST_CASE("tables come back from files on another number of servers, with what their updates remember", "[slow]") {
   const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
   INFO(update << " over " << over);
   constexpr std::size_t size = 30000, rows = 700, width = 2;
   const auto folder = std::filesystem::temp_directory_path() / ("muster-tables-" + std::to_string(::getpid()));
@@ -110,8 +110,9 @@ namespace {
 constexpr std::size_t some = 9000;
 
 ps::job_options one_table(int servers, const char* model) {
-  return patient(
-      {.tables = {{.name = "dense", .size = some}}, .servers = servers, .how = ps::parse_consistency(model)});
+  return patient({.tables = {{.name = "dense", .size = some}},
+                  .servers = servers,
+                  .consistency_model = ps::parse_consistency(model)});
 }
 
 std::vector<float> all_of(ps::client& tables) {
@@ -126,13 +127,13 @@ TEST_CASE("what is assigned or restored counts however old it is, also where old
   const auto folder = std::filesystem::temp_directory_path() / ("muster-of-any-age-" + std::to_string(::getpid()));
   std::vector<float> values(some);
   for (std::size_t i = 0; i < some; ++i) values[i] = static_cast<float>(i);
-  run_job(test::fabric::local, 1, one_table(3, "async,drop=1"), [&](ps::job& job, muster::group& workers) {
+  run_job(test::fabric::threads, 1, one_table(3, "async,drop=1"), [&](ps::job& job, muster::group& workers) {
     constexpr std::size_t piece = 100;  // many pieces in a range, and no pull before
     for (std::size_t at = 0; at < some; at += piece) job.tables().assign(0, std::span(values).subspan(at, piece), at);
     require(all_of(job.tables()) == values, "something that was assigned is not there");
     ps::save_tables(job, workers, folder);
   });
-  run_job(test::fabric::local, 1, one_table(1, "async,drop=0"), [&](ps::job& job, muster::group& workers) {
+  run_job(test::fabric::threads, 1, one_table(1, "async,drop=0"), [&](ps::job& job, muster::group& workers) {
     require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
     require(all_of(job.tables()) == values, "something that was restored is not there");
   });
@@ -146,7 +147,7 @@ TEST_CASE("a save takes the place of a manifest that is damaged") {
   std::ofstream(foreign) << "mine";
   for (const char* const part : {"{", "7", R"({"files": 7})", R"({"files": ["notes.txt"]})"}) {
     std::ofstream(folder / "tables.json") << part;
-    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+    run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
       ps::save_tables(job, workers, folder);
       require(ps::load_tables(job, workers, folder).has_value(), "it is read");
     });
@@ -157,7 +158,7 @@ TEST_CASE("a save takes the place of a manifest that is damaged") {
 
 TEST_CASE("a save removes no file that it names, also where the one before named it too") {
   const auto folder = std::filesystem::temp_directory_path() / ("muster-named-again-" + std::to_string(::getpid()));
-  run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+  run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
     const auto files = [&] {
       std::vector<std::filesystem::path> found;
       for (const auto& file : std::filesystem::directory_iterator(folder)) {
@@ -190,16 +191,16 @@ TEST_CASE("of two jobs that save into one folder the second is refused, and the 
   const auto files = [&] { return std::distance(std::filesystem::directory_iterator(folder), {}); };
   const auto is_all = [&](float value) {
     bool is_equal = false;
-    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
+    run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& job, muster::group& workers) {
       require(ps::load_tables(job, workers, folder).has_value(), "nothing was saved");
       is_equal = all_of(job.tables()) == std::vector<float>(some, value);
     });
     return is_equal;
   };
   SECTION("one after the other") {
-    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& first, muster::group& workers) {
+    run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& first, muster::group& workers) {
       require(!ps::load_tables(first, workers, folder), "nothing was saved");
-      run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& second, muster::group& second_workers) {
+      run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& second, muster::group& second_workers) {
         require(!ps::load_tables(second, second_workers, folder), "nothing was saved");
         require(save(second, second_workers, 2).empty(), "the first save is accepted");
         require(save(second, second_workers, 3).empty(), "a job replaces its own tables");
@@ -212,7 +213,7 @@ TEST_CASE("of two jobs that save into one folder the second is refused, and the 
     });
     CHECK(files() == 2);
     CHECK(is_all(3));
-    run_job(test::fabric::local, 1, one_table(1, "async"), [&](ps::job& later, muster::group& workers) {
+    run_job(test::fabric::threads, 1, one_table(1, "async"), [&](ps::job& later, muster::group& workers) {
       require(ps::load_tables(later, workers, folder).has_value(), "the tables are there");
       require(save(later, workers, 4).empty(), "a job replaces the tables that it loaded");
     });
@@ -229,7 +230,7 @@ TEST_CASE("of two jobs that save into one folder the second is refused, and the 
         std::vector<std::jthread> threads;
         for (int k = 0; k < jobs; ++k) {
           threads.emplace_back([&, k] {
-            run_job(test::fabric::local, 2, one_table(2, "async"), [&](ps::job& job, muster::group& workers) {
+            run_job(test::fabric::threads, 2, one_table(2, "async"), [&](ps::job& job, muster::group& workers) {
               require(!ps::load_tables(job, workers, folder), "nothing was saved");
               if (workers.rank() == 0) ready.arrive_and_wait();
               auto problem = save(job, workers, static_cast<float>(k + 1));

@@ -27,9 +27,9 @@ void serve_one(const ps::job_options& options, const std::function<void(ps::deta
   const ps::table_layout layout(options.tables, 1);
   const auto first = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
   std::atomic<ps::detail::server_process*> serving{nullptr};
-  test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 2, [&](muster::group& world) {
     const ps::member self{static_cast<ps::node_id>(world.rank()), 1};
-    ps::protocol_settings protocol{.model = options.how};
+    ps::protocol_settings protocol{.model = options.consistency_model};
     const ps::detail::process_setup setup{
         self,   options, protocol, layout, world.transport(), std::make_shared<muster::memory_store>(store),
         "ps/1", first};
@@ -52,10 +52,10 @@ TEST_CASE("a process begins with the map that the store has, and not with the on
   const ps::table_layout layout(options.tables, 2);
   const auto stored = ps::first_map({{.node = {1, 1}}, {.node = {2, 1}}}, {{0, 1}}, layout.ranges(), 0);
   const auto own = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
-  test::run_ranks(test::fabric::local, 1, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 1, [&](muster::group& world) {
     const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
     (void)store->compare_and_swap("ps/1", 0, stored.encode(), muster::deadline_after(muster::seconds(60)));
-    const ps::protocol_settings protocol{.model = options.how};
+    const ps::protocol_settings protocol{.model = options.consistency_model};
     const ps::detail::process_setup setup{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", own};
     const ps::detail::worker_process worker(setup);
     require(worker.core().map() == stored, "it has a map of its own");
@@ -68,9 +68,9 @@ TEST_CASE("a worker that no server answers says in short how many seconds it wai
   const ps::table_layout layout(options.tables, 1);
   const auto map = ps::first_map({{.node = {1, 1}}}, {{0, 1}}, layout.ranges(), 0);
   std::string text;
-  test::run_ranks(test::fabric::local, 1, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 1, [&](muster::group& world) {
     const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
-    const ps::protocol_settings protocol{.model = options.how, .silence = std::chrono::milliseconds(100)};
+    const ps::protocol_settings protocol{.model = options.consistency_model, .silence = std::chrono::milliseconds(100)};
     const ps::detail::process_setup setup{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", map};
     ps::detail::worker_process worker(setup);
     std::vector<float> values(100);
@@ -168,7 +168,7 @@ TEST_CASE("a push or pull that a server cannot carry out fails at once with what
 namespace {
 
 ps::job_options bulk_options() {
-  return {.tables = {{.name = "w", .size = 4, .update = "sgd:1"}}, .how = ps::parse_consistency("bulk")};
+  return {.tables = {{.name = "w", .size = 4, .update = "sgd:1"}}, .consistency_model = ps::parse_consistency("bulk")};
 }
 
 }  // namespace

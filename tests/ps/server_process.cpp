@@ -22,10 +22,10 @@ void end_before(const ps::shard_map& first, muster::memory_store store,
   const ps::protocol_settings protocol{.silence = std::chrono::milliseconds(200)};
   std::atomic<bool> notified = false;
   std::atomic<bool> worked = false;
-  test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 2, [&](muster::group& world) {
     if (world.rank() == 0) {
       muster::control_message ends;
-      ends.what = muster::control_message::kind::abort;
+      ends.type = muster::control_message::kind::abort;
       world.transport().notify(1, ends);
       notified = true;
       ps::detail::frame_link link(world.transport());

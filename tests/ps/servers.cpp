@@ -45,7 +45,7 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
   const muster::memory_store store;
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 4}}, .servers = 1, .replicas = 0});
   options.standby = 1;
-  test::run_ranks(test::fabric::local, 3, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 3, [&](muster::group& world) {
     std::shared_ptr<muster::any_store> own = std::make_shared<muster::memory_store>(store);
     if (world.rank() == 2) own = std::make_shared<late_store>(store);
     ps::job job(world, options, own);
@@ -57,12 +57,12 @@ TEST_CASE("a server that goes and is wanted again before it has heard that it we
         require(muster::clock::now() < until, "the servers that are wanted serve");
     };
     for (int round = 0; round < 5; ++round) {
-      tables.serve_by(2);
+      tables.request_servers(2);
       wait_until([](const ps::shard_map& map) {
         return std::any_of(map.ranges.begin(), map.ranges.end(), [](const auto& range) { return range.head() == 2; });
       });
       tables.push(0, ones);
-      tables.serve_by(1);
+      tables.request_servers(1);
       wait_until([](const ps::shard_map& map) { return map.servers.size() == 1; });
     }
     tables.pull(0, found);
@@ -76,7 +76,7 @@ TEST_CASE("one that stands by takes the place of a server that is gone") {
   auto options = patient({.tables = {{.name = "w", .size = 30000, .ranges = 8}}, .servers = 2, .replicas = 1});
   options.standby = 1;
   std::atomic<int> started{0};
-  test::run_ranks(test::fabric::local, 4, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 4, [&](muster::group& world) {
     ps::job job(world, options, store);
     ++started;
     if (world.rank() == 1) {
@@ -161,7 +161,7 @@ TEST_CASE("an update function of one's own goes by its name, and what it throws 
   ps::job_options options{.tables = {{.name = "w", .size = 20000, .update = "halving"}}, .servers = 1};
   options.timeout = muster::seconds(3);
   const auto store = std::make_shared<muster::memory_store>();
-  test::run_ranks(test::fabric::local, 2, [&](muster::group& world) {
+  test::run_ranks(test::fabric::threads, 2, [&](muster::group& world) {
     std::string failure;
     try {
       ps::job job(world, options, store);

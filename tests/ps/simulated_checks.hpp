@@ -76,8 +76,8 @@ inline void run::check_answer(worker_process& self, std::uint64_t pull, const ps
     if (visible[self.node] < own->second) throw violation("a pull misses a push of its own worker");
     self.own.erase(own);
   }
-  if (world_.model.what == ps::consistency::kind::asynchronous) return;
-  const std::uint64_t bound = world_.model.what == ps::consistency::kind::bulk ? 0 : world_.model.bound;
+  if (world_.model.type == ps::consistency::kind::asynchronous) return;
+  const std::uint64_t bound = world_.model.type == ps::consistency::kind::bulk ? 0 : world_.model.bound;
   for (const auto& [node, each] : processes_) {
     const auto* const other = dynamic_cast<const worker_process*>(each.get());
     if (other == nullptr || !other->alive || !map_.has_worker(node) || other->leased.joins) continue;

@@ -134,7 +134,7 @@ class ledgers final : public ps::range_storage {
       for (auto& restored : *rows) restored = in.number<row>();
     }
     all_[range] = std::move(read);
-    return in.whole();
+    return in.is_complete();
   }
   void reset(ps::range_id range) override {
     all_[range] = {};

@@ -33,7 +33,7 @@ inline void run::work(worker_process& self) {
       const bool own = chance(0.5);
       // A clock is folded after all workers have closed it, so a bulk-synchronous pull cannot include the worker's
       // present clock.
-      const bool bulk = world_.model.what == ps::consistency::kind::bulk;
+      const bool bulk = world_.model.type == ps::consistency::kind::bulk;
       const auto pull = core.pull(range, {}, own && !bulk, now_);
       self.pulls[pull] = {core.clock_now(), now_};
       if (own && !bulk) self.own[pull] = core.pushed(range);
@@ -96,7 +96,7 @@ inline void run::work_by_leases(worker_process& self) {
 
 inline void run::take_lease(worker_process& self, const ps::lease& granted) {
   auto& leased = self.leased;
-  if (granted.what == ps::lease::kind::granted) {
+  if (granted.outcome == ps::lease::kind::granted) {
     leased.joins = false;
     leased.held = granted;
     leased.batch = 0;
@@ -104,8 +104,8 @@ inline void run::take_lease(worker_process& self, const ps::lease& granted) {
   }
   self.core.move_clock(granted.clock);
   leased.joins = false;
-  if (granted.what == ps::lease::kind::last) claim(self, ps::order_request::end, 0, {});
-  if (granted.what == ps::lease::kind::over) leased.is_over = over_ = true;
+  if (granted.outcome == ps::lease::kind::last) claim(self, ps::order_request::end, 0, {});
+  if (granted.outcome == ps::lease::kind::over) leased.is_over = over_ = true;
 }
 
 inline void run::train_leased(worker_process& self) {
@@ -114,7 +114,7 @@ inline void run::train_leased(worker_process& self) {
   if (!self.pushes_next) {
     self.pushes_next = true;
     const auto range = static_cast<ps::range_id>(random_.below(world_.ranges));
-    const auto pull = core.pull(range, {}, chance(0.5) && world_.model.what != ps::consistency::kind::bulk, now_);
+    const auto pull = core.pull(range, {}, chance(0.5) && world_.model.type != ps::consistency::kind::bulk, now_);
     self.pulls[pull] = {core.clock_now(), now_};
     return;
   }

@@ -93,7 +93,7 @@ class run {
     ps::server core;
     server_process(run& simulation_run, ps::member self, const ps::shard_map& map)
         : owner(simulation_run),
-          values(map.ranges.size(), simulation_run.world_.model.what == ps::consistency::kind::bulk,
+          values(map.ranges.size(), simulation_run.world_.model.type == ps::consistency::kind::bulk,
                  simulation_run.world_.leases),
           core((node = self), simulation_run.settings_, values, *this, map) {}
     void send(const ps::member& receiver, const ps::message& msg) override {

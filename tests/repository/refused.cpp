@@ -1,4 +1,4 @@
-// Mistakes that a compiler tells: each case is compiled alone, and refused with the words behind it.
+// Errors that a compiler detects: each case is compiled alone, and must be rejected with the words in its comment.
 #include <list>
 #include <span>
 #include <string>

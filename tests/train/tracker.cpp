@@ -91,7 +91,7 @@ TEST_CASE("a tracker adds up what the ranks measured and takes the time of the s
     }
     const auto report = nlohmann::json::parse(rank_result.json);
     CHECK(report["world_size"] == ranks);
-    CHECK(report["transport"] == "local");
+    CHECK(report["transport"] == "threads");
     CHECK(report["communication_seconds"].get<double>() == Approx(2 * ranks));
     for (const auto which : all_phases) {
       const auto& phase = report["phases"][std::string(to_string(which))];

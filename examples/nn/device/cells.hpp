@@ -1,4 +1,4 @@
-// Kernels of one number each.
+// Kernels that compute one number each.
 #pragma once
 
 #include <cstddef>
@@ -7,7 +7,7 @@
 
 namespace nn::device {
 
-/// each(row, column) for one column after the other, where neighbours are of no use to each other.
+/// Calls each(row, column) for one column after the other, in kernels that gain nothing from neighbouring columns.
 template <class Each>
 struct cellwise {
   Each each;

@@ -19,7 +19,8 @@ class cudnn_convolutions {};
 namespace nn::device {
 
 template <class A>
-convolutions<A>::convolutions(muster::device_stream_ref stream, multiplication how) : stream_(stream), how_(how) {}
+convolutions<A>::convolutions(muster::device_stream_ref stream, multiplication precision)
+    : stream_(stream), precision_(precision) {}
 template <class A>
 convolutions<A>::~convolutions() = default;
 
@@ -31,13 +32,13 @@ std::unique_ptr<convolver<A>> convolutions<A>::make(const convolution_shape& sha
                                       std::to_string(out) + " (matrix units take multiples of 16); use --device cpu");
   }
 #ifdef NN_CUDNN
-  if (std::max(in, out) > 64) {  // its tiles are full then, and better than ours
-    if (cudnn_ == nullptr) cudnn_ = std::make_unique<cudnn_convolutions<A>>(stream_, how_);
+  if (std::max(in, out) > 64) {  // cuDNN's tiles are full here, and faster than muster's tiles.
+    if (cudnn_ == nullptr) cudnn_ = std::make_unique<cudnn_convolutions<A>>(stream_, precision_);
     return cudnn_->make(shape);
   }
 #endif
-  auto made = make_tiles<A>(shape, how_, stream_);
-  if (made != nullptr) return made;
+  auto convolution_by_tiles = make_tiles<A>(shape, precision_, stream_);
+  if (convolution_by_tiles != nullptr) return convolution_by_tiles;
   throw muster::configuration_error("a convolution of " + std::to_string(shape.kernel) + " x " +
                                     std::to_string(shape.kernel) + " taps and " + std::to_string(in) +
                                     " channels does not fit a device's shared memory; build with cuDNN");

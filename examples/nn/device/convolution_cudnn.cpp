@@ -22,7 +22,7 @@ void check(cudnnStatus_t answer, const char* call) {
                                                      cudnnGetErrorString(answer) + "); look at nvidia-smi");
 }
 
-/// One of cuDNN's descriptions.
+/// An owner of a cuDNN descriptor.
 template <class T, cudnnStatus_t (*Make)(T*), cudnnStatus_t (*End)(T)>
 class owned {
  public:
@@ -30,7 +30,7 @@ class owned {
   owned(const owned&) = delete;
   owned& operator=(const owned&) = delete;
   ~owned() { (void)End(held_); }
-  operator T() const noexcept { return held_; }  // NOLINT: is used as what it owns
+  operator T() const noexcept { return held_; }  // NOLINT: implicit, so that it is used as the descriptor that it owns
 
  private:
   T held_{};
@@ -43,7 +43,7 @@ using library = owned<cudnnHandle_t, cudnnCreate, cudnnDestroy>;
 template <class A>
 constexpr cudnnDataType_t type_of = std::is_same_v<A, float> ? CUDNN_DATA_FLOAT : CUDNN_DATA_BFLOAT16;
 
-/// The description of a convolution, with the mathematics of one of its ways.
+/// The descriptor of a convolution, with the math type of a cuDNN algorithm.
 struct way_kernel {
   kernel held;
   way_kernel(const convolution_shape& shape, cudnnMathType_t math) {
@@ -58,21 +58,22 @@ struct way_kernel {
 constexpr std::size_t workspace_bytes = std::size_t{256} << 20;
 constexpr std::size_t most_ways = 16;
 
-/// Has cuDNN try its ways, and takes the fastest that gives the same bits each time and fits the workspace; `kernel`
-/// gets its mathematics.
+/// Measures cuDNN's algorithms, and returns the fastest that is deterministic and fits the workspace. Sets the math
+/// type of `chosen` to the type of this algorithm.
 template <class Found, class Find>
-auto fastest(const way_kernel& chosen, const char* what, const Find& find) {
+auto fastest(const way_kernel& chosen, const char* operation, const Find& find) {
   std::array<Found, most_ways> tried{};
   int count = 0;
-  check(find(&count, tried.data()), what);
-  for (int k = 0; k < count; ++k) {  // in the order of their times
-    const Found& one = tried[static_cast<std::size_t>(k)];
-    if (one.status != CUDNN_STATUS_SUCCESS || one.determinism != CUDNN_DETERMINISTIC || one.memory > workspace_bytes)
+  check(find(&count, tried.data()), operation);
+  for (int k = 0; k < count; ++k) {  // In the order of their times.
+    const Found& candidate = tried[static_cast<std::size_t>(k)];
+    if (candidate.status != CUDNN_STATUS_SUCCESS || candidate.determinism != CUDNN_DETERMINISTIC ||
+        candidate.memory > workspace_bytes)
       continue;
-    check(cudnnSetConvolutionMathType(chosen.held, one.mathType), "cudnnSetConvolutionMathType");
-    return one.algo;
+    check(cudnnSetConvolutionMathType(chosen.held, candidate.mathType), "cudnnSetConvolutionMathType");
+    return candidate.algo;
   }
-  throw muster::error(muster::error_kind::other, std::string("cuDNN has no way of ") + what +
+  throw muster::error(muster::error_kind::other, std::string("cuDNN has no way of ") + operation +
                                                      " that gives the same bits each time (" + std::to_string(count) +
                                                      " were tried); use another --precision");
 }
@@ -101,30 +102,30 @@ class by_cudnn final : public convolver<A> {
   void prepare(std::size_t images, A* in, const packed_weights<A>& weights, A* out, A* in_gradient,
                A* weights_gradient) override {
     if (ways_.contains(images)) return;
-    auto& made = ways_[images];
-    made = std::make_unique<ways>(shape_, of_->math);
-    describe(made->in, images, shape_.in);
-    describe(made->out, images, shape_.out());
+    auto& added = ways_[images];
+    added = std::make_unique<ways>(shape_, of_->math);
+    describe(added->in, images, shape_.in);
+    describe(added->out, images, shape_.out());
     const way_kernel tried(shape_, of_->math);
-    made->forward = fastest<cudnnConvolutionFwdAlgoPerf_t>(
-        made->of_forward, "convolving", [&](int* count, cudnnConvolutionFwdAlgoPerf_t* found) {
-          return cudnnFindConvolutionForwardAlgorithmEx(of_->handle, made->in, in, weights_, weights.by_out, tried.held,
-                                                        made->out, out, most_ways, count, found, work(),
+    added->forward = fastest<cudnnConvolutionFwdAlgoPerf_t>(
+        added->of_forward, "convolving", [&](int* count, cudnnConvolutionFwdAlgoPerf_t* found) {
+          return cudnnFindConvolutionForwardAlgorithmEx(of_->handle, added->in, in, weights_, weights.by_out,
+                                                        tried.held, added->out, out, most_ways, count, found, work(),
                                                         workspace_bytes);
         });
-    made->weights = fastest<cudnnConvolutionBwdFilterAlgoPerf_t>(
-        made->of_weights, "finding the gradient of weights",
+    added->weights = fastest<cudnnConvolutionBwdFilterAlgoPerf_t>(
+        added->of_weights, "finding the gradient of weights",
         [&](int* count, cudnnConvolutionBwdFilterAlgoPerf_t* found) {
-          return cudnnFindConvolutionBackwardFilterAlgorithmEx(of_->handle, made->in, in, made->out, out, tried.held,
+          return cudnnFindConvolutionBackwardFilterAlgorithmEx(of_->handle, added->in, in, added->out, out, tried.held,
                                                                weights_, weights_gradient, most_ways, count, found,
                                                                work(), workspace_bytes);
         });
     if (in_gradient == nullptr) return;
-    made->data = fastest<cudnnConvolutionBwdDataAlgoPerf_t>(
-        made->of_data, "finding the gradient of images", [&](int* count, cudnnConvolutionBwdDataAlgoPerf_t* found) {
-          return cudnnFindConvolutionBackwardDataAlgorithmEx(of_->handle, weights_, weights.by_out, made->out, out,
-                                                             tried.held, made->in, in_gradient, most_ways, count, found,
-                                                             work(), workspace_bytes);
+    added->data = fastest<cudnnConvolutionBwdDataAlgoPerf_t>(
+        added->of_data, "finding the gradient of images", [&](int* count, cudnnConvolutionBwdDataAlgoPerf_t* found) {
+          return cudnnFindConvolutionBackwardDataAlgorithmEx(of_->handle, weights_, weights.by_out, added->out, out,
+                                                             tried.held, added->in, in_gradient, most_ways, count,
+                                                             found, work(), workspace_bytes);
         });
   }
 
@@ -149,7 +150,7 @@ class by_cudnn final : public convolver<A> {
   }
 
  private:
-  /// For so many images.
+  /// The algorithms for a number of images.
   struct ways {
     ways(const convolution_shape& shape, cudnnMathType_t math)
         : of_forward(shape, math), of_data(shape, math), of_weights(shape, math) {}
@@ -178,12 +179,12 @@ class by_cudnn final : public convolver<A> {
 }  // namespace
 
 template <class A>
-cudnn_convolutions<A>::cudnn_convolutions(muster::device_stream_ref stream, multiplication how)
+cudnn_convolutions<A>::cudnn_convolutions(muster::device_stream_ref stream, multiplication precision)
     : state_(std::make_shared<state>()) {
   check(cudnnSetStream(state_->handle, stream.handle), "cudnnSetStream");
-  state_->math = !std::is_same_v<A, float>     ? CUDNN_TENSOR_OP_MATH
-                 : how == multiplication::tf32 ? CUDNN_DEFAULT_MATH
-                                               : CUDNN_FMA_MATH;
+  state_->math = !std::is_same_v<A, float>           ? CUDNN_TENSOR_OP_MATH
+                 : precision == multiplication::tf32 ? CUDNN_DEFAULT_MATH
+                                                     : CUDNN_FMA_MATH;
 }
 template <class A>
 cudnn_convolutions<A>::~cudnn_convolutions() = default;

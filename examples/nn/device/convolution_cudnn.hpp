@@ -7,12 +7,12 @@
 
 namespace nn::device {
 
-/// Makes convolvers that share a handle and a workspace of 256 MiB. Each tries, for each number of images, which of
-/// cuDNN's ways is the fastest, of those that give the same bits each time.
+/// A factory of convolvers that share a handle and a workspace of 256 MiB. For each number of images, each convolver
+/// measures which of cuDNN's deterministic algorithms is the fastest.
 template <class A>
 class cudnn_convolutions {
  public:
-  cudnn_convolutions(muster::device_stream_ref stream, multiplication how);
+  cudnn_convolutions(muster::device_stream_ref stream, multiplication precision);
   ~cudnn_convolutions();
   [[nodiscard]] std::unique_ptr<convolver<A>> make(const convolution_shape& shape);
 

@@ -12,7 +12,7 @@
 namespace nn::device {
 namespace {
 
-/// The most of `channels` that divide it, at most `most`, in steps of a matrix unit.
+/// Returns the largest divisor of `channels` that is at most `most` and a multiple of a matrix unit's width.
 template <class A>
 int chunk_of(int channels, int most) {
   constexpr int step = 32 / static_cast<int>(sizeof(A));
@@ -31,22 +31,22 @@ int largest_range(const tap_geometry& of, int pixels_here) {
   return most;
 }
 
-/// How a product is cut: what fits the shared memory of a block, with as many blocks as keep the device busy.
+/// The division of a product into blocks that fit the shared memory, with enough blocks to keep the device busy.
 struct plan {
   product_sizes sizes{};
   int tiles = 0, warps = 0, memory = 0, blocks_x = 0, blocks_y = 0;
 };
 
 constexpr int most_memory = 200 * 1024;
-constexpr int processors = 132;  // that are to have work
+constexpr int processors = 132;  // Number of multiprocessors that need work.
 
 template <class A>
 plan plan_gather(const tap_geometry& of, int channels, int columns) {
-  plan made;
+  plan best;
   const int taps = of.kernel * of.kernel;
   for (const int tiles : {8, 4, 2}) {
     for (const int warps : {8, 4, 2}) {
-      if (tiles > 2 && columns <= 4 * tiles) continue;  // half of them would be enough
+      if (tiles > 2 && columns <= 4 * tiles) continue;  // Half as many blocks would be enough.
       const int rows = largest_range(of, 16 * warps);
       int chunk = 0, memory = 0;
       for (const int most : {64, 32, 16}) {
@@ -55,40 +55,41 @@ plan plan_gather(const tap_geometry& of, int channels, int columns) {
         if (memory <= most_memory) break;
       }
       if (chunk == 0 || memory > most_memory) continue;
-      const plan one{
+      const plan candidate{
           {of, channels, columns, chunk, rows},   tiles, warps, memory, (of.pixels + 16 * warps - 1) / (16 * warps),
           (columns + 8 * tiles - 1) / (8 * tiles)};
-      const bool busy = one.blocks_x * one.blocks_y >= processors * 3 / 2 && memory <= most_memory / 2;
-      if (made.tiles == 0 || (one.blocks_x * one.blocks_y > made.blocks_x * made.blocks_y)) made = one;
-      if (busy) return one;
+      const bool busy = candidate.blocks_x * candidate.blocks_y >= processors * 3 / 2 && memory <= most_memory / 2;
+      if (best.tiles == 0 || (candidate.blocks_x * candidate.blocks_y > best.blocks_x * best.blocks_y))
+        best = candidate;
+      if (busy) return candidate;
     }
   }
-  return made;
+  return best;
 }
 
 template <class A>
 plan plan_weights(const tap_geometry& of, int channels, int columns) {
   if (columns % 16 != 0) return {};
-  plan made;
-  made.warps = 8;
-  const int rows = largest_range(of, 32 * made.warps);
+  plan result;
+  result.warps = 8;
+  const int rows = largest_range(of, 32 * result.warps);
   for (const int tiles : {8, 4, 2}) {
     if (channels % (8 * tiles) != 0) continue;
-    const int sums = made.warps * 16 * taps_at_once * 8 * tiles * 4;
-    const int memory = std::max(sums, 32 * made.warps * row_bytes + (32 * made.warps + 1) * column_pitch_of<A>(16) +
+    const int sums = result.warps * 16 * taps_at_once * 8 * tiles * 4;
+    const int memory = std::max(sums, 32 * result.warps * row_bytes + (32 * result.warps + 1) * column_pitch_of<A>(16) +
                                           (rows + 1) * column_pitch_of<A>(8 * tiles));
     if (memory > most_memory) continue;
-    made.tiles = tiles;
-    made.memory = memory;
+    result.tiles = tiles;
+    result.memory = memory;
     break;
   }
-  if (made.tiles == 0) return {};
-  made.sizes = {of, channels, columns, 8 * made.tiles, rows};
+  if (result.tiles == 0) return {};
+  result.sizes = {of, channels, columns, 8 * result.tiles, rows};
   const int taps = of.kernel * of.kernel;
-  made.blocks_y = (taps + taps_at_once - 1) / taps_at_once * (columns / 16) * (channels / (8 * made.tiles));
-  const int pieces = (of.pixels + 32 * made.warps - 1) / (32 * made.warps);
-  made.blocks_x = std::max(1, std::min(pieces, 3 * processors / made.blocks_y));
-  return made;
+  result.blocks_y = (taps + taps_at_once - 1) / taps_at_once * (columns / 16) * (channels / (8 * result.tiles));
+  const int pieces = (of.pixels + 32 * result.warps - 1) / (32 * result.warps);
+  result.blocks_x = std::max(1, std::min(pieces, 3 * processors / result.blocks_y));
+  return result;
 }
 
 template <class Kernel, class... Arguments>
@@ -101,7 +102,7 @@ class tiles final : public convolver<A> {
  public:
   tiles(const convolution_shape& shape, muster::device_stream_ref stream) : shape_(shape), stream_(stream) {}
 
-  /// Whether there is a plan for each of its products.
+  /// Returns true if there is a plan for each of the convolution's products.
   [[nodiscard]] bool fits() {
     const auto& all = plans(1);
     return all.forward.tiles != 0 && all.data.tiles != 0 && all.weights.tiles != 0;
@@ -141,16 +142,17 @@ class tiles final : public convolver<A> {
   };
 
   const all_plans& plans(std::size_t images) {
-    auto& made = plans_[images];
-    if (made == nullptr) {
+    auto& plans = plans_[images];
+    if (plans == nullptr) {
       const int in = static_cast<int>(shape_.in.channels), out = static_cast<int>(shape_.out_channels);
-      made = std::make_unique<all_plans>();
-      made->forward = plan_gather<A>(tap_geometry(shape_, images, false), in, out);
-      made->data = plan_gather<A>(tap_geometry(shape_, images, true), out, in);
-      made->weights = plan_weights<A>(tap_geometry(shape_, images, false), in, out);
-      made->partial = muster::device_buffer<float>(static_cast<std::size_t>(made->weights.blocks_x) * shape_.weights());
+      plans = std::make_unique<all_plans>();
+      plans->forward = plan_gather<A>(tap_geometry(shape_, images, false), in, out);
+      plans->data = plan_gather<A>(tap_geometry(shape_, images, true), out, in);
+      plans->weights = plan_weights<A>(tap_geometry(shape_, images, false), in, out);
+      plans->partial =
+          muster::device_buffer<float>(static_cast<std::size_t>(plans->weights.blocks_x) * shape_.weights());
     }
-    return *made;
+    return *plans;
   }
 
   void gather(const plan& by, const A* source, const A* weights, A* out, bool adds) {
@@ -172,16 +174,16 @@ class tiles final : public convolver<A> {
 }  // namespace
 
 template <class A>
-std::unique_ptr<convolver<A>> make_tiles(const convolution_shape& shape, multiplication how,
+std::unique_ptr<convolver<A>> make_tiles(const convolution_shape& shape, multiplication precision,
                                          muster::device_stream_ref stream) {
-  const auto made = [&]<int Split>() -> std::unique_ptr<convolver<A>> {
-    auto one = std::make_unique<tiles<A, Split>>(shape, stream);
-    return one->fits() ? std::move(one) : nullptr;
+  const auto make = [&]<int Split>() -> std::unique_ptr<convolver<A>> {
+    auto convolution_by_tiles = std::make_unique<tiles<A, Split>>(shape, stream);
+    return convolution_by_tiles->fits() ? std::move(convolution_by_tiles) : nullptr;
   };
   if constexpr (std::is_same_v<A, float>) {
-    if (how == multiplication::float32) return made.template operator()<3>();
+    if (precision == multiplication::float32) return make.template operator()<3>();
   }
-  return made.template operator()<1>();
+  return make.template operator()<1>();
 }
 
 template std::unique_ptr<convolver<float>> make_tiles(const convolution_shape&, multiplication,

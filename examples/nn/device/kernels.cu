@@ -30,9 +30,9 @@ struct biased {
   };
   template <std::size_t W>
   NN_BOTH columns<W> at(std::size_t column) const {
-    columns<W> made{{}, to + column, width};
-    for (std::size_t w = 0; w < W; ++w) made.bias.at[w] = column + w < biased_columns ? bias[column + w] : 0.0f;
-    return made;
+    columns<W> part{{}, to + column, width};
+    for (std::size_t w = 0; w < W; ++w) part.bias.at[w] = column + w < biased_columns ? bias[column + w] : 0.0f;
+    return part;
   }
 };
 
@@ -46,9 +46,9 @@ struct rows_of {
     std::size_t width;
     NN_BOTH sums<1, W> operator()(std::size_t row) const {
       const pack<W> x = load<W>(values + row * width);
-      sums<1, W> made;
-      for (std::size_t w = 0; w < W; ++w) made.at[0][w] = x.at[w];
-      return made;
+      sums<1, W> terms;
+      for (std::size_t w = 0; w < W; ++w) terms.at[0][w] = x.at[w];
+      return terms;
     }
   };
   template <std::size_t W>
@@ -146,7 +146,7 @@ struct cross_entropy {
   A* gradient;
   std::size_t width, classes;
   double scale;
-  template <std::size_t W>  // there is one column
+  template <std::size_t W>  // There is one column.
   struct columns {
     cross_entropy of;
     NN_BOTH sums<3, W> operator()(std::size_t image) const {
@@ -157,7 +157,7 @@ struct cross_entropy {
       std::size_t before = 0;
       for (std::size_t c = 0; c < of.classes; ++c) {
         const auto value = static_cast<double>(static_cast<float>(row[c]));
-        if (!(value <= largest)) largest = value;  // one that is no number makes the loss one
+        if (!(value <= largest)) largest = value;  // A logit that is NaN makes the loss NaN.
         before += value > mine || (value == mine && c < label) ? 1 : 0;
       }
       double sum = 0;
@@ -168,11 +168,11 @@ struct cross_entropy {
         of.gradient[image * of.width + c] = A(static_cast<float>(of.scale * (share - (c == label ? 1.0 : 0.0))));
       }
       for (std::size_t c = of.classes; c < of.width; ++c) of.gradient[image * of.width + c] = A(0.0f);
-      sums<3, W> made{};
-      made.at[0][0] = static_cast<float>(std::log(sum) + largest - mine);
-      made.at[1][0] = before < 1 ? 1.0f : 0.0f;
-      made.at[2][0] = before < 5 ? 1.0f : 0.0f;
-      return made;
+      sums<3, W> terms{};
+      terms.at[0][0] = static_cast<float>(std::log(sum) + largest - mine);
+      terms.at[1][0] = before < 1 ? 1.0f : 0.0f;
+      terms.at[2][0] = before < 5 ? 1.0f : 0.0f;
+      return terms;
     }
   };
   template <std::size_t W>

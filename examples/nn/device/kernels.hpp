@@ -1,5 +1,5 @@
-// What a device does to the activations of a whole batch, beside convolutions. A matrix has a row for each pixel of
-// each image and a column for each channel. Everything is put on the stream and not waited for.
+// The kernels for activations of a whole batch, except convolutions. A matrix has a row for each pixel in each image
+// and a column for each channel. All functions put their work on the stream and do not wait.
 #pragma once
 
 #include <cstddef>
@@ -15,60 +15,61 @@ namespace nn::device {
 
 class column_scratch;
 
-/// Batch normalisation, of so many channels: `parameters` are the network's; the others are of the pass.
+/// The arrays of a batch normalisation of `channels` channels. `parameters` belong to the network, the other arrays to
+/// a pass.
 struct norm_arrays {
   const float* gamma = nullptr;
   const float* beta = nullptr;
   float* gamma_gradient = nullptr;
   float* beta_gradient = nullptr;
-  float* running = nullptr;  ///< means, and the variances behind them
+  float* running = nullptr;  ///< Running means, followed by the running variances.
   float* mean = nullptr;
-  float* inverse = nullptr;  ///< of the standard deviation
-  float* scale = nullptr;    ///< the function: scale * x + shift
+  float* inverse = nullptr;  ///< Inverse of the standard deviation.
+  float* scale = nullptr;    ///< Forward function: scale * x + shift.
   float* shift = nullptr;
-  float* slope_factor = nullptr;  ///< its gradient: slope_factor * slope + value_factor * x + offset
+  float* slope_factor = nullptr;  ///< Gradient: slope_factor * slope + value_factor * x + offset.
   float* value_factor = nullptr;
   float* offset = nullptr;
 };
 
-/// A matrix that is read as it is or normalised, and where its gradient goes.
+/// A matrix that is read raw or normalised, and the memory for its gradient.
 template <class A>
 struct term {
   const A* values = nullptr;
   const norm_arrays* norm = nullptr;
-  A* gradient = nullptr;  ///< null: none is needed
-  bool adds = false;      ///< to what is there
+  A* gradient = nullptr;  ///< Null if no gradient is needed.
+  bool adds = false;      ///< True to add to the present gradient.
 };
 
 struct matrix_size {
   std::size_t rows, columns;
 };
 
-/// The normalisation's function from the statistics of `values`, which also go into the running ones; or from the
-/// running ones alone.
+/// Computes the function of the normalisation from the statistics of `values`, which also update the running
+/// statistics; or from the running statistics alone.
 template <class A>
 void find_norm(const A* values, matrix_size size, const norm_arrays& norm, column_scratch& scratch,
                muster::device_stream_ref stream);
 void find_norm_from_running(std::size_t columns, const norm_arrays& norm, muster::device_stream_ref stream);
 
-/// `out` becomes the sum of one term or two, rectified or not.
+/// Sets `out` to a sum with one or two terms, optionally rectified.
 template <class A>
 void combine(std::span<const term<A>> terms, bool rectified, matrix_size size, A* out,
              muster::device_stream_ref stream);
-/// From the gradient of `out`, which may be the place of a term's gradient, those of the terms and of the parameters of
-/// their normalisations, which are added to.
+/// Computes the gradients of the terms from the gradient of `out`, which may be in the same memory as a term's
+/// gradient. Adds to the gradients of the parameters of their normalisations.
 template <class A>
 void combine_backward(std::span<const term<A>> terms, bool rectified, matrix_size size, const A* slope,
                       column_scratch& scratch, muster::device_stream_ref stream);
 
-/// Adds the bias, of the first so many columns, to each row; adds the sum of all rows to the bias' gradient.
+/// Adds the bias of the first `columns` columns to each row; adds the sum over all rows to the bias' gradient.
 template <class A>
 void add_bias(const float* bias, matrix_size size, std::size_t biased, A* to, muster::device_stream_ref stream);
 template <class A>
 void add_bias_gradient(const A* slope, matrix_size size, std::size_t biased, float* to, column_scratch& scratch,
                        muster::device_stream_ref stream);
 
-/// He's shortcut of option A (see padded_shortcut); the gradient is added or set.
+/// Computes He's shortcut of option A (see padded_shortcut). The gradient is added or set.
 template <class A>
 void pad_shortcut(const A* in, std::size_t images, const extent& from, const extent& to, std::size_t stride, A* out,
                   muster::device_stream_ref stream);
@@ -76,7 +77,7 @@ template <class A>
 void pad_shortcut_backward(const A* slope, std::size_t images, const extent& from, const extent& to, std::size_t stride,
                            A* gradient, bool adds, muster::device_stream_ref stream);
 
-/// The largest of each window, and which of it that is.
+/// Computes the maximum in each window, and its index in the window.
 template <class A>
 void max_pool(const A* in, std::size_t images, const extent& from, const extent& to, const pool_window& window, A* out,
               std::uint8_t* taps, muster::device_stream_ref stream);
@@ -85,7 +86,7 @@ void max_pool_backward(const A* slope, const std::uint8_t* taps, std::size_t ima
                        const extent& to, const pool_window& window, A* gradient, bool adds,
                        muster::device_stream_ref stream);
 
-/// The mean over the pixels of each image.
+/// Computes the mean over the pixels in each image.
 template <class A>
 void average_pool(const A* in, std::size_t images, std::size_t pixels, std::size_t columns, A* out,
                   muster::device_stream_ref stream);
@@ -93,25 +94,26 @@ template <class A>
 void average_pool_backward(const A* slope, std::size_t images, std::size_t pixels, std::size_t columns, A* gradient,
                            bool adds, muster::device_stream_ref stream);
 
-/// out = 1 / (1 + exp(-in)); its gradient, from the results, is added or set.
+/// Computes out = 1 / (1 + exp(-in)). The gradient, computed from the results, is added or set.
 template <class A>
 void sigmoid(const A* in, std::size_t size, A* out, muster::device_stream_ref stream);
 template <class A>
 void sigmoid_backward(const A* slope, const A* results, std::size_t size, A* gradient, bool adds,
                       muster::device_stream_ref stream);
 
-/// out = in * factors, or in where these are null; its gradient, from the slope, is added or set by the same function.
+/// Computes out = in * factors, or copies `in` if `factors` is null. The same function adds or sets the gradient, given
+/// the slope.
 template <class A>
 void multiply(const A* in, const float* factors, std::size_t size, A* out, bool adds, muster::device_stream_ref stream);
 
-/// From floats of `columns` channels to activations of at least as many, the others zeros.
+/// Converts floats of `columns` channels to activations of at least as many channels, padded with zeros.
 template <class A>
 void widen(const float* in, matrix_size size, std::size_t out_columns, A* out, muster::device_stream_ref stream);
-/// The first `out_columns` of each row as floats.
+/// Converts the first `out_columns` columns in each row to floats.
 template <class A>
 void to_floats(const A* in, matrix_size size, std::size_t out_columns, float* out, muster::device_stream_ref stream);
 
-/// packed[i] = parameters[at[i]], zero where that is negative; and gradients[at[i]] += packed[i].
+/// Computes packed[i] = parameters[at[i]], zero where at[i] is negative; and gradients[at[i]] += packed[i].
 template <class A>
 void pack_weights(const float* parameters, const std::int32_t* at, std::size_t size, A* packed,
                   muster::device_stream_ref stream);
@@ -119,8 +121,9 @@ template <class A>
 void add_weight_gradients(const A* packed, const std::int32_t* at, std::size_t size, float* gradients,
                           muster::device_stream_ref stream);
 
-/// Cross-entropy of softmax as nn::softmax_cross_entropy, of the first `classes` of each row of logits: totals become
-/// the loss and how many are among the first and the first five; writes the gradient of scale * the loss.
+/// Computes the cross-entropy of softmax as nn::softmax_cross_entropy, for the first `classes` columns in each row of
+/// logits. Sets the totals to the loss and the numbers of labels among the first and the first five. Writes the
+/// gradient of scale * the loss.
 template <class A>
 void softmax_cross_entropy(const A* logits, const float* labels, matrix_size size, std::size_t classes, double scale,
                            A* gradient, double* totals, column_scratch& scratch, muster::device_stream_ref stream);

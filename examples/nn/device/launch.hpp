@@ -1,5 +1,5 @@
-// Loops over matrices in a device's memory, rows of columns one behind another: pixels and their channels. nvcc makes
-// kernels of them; compiled without it, for a test double of CUDA's runtime, they are loops that the stream calls.
+// Loops over matrices in a device's memory. A matrix is a sequence of rows: pixels and their channels. nvcc compiles
+// the loops to kernels. Without nvcc, for a test double of CUDA's runtime, they are plain loops that the stream calls.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -41,7 +41,7 @@ struct alignas(W * sizeof(A)) stored_pack {
   A at[W];
 };
 
-/// `from` is aligned to the pack.
+/// Loads a pack. `from` must be aligned to the pack.
 template <std::size_t W, class A>
 NN_BOTH inline pack<W> load(const A* from) {
   stored_pack<A, W> found;
@@ -50,19 +50,19 @@ NN_BOTH inline pack<W> load(const A* from) {
 #else
   std::copy_n(from, W, found.at);
 #endif
-  pack<W> made;
-  for (std::size_t k = 0; k < W; ++k) made.at[k] = static_cast<float>(found.at[k]);
-  return made;
+  pack<W> result;
+  for (std::size_t k = 0; k < W; ++k) result.at[k] = static_cast<float>(found.at[k]);
+  return result;
 }
 
 template <std::size_t W, class A>
 NN_BOTH inline void store(A* to, const pack<W>& values) {
-  stored_pack<A, W> made;
-  for (std::size_t k = 0; k < W; ++k) made.at[k] = A(values.at[k]);
+  stored_pack<A, W> stored;
+  for (std::size_t k = 0; k < W; ++k) stored.at[k] = A(values.at[k]);
 #ifdef __CUDA_ARCH__
-  *reinterpret_cast<stored_pack<A, W>*>(to) = made;
+  *reinterpret_cast<stored_pack<A, W>*>(to) = stored;
 #else
-  std::copy_n(made.at, W, to);
+  std::copy_n(stored.at, W, to);
 #endif
 }
 
@@ -76,24 +76,24 @@ struct column_totals {
   double at[K];
 };
 
-constexpr unsigned block_size = 512;  // threads, and so columns, of a block
+constexpr unsigned block_size = 512;  // Threads of a block, and so its columns.
 
-/// What sums of columns need between their kernels. Those of one stream may share it.
+/// The memory that sums of columns need between their kernels. Calls on one stream may share it.
 class column_scratch {
  public:
   static constexpr std::size_t most_blocks = 132, most_sums = 3;
 
-  /// For matrices of up to so many columns.
+  /// Allocates memory for matrices with up to `columns` columns.
   explicit column_scratch(std::size_t columns)
       : partial(most_blocks * most_sums * columns), counters((columns + block_size - 1) / block_size) {}
 
   muster::device_buffer<float> partial;
-  muster::device_buffer<unsigned> counters;  // zeros between the calls
+  muster::device_buffer<unsigned> counters;  // All zero between calls.
 };
 
 #ifdef __CUDACC__
 
-/// How threads of a block share a matrix: each has a pack of columns and every `lanes`-th row.
+/// The division of a matrix among the threads of a block: each thread has a pack of columns and every `lanes`-th row.
 template <std::size_t W>
 struct tiling {
   unsigned columns, packs, lanes;
@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(block_size) run_per_column(std::size_t rows, s
   for (std::size_t row = static_cast<std::size_t>(blockIdx.x) * tile.lanes + lane; row < rows; row += stride) each(row);
 }
 
-/// Sums of what the threads of a pack hold: those of lane 0 have them in the end.
+/// Sums the values that the threads of a pack hold. The threads of lane 0 hold the result.
 template <std::size_t K, std::size_t W>
 __device__ void add_lanes(sums<K, W>& mine, float (*shared)[block_size * W], const tiling<W>& tile, unsigned lane) {
   for (unsigned left = tile.lanes; left > 1;) {
@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(block_size)
       store(partial + (static_cast<std::size_t>(blockIdx.x) * K + k) * columns + column,
             *reinterpret_cast<const pack<W>*>(mine.at[k]));
   }
-  // The last block of these columns adds up what all have left, in an order that depends on the size alone.
+  // The last block for these columns adds all blocks' partial sums, in an order that depends only on the size.
   __threadfence();
   __syncthreads();
   if (threadIdx.x == 0) last = atomicAdd(&counters[blockIdx.y], 1) == gridDim.x - 1;
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(block_size)
   if (threadIdx.x == 0) counters[blockIdx.y] = 0;
 }
 
-/// Calls each(row) for all rows, `each` being f.at<W>(column) for W columns from there on, which it works on at once.
+/// Calls each(row) for all rows, where `each` is f.at<W>(column) and processes W columns from `column` on at once.
 template <class F>
 void per_column(muster::device_stream_ref stream, std::size_t rows, std::size_t columns, F f) {
   if (rows == 0 || columns == 0) return;
@@ -210,7 +210,7 @@ void per_column(muster::device_stream_ref stream, std::size_t rows, std::size_t 
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
-/// each(row), as above, gives K terms of each column; finish(column, totals) is called once for each column.
+/// Calls each(row), as above, which returns K terms for each column, and finish(column, totals) once for each column.
 template <std::size_t K, class F, class Finish>
 void column_sums(muster::device_stream_ref stream, column_scratch& scratch, std::size_t rows, std::size_t columns, F f,
                  Finish finish) {

@@ -1,5 +1,5 @@
-// What kernels of blocks and warps are written with: indices, shared memory, matrix units (PTX's ldmatrix and mma).
-// Without nvcc, for a test double, a block of an emulation runs them on the processor.
+// The building blocks of kernels with blocks and warps: indices, shared memory, matrix units (PTX's ldmatrix and mma).
+// Without nvcc, for a test double, an emulated block runs them on the processor.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,7 @@
 
 namespace nn::device {
 
-/// Four registers of a thread: its part of a tile of 16 rows of 32 bytes, or of two of 8 columns.
+/// Four registers of a thread: its part of a tile of 16 rows of 32 bytes, or its parts of two tiles of 8 columns.
 template <int N>
 struct fragment {
   std::uint32_t at[N];
@@ -40,7 +40,8 @@ NN_DEVICE_FUNCTION unsigned block_x() { return blockIdx.x; }
 NN_DEVICE_FUNCTION unsigned block_y() { return blockIdx.y; }
 NN_DEVICE_FUNCTION unsigned grid_x() { return gridDim.x; }
 NN_DEVICE_FUNCTION void synchronise_block() { __syncthreads(); }
-/// 16 bytes from the device's memory to shared memory, there once this thread has waited for its copies.
+/// Starts a copy of 16 bytes from the device's memory to shared memory. It is complete once this thread waits for its
+/// copies.
 NN_DEVICE_FUNCTION void start_copy(unsigned char* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;"
                :
@@ -54,11 +55,11 @@ NN_DEVICE_FUNCTION unsigned char* shared_memory() {
 NN_DEVICE_FUNCTION std::uint32_t bits_of(float value) { return __float_as_uint(value); }
 NN_DEVICE_FUNCTION float float_of(std::uint32_t bits) { return __uint_as_float(bits); }
 NN_DEVICE_FUNCTION std::uint32_t to_tf32(float value) {
-  std::uint32_t made;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(made) : "f"(value));
-  return made;
+  std::uint32_t rounded;
+  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(rounded) : "f"(value));
+  return rounded;
 }
-/// Lane l's `row` is row l % 8 of the l / 8-th matrix of 8 rows of 16 bytes.
+/// Loads four matrices of 8 rows of 16 bytes. Lane l's `row` is row l % 8 of matrix l / 8.
 NN_DEVICE_FUNCTION void load_fragment(fragment<4>& to, const unsigned char* row) {
   const auto address = static_cast<std::uint32_t>(__cvta_generic_to_shared(row));
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
@@ -134,7 +135,8 @@ NN_DEVICE_FUNCTION void fragment<N>::set(int k, float value) {
   at[k] = bits_of(value);
 }
 
-/// A fragment as the matrix unit takes it; of floats, if Split is 3, also what TF32 leaves of them.
+/// A fragment in the form of the matrix unit's operands. For floats with Split 3 it also holds the remainders that TF32
+/// omits.
 template <class A, int Split>
 struct operand {
   std::uint32_t high[4], low[Split == 3 ? 4 : 1];
@@ -142,20 +144,20 @@ struct operand {
 
 template <class A, int Split>
 NN_DEVICE_FUNCTION operand<A, Split> prepare(const fragment<4>& of) {
-  operand<A, Split> made;
+  operand<A, Split> result;
   for (int k = 0; k < 4; ++k) {
     if constexpr (sizeof(A) == 2) {
-      made.high[k] = of.at[k];
+      result.high[k] = of.at[k];
     } else {
       const float value = float_of(of.at[k]);
-      made.high[k] = to_tf32(value);
-      if constexpr (Split == 3) made.low[k] = to_tf32(value - float_of(made.high[k]));
+      result.high[k] = to_tf32(value);
+      if constexpr (Split == 3) result.low[k] = to_tf32(value - float_of(result.high[k]));
     }
   }
-  return made;
+  return result;
 }
 
-/// sum += left * the two columns of `right` that begin with register `first`.
+/// Computes sum += left * the two columns of `right` that begin with register `first`.
 template <class A, int Split>
 NN_DEVICE_FUNCTION void multiply_add(float (&sum)[4], const operand<A, Split>& left, const operand<A, Split>& right,
                                      int first) {

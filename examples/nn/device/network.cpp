@@ -14,13 +14,13 @@
 namespace nn::device {
 namespace {
 
-/// A pass takes seconds at most.
+/// Upper limit in seconds for a pass.
 constexpr muster::seconds patience{60};
 
-/// Matrix units take so many channels at once.
+/// Number of channels that a matrix unit processes at once.
 constexpr std::size_t least_channels = 16;
 
-/// Where weights begin among all of them.
+/// Returns the size rounded up to the alignment at which weights begin in the common array.
 constexpr std::size_t aligned(std::size_t size) { return (size + 127) / 128 * 128; }
 
 [[noreturn]] void refuse(const char* layer) {
@@ -31,8 +31,8 @@ constexpr std::size_t aligned(std::size_t size) { return (size + 127) / 128 * 12
 }  // namespace
 
 template <class A>
-network<A>::network(const extent& input, multiplication how, muster::device_stream_ref stream)
-    : stream_(stream), given_(input), convolutions_(stream, how) {
+network<A>::network(const extent& input, multiplication precision, muster::device_stream_ref stream)
+    : stream_(stream), given_(input), convolutions_(stream, precision) {
   auto& in = make({input.height, input.width, std::max(input.channels, least_channels)});
   in.outside = true;
   in.used = input.channels;
@@ -40,7 +40,7 @@ network<A>::network(const extent& input, multiplication how, muster::device_stre
 template <class A>
 network<A>::~network() = default;
 
-// ---- putting it together ----
+// ---- construction ----
 
 template <class A>
 activation<A>& network<A>::make(const extent& shape) {
@@ -59,16 +59,16 @@ activation<A>& network<A>::make_weighted(activation<A>& in, const convolution_sh
                                          std::size_t out_channels, bool bias) {
   auto& out = make(shape.out());
   out.used = out_channels;
-  auto made = std::make_unique<convolve_step<A>>(in, out, convolutions_.make(shape));
-  made->first_weight = weights_size_;
-  made->weights = shape.weights();
+  auto step = std::make_unique<convolve_step<A>>(in, out, convolutions_.make(shape));
+  step->first_weight = weights_size_;
+  step->weights = shape.weights();
   weights_size_ += aligned(shape.weights());
   const std::size_t weights = parameters_++;
-  const auto its_bias = bias ? std::optional(parameters_++) : std::nullopt;
-  if (bias) made->completes.push_back(*its_bias);
-  made->completes.push_back(weights);
-  weighted_.push_back({made.get(), shape, used, out_channels, weights, its_bias});
-  steps_.push_back(std::move(made));
+  const auto bias_index = bias ? std::optional(parameters_++) : std::nullopt;
+  if (bias) step->completes.push_back(*bias_index);
+  step->completes.push_back(weights);
+  weighted_.push_back({step.get(), shape, used, out_channels, weights, bias_index});
+  steps_.push_back(std::move(step));
   written_.push_back(&out);
   return out;
 }
@@ -81,7 +81,7 @@ activation<A>& network<A>::convolve(activation<A>& in, const convolve_options& o
 
 template <class A>
 activation<A>& network<A>::dense(activation<A>& in, std::size_t size) {
-  if (&in == &input()) refuse("dense layer of what comes in");
+  if (&in == &input()) refuse("dense layer of the network's input");
   const std::size_t numbers = in.shape().size();
   return make_weighted(in, {{1, 1, numbers}, (size + 15) / 16 * 16, 1, 1, 0},
                        in.shape().size() == in.shape().channels ? in.used : numbers, size, true);
@@ -246,7 +246,7 @@ void network<A>::reserve(std::size_t images) {
   for (auto& each : steps_) each->prepare(images);
 }
 
-// ---- running it ----
+// ---- computation ----
 
 template <class A>
 void network<A>::forward(const pass_on_device& now, std::span<const float> images) {

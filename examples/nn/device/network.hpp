@@ -28,8 +28,8 @@ class convolve_step;
 class norm;
 struct pass_on_device;
 
-/// The output of a layer for a whole batch, and its gradient. Unlike the host's (nn::activation) it has what readers
-/// see, normalised and rectified, in memory of its own.
+/// The output of a layer for a whole batch, and its gradient. In contrast to the host's nn::activation, the values that
+/// readers receive, normalised and rectified, are stored in memory of their own.
 template <class A>
 struct activation {
   explicit activation(const extent& of) : size(of), used(of.channels) {}
@@ -38,41 +38,42 @@ struct activation {
 
   [[nodiscard]] const extent& shape() const noexcept { return size; }
   [[nodiscard]] A* raw() noexcept { return raw_values.span().data(); }
-  /// What readers see.
+  /// Returns the values that readers receive.
   [[nodiscard]] A* values() noexcept { return read_values.size() > 0 ? read_values.span().data() : raw(); }
-  /// Of what readers see, and then of the raw values, in the same place; null for what comes from outside.
+  /// Returns the gradient of the values that readers receive; later the gradient of the raw values, in the same memory.
+  /// Null for the network's input.
   [[nodiscard]] A* gradient() noexcept { return slopes.span().data(); }
 
   extent size;
-  std::size_t used;  ///< channels; those behind them are zeros, for matrix units
+  std::size_t used;  ///< Number of used channels; the channels behind them are zeros, for matrix units.
   norm* normalised = nullptr;
   bool rectified = false;
   bool outside = false;
-  bool folded = false;  ///< the sum that alone reads it normalises it
+  bool folded = false;  ///< Set when the only reader, a sum, applies the normalisation.
   bool is_sum = false, is_view = false;
-  bool has_function = false;          ///< a step of its own normalises or rectifies it
-  std::size_t readers = 0, sums = 0;  ///< layers that read it, and sums among them
-  bool gradient_written = false;      ///< by a later layer; as the network is finished
+  bool has_function = false;          ///< Set when a separate step normalises or rectifies the activation.
+  std::size_t readers = 0, sums = 0;  ///< Number of layers that read the activation, and number of sums among them.
+  bool gradient_written = false;      ///< Set by a later layer, while the network is being finished.
   muster::device_buffer<A> raw_values, read_values, slopes;
 };
 
-/// The layers of nn::network, put together by the same functions and with the same parameters in the same order, on the
-/// current device. Activations are floats or bfloat16; parameters, their gradients, statistics and sums are floats. A
-/// pass is recorded once for each number of images, and started as a whole (a graph of CUDA's), unless
-/// `pass::ready` is set. Its memory is the activations of the largest batch. Used by one thread at a time.
+/// A network with the layers of nn::network, built by the same functions and with the same parameters in the same
+/// order, on the current device. Activations are floats or bfloat16; parameters, their gradients, statistics and sums
+/// are floats. A pass is recorded once for each number of images, and started as a whole (a CUDA graph), unless
+/// `pass::ready` is set. The network allocates the activations of the largest batch. Used by one thread at a time.
 ///
-/// The same bits in each run on one kind of device.
+/// Results are bitwise reproducible on one kind of device.
 template <class A>
 class network {
  public:
   using activation_type = activation<A>;
 
-  network(const extent& input, multiplication how, muster::device_stream_ref stream);
+  network(const extent& input, multiplication precision, muster::device_stream_ref stream);
   network(const network&) = delete;
   network& operator=(const network&) = delete;
   ~network();
 
-  // Putting it together: see nn::network. Throws muster::configuration_error for what it does not have.
+  // Construction: see nn::network. Throws muster::configuration_error for an unsupported layer.
   [[nodiscard]] activation<A>& input() noexcept { return activations_.front(); }
   activation<A>& convolve(activation<A>& in, const convolve_options& options);
   activation<A>& dense(activation<A>& in, std::size_t size);
@@ -87,26 +88,26 @@ class network {
   activation<A>& drop(activation<A>& in, double probability);
   void finish(activation<A>& out);
 
-  /// Its parameters are those of `arena`, which was made for the host's network of the same layers and goes by the same
-  /// stream; `statistics` are the running ones of the batch normalisations, on the host, which every training pass
-  /// reads and writes. Both outlive it.
+  /// Uses the parameters of `arena`, which was made for the host's network of the same layers and uses the same stream.
+  /// `statistics` are the running statistics of the batch normalisations, on the host; every training pass reads and
+  /// writes them. Both must outlive the network.
   void bind(muster::device_arena& arena, std::span<float> statistics);
 
-  /// Puts a training pass on the stream: adds the gradients of scale * the loss of these images to the arena's. Does
-  /// not wait, and has copied what it was given. Throws muster::data_error for a label that is no class. `now.ready` is
-  /// told of a parameter when its gradient was put on the stream.
+  /// Puts a training pass on the stream, which adds the gradients of scale * the loss of these images to the arena's
+  /// gradients. Copies its arguments and does not wait. Throws muster::data_error for a label outside the classes.
+  /// Calls `now.ready` with a parameter once the work for its gradient is on the stream.
   void train(std::span<const float> images, std::span<const float> labels, double scale, const pass& now);
-  /// Waits for it: the sums over its images.
+  /// Waits for the training pass, and returns the sums over its images.
   totals finish_training();
-  /// The logits of images, by the running statistics; valid until the next call.
+  /// Returns the logits of images, by the running statistics; valid until the next call.
   std::span<const float> predict(std::span<const float> images, std::size_t count);
 
  private:
-  /// A convolution, or a dense layer, and which parameters it has.
+  /// A convolution, or a dense layer, and its parameters.
   struct weighted {
     convolve_step<A>* of;
-    convolution_shape shape;  ///< as it is computed
-    std::size_t in, out;      ///< channels that the parameter has
+    convolution_shape shape;  ///< Shape used in the computation.
+    std::size_t in, out;      ///< Numbers of channels of the parameter.
     std::size_t weights;
     std::optional<std::size_t> bias;
   };
@@ -120,12 +121,12 @@ class network {
   void backward(const pass_on_device& now, const pass& of);
 
   muster::device_stream_ref stream_;
-  extent given_;  // as images come; the input may have more channels, of zeros
+  extent given_;  // Extent of an image as passed in; the input may have more channels, filled with zeros.
   convolutions<A> convolutions_;
   std::deque<activation<A>> activations_;
   std::deque<norm> norms_;
   std::vector<std::unique_ptr<step<A>>> steps_;
-  std::vector<activation<A>*> written_;  // by each of them
+  std::vector<activation<A>*> written_;  // Activations written by each step.
   std::vector<weighted> weighted_;
   activation<A>* output_ = nullptr;
   std::size_t dropouts_ = 0, parameters_ = 0, widest_ = 1, weights_size_ = 0, reserved_ = 0;
@@ -137,7 +138,8 @@ class network {
   muster::device_buffer<double> totals_;
   muster::pinned_buffer<float> host_statistics_, host_images_, host_labels_, host_logits_;
   muster::pinned_buffer<double> host_totals_;
-  muster::device_buffer<A> weights_, weight_gradients_;  // the first: by out-channel, and then by in-channel
+  // The weights are stored first by out-channel, and then by in-channel.
+  muster::device_buffer<A> weights_, weight_gradients_;
   muster::device_buffer<std::int32_t> weight_places_;
   std::unique_ptr<column_scratch> scratch_;
   recorded_work recorded_;

@@ -12,7 +12,7 @@ namespace {
 
 // ---- terms of a sum ----
 
-/// A term in the registers of a thread: W columns of it.
+/// A term in the registers of a thread: W columns of a row.
 template <class A, std::size_t W>
 struct columns_of_term {
   const A* values;
@@ -27,19 +27,19 @@ struct columns_of_term {
   NN_BOTH pack<W> read(std::size_t row) const { return load<W>(values + row * width); }
   NN_BOTH void give(std::size_t row, const pack<W>& slope, const pack<W>& x) const {
     if (gradient == nullptr) return;
-    pack<W> made;
-    if (adds) made = load<W>(gradient + row * width);
+    pack<W> sum;
+    if (adds) sum = load<W>(gradient + row * width);
     for (std::size_t w = 0; w < W; ++w) {
       const float mine =
           normalised ? std::fma(slope_factor.at[w], slope.at[w], std::fma(value_factor.at[w], x.at[w], offset.at[w]))
                      : slope.at[w];
-      made.at[w] = adds ? made.at[w] + mine : mine;
+      sum.at[w] = adds ? sum.at[w] + mine : mine;
     }
-    store(gradient + row * width, made);
+    store(gradient + row * width, sum);
   }
 };
 
-/// What a kernel takes along of a term: plain pointers.
+/// The plain pointers of a term that a kernel receives.
 template <class A>
 struct given_term {
   const A* values;
@@ -57,21 +57,21 @@ struct given_term {
 
   template <std::size_t W>
   NN_BOTH columns_of_term<A, W> at(std::size_t column, std::size_t width, bool backward) const {
-    columns_of_term<A, W> made{};
-    made.values = values + column;
-    made.gradient = gradient == nullptr ? nullptr : gradient + column;
-    made.width = width;
-    made.normalised = normalised;
-    made.adds = adds;
-    if (!normalised) return made;
-    made.scale = load<W>(norm.scale + column);
-    made.shift = load<W>(norm.shift + column);
-    if (!backward) return made;
-    made.mean = load<W>(norm.mean + column);
-    made.slope_factor = load<W>(norm.slope_factor + column);
-    made.value_factor = load<W>(norm.value_factor + column);
-    made.offset = load<W>(norm.offset + column);
-    return made;
+    columns_of_term<A, W> term{};
+    term.values = values + column;
+    term.gradient = gradient == nullptr ? nullptr : gradient + column;
+    term.width = width;
+    term.normalised = normalised;
+    term.adds = adds;
+    if (!normalised) return term;
+    term.scale = load<W>(norm.scale + column);
+    term.shift = load<W>(norm.shift + column);
+    if (!backward) return term;
+    term.mean = load<W>(norm.mean + column);
+    term.slope_factor = load<W>(norm.slope_factor + column);
+    term.value_factor = load<W>(norm.value_factor + column);
+    term.offset = load<W>(norm.offset + column);
+    return term;
   }
 };
 
@@ -101,13 +101,13 @@ struct combined {
   };
   template <std::size_t W>
   NN_BOTH columns<W> at(std::size_t column) const {
-    columns<W> made{{}, rectified, out + column};
-    for (std::size_t n = 0; n < N; ++n) made.terms[n] = terms[n].template at<W>(column, width, false);
-    return made;
+    columns<W> part{{}, rectified, out + column};
+    for (std::size_t n = 0; n < N; ++n) part.terms[n] = terms[n].template at<W>(column, width, false);
+    return part;
   }
 };
 
-/// The gradient of the sum before it was rectified, with what the terms are.
+/// The gradient of the sum before the ReLU, together with the values of the terms.
 template <class A, std::size_t N, std::size_t W>
 struct slope_of_sum {
   columns_of_term<A, W> terms[N];
@@ -133,13 +133,13 @@ struct backward_of_sum {
   const A* slope;
   template <std::size_t W>
   NN_BOTH slope_of_sum<A, N, W> read(std::size_t column) const {
-    slope_of_sum<A, N, W> made{{}, rectified, slope + column};
-    for (std::size_t n = 0; n < N; ++n) made.terms[n] = terms[n].template at<W>(column, width, true);
-    return made;
+    slope_of_sum<A, N, W> part{{}, rectified, slope + column};
+    for (std::size_t n = 0; n < N; ++n) part.terms[n] = terms[n].template at<W>(column, width, true);
+    return part;
   }
 };
 
-/// Sums of the slope, and of its product with each term's distance from the mean.
+/// Sums of the slope, and of the slope's product with each term's distance from the mean.
 template <class A, std::size_t N>
 struct slope_sums : backward_of_sum<A, N> {
   template <std::size_t W>
@@ -147,12 +147,13 @@ struct slope_sums : backward_of_sum<A, N> {
     NN_BOTH sums<N + 1, W> operator()(std::size_t row) const {
       pack<W> x[N];
       const pack<W> found = this->read(row, x);
-      sums<N + 1, W> made;
+      sums<N + 1, W> terms_of_sums;
       for (std::size_t w = 0; w < W; ++w) {
-        made.at[0][w] = found.at[w];
-        for (std::size_t n = 0; n < N; ++n) made.at[n + 1][w] = found.at[w] * (x[n].at[w] - this->terms[n].mean.at[w]);
+        terms_of_sums.at[0][w] = found.at[w];
+        for (std::size_t n = 0; n < N; ++n)
+          terms_of_sums.at[n + 1][w] = found.at[w] * (x[n].at[w] - this->terms[n].mean.at[w]);
       }
-      return made;
+      return terms_of_sums;
     }
   };
   template <std::size_t W>
@@ -201,7 +202,7 @@ struct give_slopes : backward_of_sum<A, N> {
 
 // ---- batch normalisation ----
 
-/// Relative to the first row, so that the squares do not cancel.
+/// Sums relative to the first row, so that the squares do not cancel.
 template <class A>
 struct moments {
   const A* values;
@@ -213,13 +214,13 @@ struct moments {
     pack<W> pivot;
     NN_BOTH sums<2, W> operator()(std::size_t row) const {
       const pack<W> x = load<W>(values + row * width);
-      sums<2, W> made;
+      sums<2, W> terms;
       for (std::size_t w = 0; w < W; ++w) {
         const float away = x.at[w] - pivot.at[w];
-        made.at[0][w] = away;
-        made.at[1][w] = away * away;
+        terms.at[0][w] = away;
+        terms.at[1][w] = away * away;
       }
-      return made;
+      return terms;
     }
   };
   template <std::size_t W>

@@ -1,4 +1,4 @@
-// Work on a stream that is put there again and again.
+// Work on a stream that is recorded once and started many times.
 #pragma once
 
 #include <cuda_runtime_api.h>
@@ -12,20 +12,21 @@
 
 namespace nn::device {
 
-/// Records what puts work on a stream, kernels and copies of pinned memory, as a graph of CUDA's, which starts in one
-/// call what would take hundreds. The addresses and numbers in it stay as they were when it was recorded.
+/// A recorder of work on a stream, kernels and copies of pinned memory, as a CUDA graph. One call starts the whole
+/// graph instead of hundreds of kernels. Addresses and numbers in the graph keep the values that they had during
+/// recording.
 class recorded_work {
  public:
   using key = std::tuple<std::size_t, bool, double>;
 
-#ifdef MUSTER_TEST_DOUBLE  // which has no graphs
+#ifdef MUSTER_TEST_DOUBLE  // The test double has no graphs.
   template <class Work>
   void run(const key&, muster::device_stream_ref, const Work& work) {
     work();
   }
   void clear() noexcept {}
 #else
-  /// `work` is called the first time.
+  /// Runs the recorded work. Calls `work` only the first time, to record it.
   template <class Work>
   void run(const key& which, muster::device_stream_ref stream, const Work& work) {
     auto& graph = graphs_[which];
@@ -39,15 +40,15 @@ class recorded_work {
         throw;
       }
       check_cuda(cudaStreamEndCapture(stream.handle, &recorded), "cudaStreamEndCapture");
-      cudaGraphExec_t made = nullptr;
-      const auto answer = cudaGraphInstantiate(&made, recorded, 0);
+      cudaGraphExec_t instance = nullptr;
+      const auto answer = cudaGraphInstantiate(&instance, recorded, 0);
       (void)cudaGraphDestroy(recorded);
       check_cuda(answer, "cudaGraphInstantiate");
-      graph.reset(made);
+      graph.reset(instance);
     }
     check_cuda(cudaGraphLaunch(graph.get(), stream.handle), "cudaGraphLaunch");
   }
-  /// Of memory that is no more.
+  /// Discards all graphs, for instance because their memory was freed.
   void clear() noexcept { graphs_.clear(); }
 
  private:

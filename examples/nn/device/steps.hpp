@@ -1,4 +1,4 @@
-// What a network on a device does, one step after the other.
+// The steps of a network on a device, in the order in which they run.
 #pragma once
 
 #include <algorithm>
@@ -36,14 +36,14 @@ class norm {
       *each = take();
   }
 
-  std::size_t channels, gamma, beta;  ///< the last two are parameters
+  std::size_t channels, gamma, beta;  ///< The last two are parameters.
   norm_arrays arrays;
 
  private:
   muster::device_buffer<float> memory_;
 };
 
-/// Of one pass.
+/// The settings and totals for one pass.
 struct pass_on_device {
   std::size_t images;
   bool training;
@@ -51,15 +51,15 @@ struct pass_on_device {
   column_scratch* scratch;
 };
 
-/// What a step reads of an activation, and its turn at the gradient.
+/// An input of a step, and the step's position among the layers that write the input's gradient.
 template <class A>
 struct reader {
   activation<A>* from;
-  bool adds = false;  ///< later layers have written the gradient before
+  bool adds = false;  ///< True if later layers wrote the gradient before.
 
   explicit reader(activation<A>& read) : from(&read) { ++read.readers; }
   activation<A>* operator->() const noexcept { return from; }
-  /// Called in the order of the backward pass.
+  /// Reserves this reader's position. Called in the order of the backward pass.
   void take_turn() noexcept { adds = std::exchange(from->gradient_written, true); }
 };
 
@@ -72,25 +72,25 @@ class step {
   virtual ~step() = default;
 
   virtual void take_turns() = 0;
-  /// On the host, before each training pass.
+  /// Prepares a training pass. Called on the host.
   virtual void begin(const pass&) {}
-  /// Memory for so many images.
+  /// Reserves memory for a number of images.
   virtual void reserve(std::size_t) {}
-  /// What is to be found out for so many images, once there is memory; may write to all of it.
+  /// Measures settings for a number of images, once memory is reserved. May write to this memory.
   virtual void prepare(std::size_t) {}
   virtual void forward(const pass_on_device& now) = 0;
   virtual void backward(const pass_on_device& now) = 0;
 
-  std::vector<std::size_t> completes{};       ///< parameters: its backward pass completes their gradients
-  std::size_t first_weight = 0, weights = 0;  ///< its packed weights, among those of all
+  std::vector<std::size_t> completes{};       ///< Parameters whose gradients its backward pass completes.
+  std::size_t first_weight = 0, weights = 0;  ///< Position and size, for its packed weights, in the common array.
 };
 
 template <class A>
 class convolve_step final : public step<A> {
  public:
-  /// `bias` may be null until it is bound.
-  convolve_step(activation<A>& in, activation<A>& out, std::unique_ptr<convolver<A>> how)
-      : in_(in), out_(&out), how_(std::move(how)) {}
+  /// Constructs the step. `bias` may be null until it is bound.
+  convolve_step(activation<A>& in, activation<A>& out, std::unique_ptr<convolver<A>> convolver)
+      : in_(in), out_(&out), convolver_(std::move(convolver)) {}
 
   void bind(const packed_weights<A>& all, A* gradients, const float* bias, float* bias_gradient) {
     weights_ = {all.by_out + this->first_weight, all.by_in + this->first_weight};
@@ -100,17 +100,17 @@ class convolve_step final : public step<A> {
   }
   void take_turns() override { in_.take_turn(); }
   void prepare(std::size_t images) override {
-    how_->prepare(images, in_->values(), weights_, out_->raw(), in_->gradient(), gradients_);
+    convolver_->prepare(images, in_->values(), weights_, out_->raw(), in_->gradient(), gradients_);
   }
   void forward(const pass_on_device& now) override {
-    how_->forward(now.images, in_->values(), weights_, out_->raw());
+    convolver_->forward(now.images, in_->values(), weights_, out_->raw());
     if (bias_ != nullptr) add_bias(bias_, size(now), out_->used, out_->raw(), now.stream);
   }
   void backward(const pass_on_device& now) override {
-    how_->backward_weights(now.images, in_->values(), out_->gradient(), gradients_);
+    convolver_->backward_weights(now.images, in_->values(), out_->gradient(), gradients_);
     if (bias_ != nullptr)
       add_bias_gradient(out_->gradient(), size(now), out_->used, bias_gradient_, *now.scratch, now.stream);
-    if (!in_->outside) how_->backward_data(now.images, out_->gradient(), weights_, in_->gradient(), in_.adds);
+    if (!in_->outside) convolver_->backward_data(now.images, out_->gradient(), weights_, in_->gradient(), in_.adds);
   }
 
  private:
@@ -121,24 +121,25 @@ class convolve_step final : public step<A> {
 
   reader<A> in_;
   activation<A>* out_;
-  std::unique_ptr<convolver<A>> how_;
+  std::unique_ptr<convolver<A>> convolver_;
   packed_weights<A> weights_;
   A* gradients_ = nullptr;
   const float* bias_ = nullptr;
   float* bias_gradient_ = nullptr;
 };
 
-/// One activation or the sum of two, each as it is or normalised, the whole rectified or not. It is the function behind
-/// a layer, too: then it reads the raw values of what it writes, and the gradient takes the place of the gradient.
+/// A step that reads one activation or the sum of two activations, each raw or normalised, and optionally rectifies the
+/// result. This step also implements a function behind a layer. In this case it reads its output's raw values,
+/// and the gradient of its input overwrites the gradient of its output.
 template <class A>
 class combine_step final : public step<A> {
  public:
-  /// The function of `of`.
+  /// Constructs the function of the activation `of`.
   explicit combine_step(activation<A>& of) : out_(&of), is_function_(true) {
     terms_.emplace_back(of);
     --of.readers;
   }
-  /// `out` from others.
+  /// Constructs a step that computes `out` from other activations.
   combine_step(activation<A>& out, std::vector<reader<A>> terms) : terms_(std::move(terms)), out_(&out) {}
 
   void take_turns() override {
@@ -167,11 +168,11 @@ class combine_step final : public step<A> {
   }
 
  private:
-  /// A sum may have a function behind it.
+  /// Returns true if this step rectifies. A sum may have a function behind it, which then rectifies.
   [[nodiscard]] bool rectifies() const { return out_->rectified && (is_function_ || !out_->has_function); }
-  [[nodiscard]] const norm* norm_of(const reader<A>& one) const {
-    if (is_function_ || !out_->is_sum) return out_->normalised;  // a view is normalised as it is read
-    return one->folded ? one->normalised : nullptr;
+  [[nodiscard]] const norm* norm_of(const reader<A>& input) const {
+    if (is_function_ || !out_->is_sum) return out_->normalised;  // A view is normalised when it is read.
+    return input->folded ? input->normalised : nullptr;
   }
   [[nodiscard]] std::vector<const norm*> norms() const {
     std::vector<const norm*> all;
@@ -283,7 +284,7 @@ class sigmoid_step final : public step<A> {
   activation<A>* out_;
 };
 
-/// The host chooses what drops out, and the choice comes with the images.
+/// A dropout. The host selects the numbers to drop, and copies the selection to the device with the images.
 template <class A>
 class drop_step final : public step<A> {
  public:

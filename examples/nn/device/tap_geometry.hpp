@@ -1,4 +1,4 @@
-// Which pixels a convolution brings together.
+// The pixels that each output pixel of a convolution reads.
 #pragma once
 
 #include <cstddef>
@@ -9,27 +9,28 @@
 
 namespace nn::device {
 
-/// A pixel of the result.
+/// The position of a pixel of the result.
 struct pixel_place {
   int image, y, x;
 };
-/// Where the taps of a pixel lie: at `base` and an offset, if their row and column have a bit; others are zeros.
+/// The locations of a pixel's taps: at `base` plus an offset, for taps whose row and column have a bit set. Other taps
+/// are zeros.
 struct tap_row {
   int base;
   std::uint32_t rows, columns;
   [[nodiscard]] NN_BOTH bool has(int down, int right) const { return (rows >> down & columns >> right & 1) != 0; }
 };
-/// Sources [first, end).
+/// A range of sources [first, end).
 struct source_range {
   int first, end;
 };
 
-/// Which pixel each tap of a pixel reads: a convolution's input, or, backward, the outputs that a pixel of it went
-/// into.
+/// The mapping from a pixel's taps to the pixels that they read: a convolution's input, or, in the backward pass, the
+/// outputs that depend on the pixel.
 struct tap_geometry {
   int height, width, source_height, source_width, kernel, stride, padding;
   bool backward;
-  int pixels, sources;  // of all images
+  int pixels, sources;  // Numbers over all images.
 
   tap_geometry() = default;
   tap_geometry(const convolution_shape& shape, std::size_t images, bool back)
@@ -57,18 +58,19 @@ struct tap_geometry {
     const pixel_place at = place(pixel);
     const int y = backward ? (at.y + padding) / stride : at.y * stride - padding;
     const int x = backward ? (at.x + padding) / stride : at.x * stride - padding;
-    tap_row made{(at.image * source_height + y) * source_width + x, 0, 0};
+    tap_row taps_of_row{(at.image * source_height + y) * source_width + x, 0, 0};
     for (int tap = 0; tap < kernel; ++tap) {
-      made.rows |= static_cast<std::uint32_t>(inside(at.y, tap, source_height)) << tap;
-      made.columns |= static_cast<std::uint32_t>(inside(at.x, tap, source_width)) << tap;
+      taps_of_row.rows |= static_cast<std::uint32_t>(inside(at.y, tap, source_height)) << tap;
+      taps_of_row.columns |= static_cast<std::uint32_t>(inside(at.x, tap, source_width)) << tap;
     }
-    return made;
+    return taps_of_row;
   }
-  /// What a tap adds to the base of a row. Backward a pixel has taps at every `stride`-th place alone.
+  /// Returns the offset that a tap adds to the base of a row. In the backward pass a pixel has taps only at every
+  /// `stride`-th place.
   NN_BOTH int offset(int down, int right) const {
     return backward ? -(down / stride * source_width + right / stride) : down * source_width + right;
   }
-  /// All that `count` pixels read.
+  /// Returns the range of sources that `count` pixels read.
   NN_BOTH source_range range(int first, int count) const {
     const pixel_place a = place(first), b = place(first + count - 1 < pixels ? first + count - 1 : pixels - 1);
     const int reach = kernel - 1;

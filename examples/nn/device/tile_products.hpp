@@ -1,4 +1,4 @@
-// The kernels of convolution_tiles: products of matrices, with rows that are gathered in shared memory.
+// The kernels of convolution_tiles: products of matrices whose rows are gathered in shared memory.
 #pragma once
 
 #include <cstddef>
@@ -10,20 +10,20 @@
 
 namespace nn::device {
 
-/// What a kernel is given of a product, beside its matrices.
+/// The sizes of a product that a kernel receives beside its matrices.
 struct product_sizes {
   tap_geometry of;
-  int channels, columns;  // of a source, of the result
-  int chunk;              // channels that are in shared memory at once
-  int rows;               // of sources that are
+  int channels, columns;  // Of the source; of the result.
+  int chunk;              // Number of channels in shared memory at once.
+  int rows;               // Number of source rows.
 };
 
-/// In shared memory rows lie so far apart that eight neighbours are in different banks.
+/// Returns the distance of rows in shared memory, chosen so that eight neighbouring rows are in different banks.
 template <class A>
 NN_BOTH int pitch_of(int elements) {
   return elements * static_cast<int>(sizeof(A)) + 16;
 }
-/// Where single floats are read down a column.
+/// Returns this distance for matrices from which single floats are read down a column.
 template <class A>
 NN_BOTH int column_pitch_of(int elements) {
   return elements * static_cast<int>(sizeof(A)) + (sizeof(A) == 4 ? 32 : 16);
@@ -31,8 +31,8 @@ NN_BOTH int column_pitch_of(int elements) {
 
 NN_DEVICE_FUNCTION void clear_16(unsigned char* to) { *reinterpret_cast<vector_16*>(to) = vector_16{0, 0, 0, 0}; }
 
-/// Rows [first, end) of a matrix, `width` elements of each from `column` on, go to shared memory; a row of zeros
-/// behind.
+/// Copies rows [first, end) of a matrix, `width` elements of each from `column` on, to shared memory, followed by a row
+/// of zeros.
 template <class A>
 NN_DEVICE_FUNCTION void fetch_rows(const A* from, int stride, int column, int first, int end, int width, int pitch,
                                    unsigned char* to) {
@@ -49,15 +49,15 @@ NN_DEVICE_FUNCTION void fetch_rows(const A* from, int stride, int column, int fi
   }
 }
 
-/// out[pixel][n] = the sum over taps and channels of source[that tap of the pixel][c] * weights[n][tap][c]. A warp has
-/// 16 pixels and 8 * Tiles columns.
+/// Computes out[pixel][n] = the sum over taps and channels of source[the tap's pixel][c] * weights[n][tap][c]. A warp
+/// computes 16 pixels and 8 * Tiles columns.
 template <class A, int Split, int Tiles>
 NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* weights, A* out, bool adds) {
   unsigned char* const memory = shared_memory();
   const tap_geometry& of = sizes.of;
   constexpr int bytes = static_cast<int>(sizeof(A));
   const int lane = static_cast<int>(thread_index()) % 32, warp = static_cast<int>(thread_index()) / 32;
-  const int pixels_here = static_cast<int>(block_threads()) / 2;  // 16 for each warp
+  const int pixels_here = static_cast<int>(block_threads()) / 2;  // 16 for each warp.
   const int first_pixel = static_cast<int>(block_x()) * pixels_here;
   const int first_column = static_cast<int>(block_y()) * 8 * Tiles;
   const int taps = of.kernel * of.kernel;
@@ -113,12 +113,12 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
       A* const place = out + static_cast<std::ptrdiff_t>(pixel) * sizes.columns + column;
       if (sizes.columns % 2 == 0) {
         if (column >= sizes.columns) continue;
-        pack<2> made{{sums[tile][2 * half], sums[tile][2 * half + 1]}};
+        pack<2> result{{sums[tile][2 * half], sums[tile][2 * half + 1]}};
         if (adds) {
           const pack<2> there = load<2>(place);
-          for (int k = 0; k < 2; ++k) made.at[k] += there.at[k];
+          for (int k = 0; k < 2; ++k) result.at[k] += there.at[k];
         }
-        store(place, made);
+        store(place, result);
       } else {
         for (int k = 0; k < 2 && column + k < sizes.columns; ++k)
           place[k] = A(sums[tile][2 * half + k] + (adds ? static_cast<float>(place[k]) : 0.0f));
@@ -128,15 +128,15 @@ NN_KERNEL void gather_product(product_sizes sizes, const A* source, const A* wei
 }
 
 constexpr int taps_at_once = 3;
-constexpr int row_bytes = 16;  // of shared memory for a tap_row
+constexpr int row_bytes = 16;  // Bytes of shared memory for a tap_row.
 
-/// partial[block][m][tap][c] = the sum over pixels of a block of slope[pixel][m] * source[that tap of the pixel][c],
-/// for 16 rows m, three taps and 8 * Tiles channels. The warps of a block share its pixels, 32 each at a time.
+/// Computes partial[block][m][tap][c] = the sum over pixels of a block of slope[pixel][m] * source[the tap's pixel][c],
+/// for 16 rows m, three taps and 8 * Tiles channels. The warps of a block share its pixels, 32 pixels each at a time.
 template <class A, int Split, int Tiles>
 NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slope, float* partial) {
   unsigned char* const memory = shared_memory();
   const tap_geometry& of = sizes.of;
-  constexpr int bytes = static_cast<int>(sizeof(A)), depth = 32 / bytes;  // pixels of a step
+  constexpr int bytes = static_cast<int>(sizeof(A)), depth = 32 / bytes;  // Pixels of a step.
   const int lane = static_cast<int>(thread_index()) % 32, warp = static_cast<int>(thread_index()) / 32;
   const int warps = static_cast<int>(block_threads()) / 32, pixels_here = 32 * warps;
   const int taps = of.kernel * of.kernel;
@@ -169,7 +169,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
     synchronise_block();
     for (int step = 0; step < 32; step += depth) {
       const int base = warp * 32 + step;
-      // This lane reads the rows of these pixels: one for 16-bit elements, of which a whole row is read; two for
+      // This lane reads the rows of these pixels: one row for 16-bit elements, which is read whole, or two rows for
       // floats.
       constexpr int reads = sizeof(A) == 2 ? 1 : 2;
       tap_row mine[reads];
@@ -177,7 +177,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
       for (int r = 0; r < reads; ++r) {
         const int pixel = base + (reads == 1 ? lane % 16 : lane % 4 + 4 * r);
         mine[r] = rows_here[pixel];
-        slope_row[r] = first + pixel < end ? pixel : end - first;  // then the zeros
+        slope_row[r] = first + pixel < end ? pixel : end - first;  // Otherwise the row of zeros.
       }
       fragment<4> a;
       if constexpr (reads == 1) {
@@ -216,7 +216,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
     }
   }
 
-  // Each warp shows what it has, [16][taps_at_once][8 * Tiles], and the block adds it up.
+  // Each warp stores its sums, [16][taps_at_once][8 * Tiles], and the block adds them.
   constexpr int size = 16 * taps_at_once * 8 * Tiles;
   float* const all = reinterpret_cast<float*>(memory);
   synchronise_block();
@@ -240,7 +240,7 @@ NN_KERNEL void weight_product(product_sizes sizes, const A* source, const A* slo
   }
 }
 
-/// out[i] = the sum of partial[r][i]; a block has 64 columns and 4 threads for each.
+/// Computes out[i] = the sum of partial[r][i]. A block has 64 columns and 4 threads for each column.
 template <class A>
 NN_KERNEL void sum_partials(const float* partial, int rows, int columns, A* out) {
   float* const sums = reinterpret_cast<float*>(shared_memory());

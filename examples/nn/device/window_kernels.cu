@@ -1,4 +1,4 @@
-// What brings pixels together, or takes some of them: shortcuts and poolings.
+// Kernels that combine or select pixels: shortcuts and poolings.
 #include <muster/core/float16.hpp>
 
 #include "cells.hpp"
@@ -7,7 +7,7 @@
 namespace nn::device {
 namespace {
 
-/// A pixel among those of all images.
+/// The position of a pixel in a batch of images.
 struct place {
   std::size_t image, y, x;
   NN_BOTH place(std::size_t row, const extent& of)
@@ -59,10 +59,11 @@ struct largest {
   NN_BOTH void operator()(std::size_t row, std::size_t column) const {
     const place at(row, to);
     float best = 0;
-    unsigned tap = 255;  // none so far
+    unsigned tap = 255;  // None selected yet.
     for (std::size_t k = 0; k < kernel * kernel; ++k) {
       const std::size_t y = at.y * stride + k / kernel - padding, x = at.x * stride + k % kernel - padding;
-      if (y >= from.height || x >= from.width) continue;  // beyond the edge, below zero too
+      // Skips pixels beyond the edge, including negative coordinates (unsigned wrap).
+      if (y >= from.height || x >= from.width) continue;
       const auto value = static_cast<float>(in[row_of(at.image, y, x, from) * from.channels + column]);
       if (tap != 255 && !(value > best)) continue;
       best = value;
@@ -84,7 +85,7 @@ struct unpooled {
   NN_BOTH void operator()(std::size_t row, std::size_t column) const {
     const place at(row, from);
     float sum = 0;
-    for (std::size_t k = 0; k < kernel * kernel; ++k) {  // the windows that have this as their k-th pixel
+    for (std::size_t k = 0; k < kernel * kernel; ++k) {  // Windows whose k-th pixel is this pixel.
       const std::size_t y = at.y + padding - k / kernel, x = at.x + padding - k % kernel;
       if (y % stride != 0 || x % stride != 0 || y / stride >= to.height || x / stride >= to.width) continue;
       const std::size_t cell = row_of(at.image, y / stride, x / stride, to) * to.channels + column;

@@ -52,7 +52,7 @@ class context {
   [[nodiscard]] group& world();
   /// Returns the world size; may be called anywhere.
   [[nodiscard]] int ranks() const noexcept;
-  /// Returns the name of the transport in use: "self", "local", "mpi".
+  /// Returns the name of the transport in use: "self", "threads", "mpi".
   [[nodiscard]] std::string transport_name() const;
   /// Returns the choice of the transport and its reason, one line.
   [[nodiscard]] const std::string& why() const noexcept;
@@ -80,13 +80,13 @@ class context {
 
   /// The end of a run, as all ranks agree.
   struct outcome {
-    int status = 0;        ///< the exit status of every rank
-    bool speaker = false;  ///< true at the rank that prints the reason
-    std::string text;      ///< the reason, one line; empty after success
+    int status = 0;               ///< the exit status of every rank
+    bool prints_failure = false;  ///< true at the rank that prints the reason
+    std::string text;             ///< the reason, one line; empty after success
   };
   /// Agrees with all ranks on the exit status. Collective over processes, once, at the end: exchanges how each process
   /// ended (null: successfully). Waits for ranks that are still running; never throws. `run_main` calls this.
-  [[nodiscard]] outcome settle(std::exception_ptr failure) noexcept;
+  [[nodiscard]] outcome agree_on_exit_status(std::exception_ptr failure) noexcept;
 
   /// Returns the memory that outlives every group, for elastic sessions; null unless `elastic`.
   [[nodiscard]] const std::shared_ptr<detail::segment>& shared_memory() const noexcept;

@@ -18,7 +18,7 @@ class group_state;
 }
 
 /// Options of a call; the last argument of every collective.
-struct options {
+struct collective_options {
   /// The algorithm; `automatic` leaves the choice to the group.
   muster::algorithm algorithm = muster::algorithm::automatic;
   /// Deadline, from this rank's first wait or test (or its progress thread's) after earlier calls; 0 means the group's.

@@ -16,7 +16,9 @@
 #include <muster/comm/transport.hpp>
 #include <muster/core/buffer.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 {
+
+namespace detail {
 
 /// Memory of a group for objects that live as long as a collective: coroutine frames, operations. Released blocks
 /// return to a list of their size and are used again, so that a repeated collective allocates nothing. Used by one
@@ -70,11 +72,11 @@ class frame_pool {
 };
 
 /// Runs a coroutine and the coroutines that it awaits; their frames are allocated from a pool.
-class driver {
+class coroutine_scheduler {
  public:
-  explicit driver(frame_pool& pool) noexcept : pool_(pool) {}
-  driver(const driver&) = delete;
-  driver& operator=(const driver&) = delete;
+  explicit coroutine_scheduler(frame_pool& pool) noexcept : pool_(pool) {}
+  coroutine_scheduler(const coroutine_scheduler&) = delete;
+  coroutine_scheduler& operator=(const coroutine_scheduler&) = delete;
 
   [[nodiscard]] frame_pool& pool() noexcept { return pool_; }
 
@@ -83,7 +85,7 @@ class driver {
   template <std::predicate<> Ready>
   [[nodiscard]] auto until(Ready ready) noexcept {
     struct awaiter {
-      driver* d;
+      coroutine_scheduler* d;
       Ready ready;
       bool await_ready() { return ready(); }
       void await_suspend(std::coroutine_handle<> at) noexcept {
@@ -122,23 +124,26 @@ class driver {
   std::coroutine_handle<> resume_at_;
 };
 
+}  // namespace detail
+
 /// The state that the coroutines of a collective share: the transport, the signature in all their messages, and the
 /// condition that they wait for.
-class executor : public driver {
+class collective_context : public detail::coroutine_scheduler {
  public:
   /// Runs among all ranks of the transport, or among `members` alone: some ranks of the transport, in an order of their
   /// own in which this rank has the number `rank`. The signature and the members live as long as this.
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
-           const collective_signature& signature)
-      : driver(pool),
+  collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+                     const collective_signature& signature)
+      : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
         signature_(signature),
         rank_(over.rank()),
         size_(over.size()) {}
-  executor(transport& over, frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
-           const collective_signature& signature, std::span<const int> members, int rank)
-      : driver(pool),
+  /// Runs among `members` alone.
+  collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
+                     const collective_signature& signature, std::span<const int> members, int rank)
+      : detail::coroutine_scheduler(pool),
         transport_(over),
         scratch_(scratch),
         signature_(signature),
@@ -146,16 +151,21 @@ class executor : public driver {
         rank_(rank),
         size_(static_cast<int>(members.size())) {}
 
+  /// Returns this rank's number among the ranks of the collective.
   [[nodiscard]] int rank() const noexcept { return rank_; }
+  /// Returns the number of ranks of the collective.
   [[nodiscard]] int size() const noexcept { return size_; }
+  /// Returns the abilities of the transport.
   [[nodiscard]] transport_abilities abilities() const { return transport_.abilities(); }
 
+  /// Starts to send `bytes` bytes to `peer`. The request and the data must live until `test` or `done` reports the end.
   void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
     r.data = const_cast<std::byte*>(data);  // a send only reads the buffer
     set_arguments(r, peer, bytes);
     transport_.send(r);
   }
 
+  /// Starts to receive `bytes` bytes from `peer`. With `reduce`, the message is combined with `data`.
   void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* reduce = nullptr) {
     r.data = data;
     r.combine = reduce;
@@ -190,12 +200,14 @@ class executor : public driver {
   bool test(request& r) { return transport_.test(r); }
   /// Returns true if a request is known to be done, without a call to its transport, which may be a system call. A
   /// transport that advances all outstanding requests at once has updated this one when another was tested.
-  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.held_by() == nullptr; }
+  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.owning_transport() == nullptr; }
 
+  /// Returns the algorithm that the cost model selects for a collective of `bytes` bytes among these ranks.
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
     return muster::choose(kind, bytes, size(), abilities().costs);
   }
 
+  /// Starts the collective as a native collective of the transport. Returns false if the transport has none for `call`.
   bool native(const collective_call& call, request& r) { return transport_.native(call, r); }
 
   /// Returns memory for this collective. The group keeps the memory for later collectives, and it grows to the largest
@@ -217,7 +229,7 @@ class executor : public driver {
   template <std::size_t count>
   struct transfer {
     template <class Start>
-    transfer(executor& context, Start start) : ctx(context) {
+    transfer(collective_context& context, Start start) : ctx(context) {
       start(moving);
     }
     bool await_ready() {
@@ -229,7 +241,7 @@ class executor : public driver {
     }
     void await_resume() const noexcept {}
 
-    executor& ctx;
+    collective_context& ctx;
     request moving[count];
     std::size_t done = 0;
   };
@@ -249,14 +261,18 @@ class executor : public driver {
   int size_;
 };
 
-/// A coroutine of a scheduler. It starts when it is awaited or passed to `driver::start`; destroying it cancels the
-/// requests that it has started.
+/// A coroutine of a scheduler. It starts when it is awaited or passed to `coroutine_scheduler::start`; destroying it
+/// cancels the requests that it has started.
 class [[nodiscard]] task {
  public:
+  /// The promise of the coroutine, as C++20 requires it. The compiler calls its functions.
   struct promise_type {
+    /// The coroutine that awaits this coroutine, resumed at the end. By default nothing is resumed.
     std::coroutine_handle<> continuation = std::noop_coroutine();
+    /// The exception that ended the coroutine; null if there is none.
     std::exception_ptr failure;
 
+    /// Returns the task of this coroutine. The compiler calls this function and the next functions.
     task get_return_object() noexcept { return task(std::coroutine_handle<promise_type>::from_promise(*this)); }
     std::suspend_always initial_suspend() const noexcept { return {}; }
     auto final_suspend() const noexcept {
@@ -272,16 +288,17 @@ class [[nodiscard]] task {
     void return_void() const noexcept {}
     void unhandled_exception() noexcept { failure = std::current_exception(); }
 
-    // Allocates the frame. Every coroutine's first parameter is its driver or executor, and the frame is allocated from
-    // its group's pool.
+    /// Allocates the frame. The first parameter of every coroutine is its collective_context or another scheduler, and
+    /// the frame is allocated from the pool of the group.
     template <class... Others>
-    static void* operator new(std::size_t size, driver& d, const Others&...) {
+    static void* operator new(std::size_t size, detail::coroutine_scheduler& d, const Others&...) {
       return d.pool().take(size);
     }
-    static void operator delete(void* frame, std::size_t) noexcept { frame_pool::release(frame); }
+    static void operator delete(void* frame, std::size_t) noexcept { detail::frame_pool::release(frame); }
   };
 
   task() = default;
+  /// Takes the coroutine of `other`, which is empty afterwards.
   task(task&& other) noexcept : handle_(std::exchange(other.handle_, nullptr)) {}
   task& operator=(task&& other) noexcept {
     if (this != &other) {
@@ -292,11 +309,14 @@ class [[nodiscard]] task {
   }
   ~task() { reset(); }
 
+  /// Destroys the coroutine.
   void reset() noexcept {
     if (handle_) std::exchange(handle_, nullptr).destroy();
   }
 
+  /// Returns the handle of the coroutine, for `coroutine_scheduler::start`.
   [[nodiscard]] std::coroutine_handle<> handle() const noexcept { return handle_; }
+  /// Returns true if the coroutine has ended.
   [[nodiscard]] bool finished() const noexcept { return handle_.done(); }
   /// Returns the exception that ended the coroutine; null if there is none.
   [[nodiscard]] std::exception_ptr failure() const noexcept { return handle_.promise().failure; }
@@ -323,4 +343,4 @@ class [[nodiscard]] task {
   std::coroutine_handle<promise_type> handle_;
 };
 
-}}}  // namespace muster::v0::detail
+}}  // namespace muster::v0

@@ -48,18 +48,18 @@ struct control_message {
     acknowledge = 2,  ///< the sender has failed because another rank has failed
     position = 3,     ///< the sender waits, in the collective of `signature`
     leave = 4,        ///< the sender has left the group, after `signature.sequence` collectives
-    gone = 5          ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
+    peer_ended = 5    ///< from this rank's transport: the rank `origin` has ended; `text` has the reason
   };
-  kind what = kind::position;
+  kind type = kind::position;
   std::int32_t origin = 0;  ///< rank of the sender in the group of the transport that received the message
   std::int32_t status = 0;  ///< exit status of the sender
   collective_signature signature;
   char text[456] = {};  ///< one line, cut to fit, zero-terminated
 
   /// Returns a transport's message that a rank has ended; `reason` is cut to fit.
-  [[nodiscard]] static control_message gone_rank(int rank, std::string_view reason) noexcept;
+  [[nodiscard]] static control_message rank_ended(int rank, std::string_view reason) noexcept;
   /// Returns true if the sender reports that it has failed.
-  [[nodiscard]] bool is_end() const noexcept { return what == kind::abort || what == kind::acknowledge; }
+  [[nodiscard]] bool is_end() const noexcept { return type == kind::abort || type == kind::acknowledge; }
   /// Copies as much of `line` as fits.
   void set_text(std::string_view line) noexcept {
     const std::size_t n = line.size() < sizeof text - 1 ? line.size() : sizeof text - 1;
@@ -79,16 +79,16 @@ struct transport_costs {
 
 /// The abilities of a transport. A caller must test an ability before it relies on it.
 struct transport_abilities {
-  std::string_view name;            ///< "self", "local", "mpi": a string literal
+  std::string_view name;            ///< "self", "threads", "mpi": a string literal
   bool native_collectives = false;  ///< `native` may return true
-  bool native_first =
+  bool prefers_native =
       false;  ///< native collectives compare signatures, can be cancelled and are faster than the library's
   bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
   bool moves_buffers = false;      ///< `transport::move_buffer` may return true
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
   /// a message is combined only after it has completely arrived in a buffer: large messages are sent in pieces
-  bool combines_whole = false;
+  bool buffers_whole_message = false;
   transport_costs costs;
 };
 
@@ -122,7 +122,7 @@ class request {
   ~request();
   /// Returns the owner; null when the request is done. A thread besides the caller's may advance the transport and end
   /// the caller's requests: so only a thread that holds that transport's lock may read `owner` directly.
-  [[nodiscard]] transport* held_by() const noexcept {
+  [[nodiscard]] transport* owning_transport() const noexcept {
     return std::atomic_ref<transport*>(const_cast<transport*&>(owner)).load(std::memory_order_acquire);
   }
 
@@ -141,10 +141,10 @@ class request {
   std::size_t received = 0;  ///< bytes of the message
 
   // State of the transport.
-  transport* owner = nullptr;      ///< set while the transport may touch the request; null: done, or never started
-  request* next = nullptr;         ///< the next request in the transport's list that contains this request
-  int state = 0;                   ///< defined by the transport
-  alignas(16) std::byte room[96];  ///< the transport's own data of the request; not initialised
+  transport* owner = nullptr;  ///< set while the transport may touch the request; null: done, or never started
+  request* next = nullptr;     ///< the next request in the transport's list that contains this request
+  int state = 0;               ///< defined by the transport
+  alignas(16) std::byte transport_storage[96];  ///< the transport's own data of the request; not initialised
 };
 
 /// A call of a collective, with its element type erased: the signature and the buffers.
@@ -174,13 +174,13 @@ struct collective_call : collective_signature {
 
 /// The arguments of making a group of some of a transport's ranks.
 struct subgroup_call {
-  std::span<const int> members;          ///< ranks of the members, in the new order
-  std::uint64_t id = 0;                  ///< id of the new group: new, and the same at all members
-  std::span<const std::uint64_t> words;  ///< results that `prepare` returned at each rank, by rank in this transport
-  clock::time_point until;               ///< deadline
+  std::span<const int> members;             ///< ranks of the members, in the new order
+  std::uint64_t id = 0;                     ///< id of the new group: new, and the same at all members
+  std::span<const std::uint64_t> prepared;  ///< results that `prepare` returned at each rank, by rank in this transport
+  clock::time_point until;                  ///< deadline
 
   /// Returns the number that `rank`, a member, has in the new group.
-  [[nodiscard]] int place_of(int rank) const;
+  [[nodiscard]] int new_rank_of(int rank) const;
 };
 
 /// A transport connects the ranks of a group. Messages from one rank to another with one tag arrive in order. An object
@@ -210,7 +210,7 @@ class transport {
   /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
   /// transport has no native collective for this collective, type or operation; then nothing was started.
   ///
-  /// Without `native_first` a started collective cannot be cancelled: if a peer does not take part the collective may
+  /// Without `prefers_native` a started collective cannot be cancelled: if a peer does not take part the collective may
   /// never end, and may write to the buffer until then. So the transport copies small buffers into its own memory, and
   /// the group has a barrier before a collective of more than `native_copied_up_to` bytes, which ensures that all ranks
   /// take part.
@@ -250,7 +250,7 @@ class transport {
 };
 
 inline request::~request() {
-  if (auto* const held = held_by(); held != nullptr) held->cancel(*this);
+  if (auto* const held = owning_transport(); held != nullptr) held->cancel(*this);
 }
 
 /// A transport that forwards every call to another transport, for derived classes to override some calls. Requests
@@ -271,10 +271,10 @@ class transport_decorator : public transport {
   bool native(const collective_call& call, request& r) override { return inner_->native(call, r); }
   bool test(request& r) override { return inner_->test(r); }
   void cancel(request& r) noexcept override {
-    if (auto* const owner = r.held_by(); owner != nullptr && owner != this) owner->cancel(r);
+    if (auto* const owner = r.owning_transport(); owner != nullptr && owner != this) owner->cancel(r);
   }
   [[nodiscard]] bool move_buffer(request& r, std::byte* replacement) noexcept override {
-    auto* const owner = r.held_by();
+    auto* const owner = r.owning_transport();
     return owner != nullptr && owner != this && owner->move_buffer(r, replacement);
   }
   void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }

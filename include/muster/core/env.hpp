@@ -40,7 +40,7 @@ inline constexpr int most_ranks = 4096;
 namespace detail {
 
 /// Returns the range of a numeric setting.
-[[nodiscard]] constexpr number_range<double> from(double low, double high) noexcept { return {low, high}; }
+[[nodiscard]] constexpr number_range<double> value_range(double low, double high) noexcept { return {low, high}; }
 
 /// The settings of a layer, and their heading in `--help`.
 struct setting_group {
@@ -70,10 +70,10 @@ class settings {
 
   /// A request on the command line instead of a run: the first of `--help` (or `-h`), `--help-all` and `--version` that
   /// is not the value of a flag. These arguments stay on the command line.
-  enum class question { none, help, help_all, version };
-  [[nodiscard]] question asks() const noexcept { return asks_; }
+  enum class request { none, help, help_all, version };
+  [[nodiscard]] request requested() const noexcept { return requested_; }
 
-  /// Returns the text as given, without checks. Valid as long as this object. `which` is an element of
+  /// Returns the text as given, without checks. Valid as long as this object. `info` is an element of
   /// `setting_table()`.
   [[nodiscard]] const std::string& value(const setting_info& info) const;
   /// Returns the origin of the value, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
@@ -100,7 +100,7 @@ class settings {
   [[nodiscard]] const entry& at(const setting_info& info) const;
 
   std::vector<entry> entries_;
-  question asks_ = question::none;
+  request requested_ = request::none;
 };
 
 /// Returns the settings that most users need, or `all` settings, as lines for a program's `--help`, by layer, each with
@@ -108,7 +108,7 @@ class settings {
 [[nodiscard]] std::string settings_help(bool all = false);
 
 /// Returns the output for a request: "muster 0.1.0", or `usage` followed by the settings; empty for none.
-[[nodiscard]] std::string answer_to(settings::question request, std::string_view usage);
+[[nodiscard]] std::string output_for(settings::request request, std::string_view usage);
 
 /// Returns the version of the linked library: "0.1.0".
 [[nodiscard]] std::string library_version();

@@ -26,7 +26,7 @@ enum class activity : std::uint8_t {
 
 /// A finished span of time, reported by the calling thread.
 struct event {
-  activity what;
+  activity kind;
   std::string_view name;  ///< a literal such as "allreduce" or "next"
   clock::time_point begin;
   clock::time_point end;

@@ -44,8 +44,8 @@ class spec_reader {
   [[nodiscard]] bool has_value() const noexcept { return next_ < values_.size(); }
   /// Returns the next value, which must exist. Errors call the value `called`.
   [[nodiscard]] const std::string& value(std::string_view called);
-  /// Returns the next value as a path. In the path %20 is a blank, and so on. An address (detail::is_far) is returned
-  /// as given, because its server decodes the address.
+  /// Returns the next value as a path. In the path %20 is a blank, and so on. An address (detail::is_remote) is
+  /// returned as given, because its server decodes the address.
   [[nodiscard]] std::string path();
   /// Returns the next value as `least` to `most` paths with commas between them. In each path %2C is a comma, and so
   /// on.
@@ -106,7 +106,7 @@ class spec_reader {
 namespace detail {
 
 /// Returns true if a path is an address: https://SERVER/PATH, http://SERVER/PATH, s3://BUCKET/PATH.
-[[nodiscard]] constexpr bool is_far(std::string_view path) noexcept {
+[[nodiscard]] constexpr bool is_remote(std::string_view path) noexcept {
   return path.starts_with("https://") || path.starts_with("http://") || path.starts_with("s3://");
 }
 /// Returns the bytes of a percent-encoded text, in which %20 is a blank, and so on.

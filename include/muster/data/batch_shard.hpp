@@ -29,8 +29,8 @@ struct batch_shard {
 /// The shards that a rank has, for data in shards. A shard need not be present at every rank.
 struct held_shards {
   std::vector<std::string> names{};  ///< the shards' names, the same at every rank; empty: the data are not in shards
-  std::vector<std::uint8_t> here{};  ///< for each shard, 1 if this rank can read the shard, else 0
-  std::uint64_t weight = 1;          ///< this rank's proportion for shards that several ranks have; below 2^31
+  std::vector<std::uint8_t> available{};  ///< for each shard, 1 if this rank can read the shard, else 0
+  std::uint64_t weight = 1;               ///< this rank's proportion for shards that several ranks have; below 2^31
 
   friend bool operator==(const held_shards&, const held_shards&) = default;
 };

@@ -67,13 +67,13 @@ static_assert(std::has_unique_object_representations_v<cursor>, "a cursor has no
 /// A handle for a loader's cursor, returned by `cursor()` of a mutable loader: a copy of the cursor at that moment, to
 /// copy, save or compare, and functions that move the loader, which a `state` uses. It refers to the loader, which may
 /// be moved but must outlive the handle. The copied cursor can be used without the loader.
-class live_cursor : public cursor {
+class sampler_handle : public cursor {
  public:
   /// Created by loader::cursor().
-  explicit live_cursor(detail::batch_sampler& plan) noexcept;
+  explicit sampler_handle(detail::batch_sampler& plan) noexcept;
 
   /// Returns the loader's current cursor.
-  [[nodiscard]] const cursor& now() const noexcept;
+  [[nodiscard]] const cursor& current() const noexcept;
   /// Returns true if the loader is at the end of its epoch.
   [[nodiscard]] bool epoch_is_over() const noexcept;
   /// Returns the properties that must be equal at ranks that train together, by name: seed, batch size and so on. If

@@ -59,7 +59,9 @@ struct image_choice {
   /// Position of the window's first row and column in the image; negative positions are in the border.
   int down = 0, right = 0;
   bool flip = false;
-  int top = 0, bottom = 0, left = 0, end = 0;  ///< the cutout's rows and columns; empty if the bounds are equal
+  /// The cutout's rows and columns, without the row `cutout_bottom` and the column `cutout_right`. Empty if two bounds
+  /// are equal.
+  int cutout_top = 0, cutout_bottom = 0, cutout_left = 0, cutout_right = 0;
 };
 
 /// The conversion that is applied to every image. `scale` and `shift` have one value for each channel.
@@ -82,14 +84,14 @@ class image_converter {
   [[nodiscard]] record_schema output(const record_schema& in);
 
  protected:
-  constexpr explicit image_converter(const image_options& options) noexcept : how_{.output = options.output} {
+  constexpr explicit image_converter(const image_options& options) noexcept : conversion_{.output = options.output} {
     for (std::size_t channel = 0; channel < 3; ++channel) {
-      how_.scale[channel] = 1 / (255 * options.deviation[channel]);
-      how_.shift[channel] = -options.mean[channel] / options.deviation[channel];
+      conversion_.scale[channel] = 1 / (255 * options.deviation[channel]);
+      conversion_.shift[channel] = -options.mean[channel] / options.deviation[channel];
     }
   }
 
-  image_conversion how_;
+  image_conversion conversion_;
 };
 
 }  // namespace detail

@@ -30,7 +30,7 @@ class resize_image {
 
  private:
   std::uint32_t height_, width_;
-  detail::image_shape from_;
+  detail::image_shape input_shape_;
 };
 static_assert(record_transform<resize_image>);
 
@@ -43,7 +43,7 @@ class greyscale {
   void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 
  private:
-  detail::image_shape from_;
+  detail::image_shape input_shape_;
 };
 static_assert(record_transform<greyscale>);
 
@@ -89,7 +89,7 @@ class preparation {
  private:
   struct step {
     std::function<void(std::span<const std::byte>, std::span<std::byte>)> apply;
-    buffer<std::byte> from;  // aligned
+    buffer<std::byte> aligned_input;  // aligned
   };
   std::vector<step> steps_;
   record_schema output_;

@@ -161,7 +161,7 @@ class any_record_source {
   [[nodiscard]] data_location where(sample_id id) const { return source_->where(id); }
 
   /// Returns the shards that this process can read, for a source in shards. See held_shards.
-  [[nodiscard]] held_shards held() const { return source_->held(); }
+  [[nodiscard]] held_shards available_shards() const { return source_->available_shards(); }
 
   /// Returns the order of the component sources of a mixture, or of the shards of a source in shards.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept {
@@ -199,7 +199,7 @@ class any_record_source {
                        std::vector<bad_record>* bad) const = 0;
     virtual void expect(std::span<const sample_id> ids) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
-    [[nodiscard]] virtual held_shards held() const = 0;
+    [[nodiscard]] virtual held_shards available_shards() const = 0;
     [[nodiscard]] virtual data_location where(sample_id id) const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
@@ -240,8 +240,8 @@ class any_record_source {
       if constexpr (requires { source.where(id); }) return source.where(id);
       return {this->name + ", record " + std::to_string(id)};
     }
-    held_shards held() const override {
-      if constexpr (requires { source.held(); }) return source.held();
+    held_shards available_shards() const override {
+      if constexpr (requires { source.available_shards(); }) return source.available_shards();
       return {};
     }
     std::uint64_t newest() const override {

@@ -18,8 +18,8 @@ namespace muster { inline namespace v0 {
 ///
 /// For a source in shards (`shards:FOLDER?local`) the ranks exchange before a step which shards they have, whenever
 /// ranks have joined or left or the source has grown. Each sample is then assigned to a rank that has it
-/// (`loader::deal_by`). A step throws data_error at every rank if manifests differ. For other sources it does nothing.
-/// Refers to the loader.
+/// (`loader::assign_samples_to`). A step throws data_error at every rank if manifests differ. For other sources it does
+/// nothing. Refers to the loader.
 class followed_data {
  public:
   /// Refers to `data`, which must outlive it.

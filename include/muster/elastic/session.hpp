@@ -32,7 +32,7 @@ namespace detail {
 ///       session_backend.prepare(state);                    // group() and generation() are valid for the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
-///       try { state.meet(step); f(step); state.exchange(group); } catch (...) {
+///       try { state.before_step(step); f(step); state.exchange(group); } catch (...) {
 ///         state.roll_back();                         // the step did not happen
 ///         session_backend.recover(state, std::current_exception());
 ///         continue;

@@ -28,7 +28,7 @@ enum class state_kind : std::uint8_t {
 };
 
 /// The way in which a part is restored when a step that changed it fails.
-enum class in_step : std::uint8_t {
+enum class rollback_policy : std::uint8_t {
   restore_on_failure,  ///< the state copies it before each step and restores the copy when the step fails
   keep_on_failure      ///< its owner changes it only when the step commits, or undoes changes (`state_parts::hook`)
 };
@@ -38,7 +38,7 @@ enum class in_step : std::uint8_t {
 struct state_part {
   std::string name;
   state_kind kind = state_kind::replicated;
-  in_step change = in_step::restore_on_failure;
+  rollback_policy change = rollback_policy::restore_on_failure;
   std::span<std::byte> bytes{};
   std::function<std::vector<std::byte>()> save{};
   std::function<void(std::span<const std::byte>)> load{};
@@ -61,14 +61,15 @@ class state_parts {
   template <class T>
   requires std::is_trivially_copyable_v<T>
   void add(std::string name, std::span<T> values, state_kind kind = state_kind::replicated,
-           in_step change = in_step::restore_on_failure) {
+           rollback_policy change = rollback_policy::restore_on_failure) {
     parts_.push_back({std::move(name), kind, change, std::as_writable_bytes(values), {}, {}});
   }
   /// Adds a part of variable size. `load` receives the bytes of a `save`, perhaps of another process. If the bytes do
   /// not fit, `load` throws configuration_error and changes nothing. A part that is restored on failure is saved before
   /// each step.
   void add(std::string name, state_kind kind, std::function<std::vector<std::byte>()> save,
-           std::function<void(std::span<const std::byte>)> load, in_step change = in_step::keep_on_failure) {
+           std::function<void(std::span<const std::byte>)> load,
+           rollback_policy change = rollback_policy::keep_on_failure) {
     parts_.push_back({std::move(name), kind, change, {}, std::move(save), std::move(load)});
   }
   /// Adds a property of the owner that is not saved and is the same at all ranks, such as an option. Ranks compare the
@@ -87,9 +88,9 @@ class state_parts {
   /// Adds a function that needs the ranks of a step before the step begins, for example to learn which data each rank
   /// can read. The function is called at all ranks before the function of a step that may commit. Collective; if it
   /// throws, the step fails.
-  void meet(std::function<void(step&)> function) { meetings_.push_back(std::move(function)); }
+  void before_step(std::function<void(step&)> function) { before_step_functions_.push_back(std::move(function)); }
   /// Adds the position in the data. Throws configuration_error when the state has one already.
-  void add(const live_cursor& at);
+  void add(const sampler_handle& at);
 
  private:
   friend class state;
@@ -102,15 +103,15 @@ class state_parts {
   std::vector<state_property> properties_;
   std::vector<hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
-  std::vector<std::function<void(step&)>> meetings_;
-  std::optional<live_cursor> cursor_;
+  std::vector<std::function<void(step&)>> before_step_functions_;
+  std::optional<sampler_handle> cursor_;
 };
 
 /// A member of a `state`: its `describe` adds its parts, the same parts in the same order at every call. Later calls
 /// may add further parts (an optimizer's arrays), but no part disappears. If a step fails in which a part that is
 /// restored on failure was added, the run ends, since there is no copy to restore.
 template <class T>
-concept state_owner = std::same_as<std::remove_cvref_t<T>, live_cursor> || requires(T& owner, state_parts& parts) {
+concept state_owner = std::same_as<std::remove_cvref_t<T>, sampler_handle> || requires(T& owner, state_parts& parts) {
   owner.describe(parts);
 };
 
@@ -195,12 +196,13 @@ class state {
   /// Moves to the start of the next epoch.
   void next_epoch();
 
-  /// The stages of a step, called by sessions. `begin_step` copies the parts that the step may change. In `meet` the
-  /// ranks agree on the inputs of the step. In `exchange` they exchange the step's changes. Then either `commit_step`
-  /// drops the copy, lets the owners adopt their changes and moves the cursor past its batch, or `roll_back` restores
-  /// everything. `roll_back` does nothing when no step has begun. An evaluation is a step that does not commit.
+  /// The stages of a step, called by sessions. `begin_step` copies the parts that the step may change. In `before_step`
+  /// the ranks agree on the inputs of the step. In `exchange` they exchange the step's changes. Then either
+  /// `commit_step` drops the copy, lets the owners adopt their changes and moves the cursor past its batch, or
+  /// `roll_back` restores everything. `roll_back` does nothing when no step has begun. An evaluation is a step that
+  /// does not commit.
   void begin_step(bool commits = true);
-  void meet(step& current);
+  void before_step(step& current);
   void exchange(group& ranks);
   void commit_step();
   void roll_back() noexcept;
@@ -230,7 +232,7 @@ class state {
   template <class T>
   static std::function<void(state_parts&)> describer(T&& owner_value) {
     const auto describe = [](auto& owner, state_parts& parts) {
-      if constexpr (std::same_as<std::remove_cvref_t<T>, live_cursor>)
+      if constexpr (std::same_as<std::remove_cvref_t<T>, sampler_handle>)
         parts.add(owner);
       else
         owner.describe(parts);

@@ -120,9 +120,9 @@ class client {
   [[nodiscard]] lease next_lease(std::uint32_t table);
   /// Confirms that all batches before `steps` are saved, or need no save. The servers then lease the following batches.
   /// Blocks.
-  void pass_save(std::uint32_t table, std::uint64_t steps);
+  void confirm_save(std::uint32_t table, std::uint64_t steps);
   /// Confirms that the final work (`lease::kind::last`) is done. Later requests return `lease::kind::over`. Blocks.
-  void pass_end(std::uint32_t table);
+  void confirm_end(std::uint32_t table);
 
   /// Ends a clock of this worker. May wait for slower workers, see `consistency`.
   void next_clock();
@@ -131,7 +131,7 @@ class client {
   /// away from removed servers, while pushes and pulls continue. Waits until the change is in the store, but not until
   /// the ranges have moved: until then `servers` counts removed servers. Throws configuration_error for more servers
   /// than live candidates, and timeout_error if the store does not answer.
-  void serve_by(std::size_t servers);
+  void request_servers(std::size_t servers);
   /// Makes progress once, without waiting.
   void progress();
   /// Returns the bytes of values and keys that were pushed so far, as encoded. Repeated sends do not count.

@@ -22,8 +22,8 @@ struct consistency {
   };
   enum class policy : std::uint8_t { keep, drop, damp };
 
-  kind what = kind::asynchronous;
-  std::uint64_t bound = 0;  ///< for `bounded`, in clocks
+  kind type = kind::asynchronous;  ///< the consistency model
+  std::uint64_t bound = 0;         ///< for `bounded`, in clocks
 
   /// A push is old if its range had more than `fresh` updates since the version from which the push was computed. Old
   /// pushes are applied unchanged (keep), ignored (drop), or weighted by 1 / (1 + age - fresh) (damp).
@@ -39,9 +39,9 @@ struct consistency {
   /// Returns true if a server may answer a pull of `clock` now. `slowest` is the smallest clock among live workers. The
   /// values contain the sum of every clock before `folded`.
   [[nodiscard]] bool answers(std::uint64_t clock, std::uint64_t slowest, std::uint64_t folded) const noexcept {
-    if (what == kind::bounded) return slowest + bound >= clock;
+    if (type == kind::bounded) return slowest + bound >= clock;
     // A previous head may have folded a clock in which a worker that the head did not know has not sent its pushes yet.
-    if (what == kind::bulk) return folded >= clock && slowest >= clock;
+    if (type == kind::bulk) return folded >= clock && slowest >= clock;
     return true;
   }
 

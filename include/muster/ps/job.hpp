@@ -35,13 +35,14 @@ class tables_lost : public peer_failure {
 struct job_options {
   std::vector<table_spec> tables;
   int servers = 1;  ///< number of servers: the last ranks of the group before the hot spares
-  /// Number of hot spares, the last ranks: a spare serves after a server's death or a call of `client::serve_by`.
+  /// Number of hot spares, the last ranks: a spare serves after a server's death or a call of
+  /// `client::request_servers`.
   int standby = 0;
   bool colocated = false;  ///< every rank is a worker and runs a server thread; `servers` and `standby` are ignored
   /// Number of further copies of every range, on different servers. The job survives as many simultaneous server
   /// deaths. After the death of the last server that held a range, the job ends with `tables_lost`.
   std::uint32_t replicas = 1;
-  consistency how{};
+  consistency consistency_model{};
   /// Codec of pushes. For a dense table the worker adds the error of a biased codec to the next push of the same
   /// elements (`encode_with_feedback`). Sparse tables have no residuals, and accept unbiased codecs only.
   compression compress{};

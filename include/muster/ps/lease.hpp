@@ -15,7 +15,7 @@ struct order_plan {
 
   std::uint64_t epochs_limit = 0;  ///< the order ends after this many epochs; 0: `steps_limit` applies
   std::uint64_t steps_limit = 0;   ///< the order ends after this many batches; 0: `epochs_limit` applies
-  /// After every so many epochs or batches, and at the end, the servers grant no lease until `client::pass_save` is
+  /// After every so many epochs or batches, and at the end, the servers grant no lease until `client::confirm_save` is
   /// called. At that moment the tables contain exactly the pushes from batches before that place. 0: never.
   std::uint64_t epochs_to_save = 0;
   std::uint64_t steps_to_save = 0;
@@ -28,13 +28,13 @@ struct lease {
     granted,  ///< assigned to the requesting worker
     unknown,  ///< no worker has started the order yet: the first worker must start it
     later,    ///< other workers hold all remaining leases and may die: ask again later
-    save,     ///< all pushes before `from` are applied: save the tables, then call `client::pass_save`
-    /// All batches are applied: one worker does the final work, then calls `client::pass_end`; if it dies, another
+    save,     ///< all pushes before `from` are applied: save the tables, then call `client::confirm_save`
+    /// All batches are applied: one worker does the final work, then calls `client::confirm_end`; if it dies, another
     /// worker does.
     last,
     over  ///< all batches are applied, and no work is left
   };
-  kind what = kind::later;
+  kind outcome = kind::later;
   std::uint32_t part = 0;     ///< index of the part, below `parts`, in each batch
   std::uint32_t parts = 1;    ///< number of workers when the batches were assigned
   std::uint32_t batches = 0;  ///< number of batches, all in one epoch

@@ -110,7 +110,7 @@ class checker {
   }
 
   void start() {
-    const options call_options{.algorithm = s_.algorithm};
+    const collective_options call_options{.algorithm = s_.algorithm};
     const auto whole_in = in();
     const auto whole_out = out();
     const auto mine = block_of(s_.count, me_, n_);
@@ -305,10 +305,10 @@ class checker {
 template <class T>
 std::function<void()> begin_as(const scenario& s, group& world) {
   const auto instance = std::make_shared<checker<T>>(s, world);
-  if (s.naps) {
-    random_stream naps(s.seed, static_cast<std::uint64_t>(world.rank()));
-    if (naps.below(3) == 0) std::this_thread::yield();
-    if (naps.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(naps.below(200)));
+  if (s.delays) {
+    random_stream delays(s.seed, static_cast<std::uint64_t>(world.rank()));
+    if (delays.below(3) == 0) std::this_thread::yield();
+    if (delays.below(3) == 0) std::this_thread::sleep_for(std::chrono::microseconds(delays.below(200)));
   }
   instance->start();
   return [instance] { instance->end(); };

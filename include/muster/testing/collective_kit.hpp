@@ -9,7 +9,7 @@
 #include <string>
 #include <utility>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/testing/collective_case.hpp>
 
 namespace muster { inline namespace v0 { namespace testing {

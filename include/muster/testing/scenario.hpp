@@ -31,7 +31,7 @@ struct scenario {
   int misaligned = 0;                ///< elements by which the buffers are misaligned
   std::uint32_t registered_in = 0;   ///< bit r modulo 32: rank r's input is registered memory
   std::uint32_t registered_out = 0;  ///< bit r modulo 32: rank r's output is registered memory
-  bool naps = false;                 ///< true if some ranks make the call late
+  bool delays = false;               ///< true if some ranks make the call late
 
   /// Returns a line with which a failure can be repeated.
   [[nodiscard]] std::string describe(int ranks) const;
@@ -124,7 +124,7 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& choic
   } else if (where > 3) {
     s.registered_in = s.registered_out = all;
   }
-  s.naps = random.below(16) == 0;
+  s.delays = random.below(16) == 0;
   return s;
 }
 

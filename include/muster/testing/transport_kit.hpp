@@ -132,7 +132,7 @@ inline void check_any_source(group& world) {
 }
 
 /// Checks that a receive that is cancelled after `tests_before` polls leaves the later messages complete.
-inline void check_taken_back(group& world, int tests_before) {
+inline void check_cancelled_receive(group& world, int tests_before) {
   auto& transport = world.transport();
   constexpr std::size_t large = 700000;  // several rings
   if (world.rank() == 0) {
@@ -213,12 +213,12 @@ inline void check_traffic(group& world) {
     got.start(transport, false, from_any ? any_source : peer, tag);
     // The message arrives soon, or the receive is cancelled if nothing of the message has arrived.
     for (int i = 0; i < 40 && !transport.test(got.r); ++i) std::this_thread::yield();
-    const bool has_begun = got.r.held_by() != nullptr && got.r.received != 0;
+    const bool has_begun = got.r.owning_transport() != nullptr && got.r.received != 0;
     if (has_begun) {
       const auto deadline = deadline_after(detail::patience);
       while (!transport.test(got.r)) detail::require(clock::now() < deadline, "a message does not complete");
     }
-    if (got.r.held_by() != nullptr) continue;
+    if (got.r.owning_transport() != nullptr) continue;
     auto& expected = to_come[{got.r.source, tag}];
     detail::require(!expected.empty(), "a message arrives twice");
     got.expect(expected.front(), size_of(expected.front()));
@@ -238,7 +238,7 @@ inline void check_transport(group& world, const case_list& cases = {.count = 200
       check_any_source(world);
       check_traffic(world);
     }
-    for (int tests_before = 0; tests_before < 4; ++tests_before) check_taken_back(world, tests_before);
+    for (int tests_before = 0; tests_before < 4; ++tests_before) check_cancelled_receive(world, tests_before);
   }
   check_cases(cases, world);
   group half = world.split(world.rank() % 2);

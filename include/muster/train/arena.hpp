@@ -33,8 +33,8 @@ struct tensor_shape {
 struct arena_sharing {
   state_kind parameters = state_kind::replicated;
   state_kind states = state_kind::replicated;
-  in_step change = in_step::keep_on_failure;  ///< `restore_on_failure`: updates run at once, and the state copies the
-                                              ///< arrays before a step changes them
+  rollback_policy change = rollback_policy::keep_on_failure;  ///< `restore_on_failure`: updates run at once, and the
+                                                              ///< state copies the arrays before a step changes them
   std::function<void(state_parts&)> beside{};
 };
 
@@ -143,7 +143,7 @@ class arena_in : public arena_base {
 
  private:
   virtual void add_array(state_parts& parts, const std::string& name, Values array, state_kind kind,
-                         in_step change) = 0;
+                         rollback_policy change) = 0;
   void add_arrays(state_parts& parts, const arena_sharing& sharing) override {
     add_array(parts, "parameters", parameters(), sharing.parameters, sharing.change);
     for (auto& [name, array] : states_)
@@ -180,7 +180,7 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
 
  private:
   void add_array(state_parts& parts, const std::string& name, std::span<float> array, state_kind kind,
-                 in_step change) override;
+                 rollback_policy change) override;
 };
 
 }}  // namespace muster::v0

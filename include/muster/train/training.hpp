@@ -228,7 +228,7 @@ class training {
   template <detail::trained_gradients V, class... Others>
   training(context& ctx, const sync_options& options, V&& values, loader& data, Others&&... others)
       : context_(ctx),
-        on_servers_(options.mode.what == sync_mode::kind::parameter_server),
+        on_servers_(options.mode.method == sync_mode::kind::parameter_server),
         session_(open_session(ctx)),
         data_(data),
         sync_(std::forward<V>(values), of_ranks(options)),

@@ -44,7 +44,7 @@ void call_once(group& world, memory& buffers, collective kind, std::size_t count
   const auto input = buffers.in.span().first(count);
   const auto result = buffers.out.span().first(count);
   const auto mine = block_of(count, world.rank(), world.size()).count;
-  const options call_options{.algorithm = name};
+  const collective_options call_options{.algorithm = name};
   switch (kind) {
     case collective::allreduce:
       return allreduce(world, input, sum, call_options);

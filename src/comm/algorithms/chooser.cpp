@@ -139,7 +139,7 @@ algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_
 
 namespace {
 
-using table = std::vector<choices::row>;
+using table = std::vector<algorithm_selector::row>;
 
 // Above this size the model's choice does not change any more; the value is exact as a double.
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
@@ -163,7 +163,7 @@ void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen
 
 }  // namespace
 
-choices::choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules) {
+algorithm_selector::algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules) {
   const bool with_native = transport.native_collectives;
   std::vector<std::size_t> ends{algorithm_rules::no_limit};  // ends of the intervals of sizes that have the same rule
   for (const auto& rule : rules.rules()) {
@@ -181,7 +181,7 @@ choices::choices(const transport_abilities& transport, int ranks, const algorith
     const auto chosen_at = [&](std::size_t bytes) {
       const algorithm requested = rules.at(kind, bytes);
       if (requested != algorithm::automatic && (requested != algorithm::native || with_native)) return requested;
-      if (transport.native_first && with_native) return algorithm::native;
+      if (transport.prefers_native && with_native) return algorithm::native;
       return choose(kind, std::min(bytes, largest_modelled), ranks, transport.costs);
     };
     tables_[i].clear();

@@ -11,13 +11,13 @@ namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
 // Does nothing, for a group with a single rank: the copy before has completed the call.
-task nothing(executor&) { co_return; }
+task nothing(collective_context&) { co_return; }
 
-task by_native(executor& ctx, const collective_call& call, bool check_full) {
+task by_native(collective_context& ctx, const collective_call& call, bool check_full) {
   // A transport that compares signatures itself and can cancel a collective needs no barrier, whose messages carry the
   // signature.
   const bool large = payload_bytes(call, ctx.size()) > native_copied_up_to;
-  if ((large || check_full) && !ctx.abilities().native_first) co_await dissemination_barrier(ctx);
+  if ((large || check_full) && !ctx.abilities().prefers_native) co_await dissemination_barrier(ctx);
   request r;
   if (ctx.native(call, r)) {
     co_await ctx.done(r);
@@ -27,7 +27,7 @@ task by_native(executor& ctx, const collective_call& call, bool check_full) {
   co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
 }
 
-task by_reduce(executor& ctx, const collective_call& call) {
+task by_reduce(collective_context& ctx, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const bool at_root = ctx.rank() == call.root;
   std::byte* const held = at_root ? call.out : ctx.scratch(bytes);  // `in` is only read
@@ -35,7 +35,7 @@ task by_reduce(executor& ctx, const collective_call& call) {
   co_await tree_reduce(ctx, held, bytes, call.root, call.reduce);
 }
 
-task by_ring_reduce_scatter(executor& ctx, const collective_call& call) {
+task by_ring_reduce_scatter(collective_context& ctx, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   std::byte* const held = ctx.scratch(bytes);
   if (bytes > 0) std::memcpy(held, call.in, bytes);
@@ -45,13 +45,13 @@ task by_ring_reduce_scatter(executor& ctx, const collective_call& call) {
   if (!mine.empty()) std::memcpy(call.out, mine.data(), mine.size());
 }
 
-task make_allreduce(executor& ctx, const collective_call& call, algorithm selected) {
+task make_allreduce(collective_context& ctx, const collective_call& call, algorithm selected) {
   const std::size_t bytes = call.count * call.element_size;
   if (bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
   return allreduce_by(ctx, selected, call.out, call.count, call.reduce);
 }
 
-task make_allgather(executor& ctx, const collective_call& call, algorithm selected) {
+task make_allgather(collective_context& ctx, const collective_call& call, algorithm selected) {
   const blocks parts{call.out, call.count, call.element_size, ctx.size()};
   const auto mine = parts.at(ctx.rank());
   if (!mine.empty() && mine.data() != call.in) std::memcpy(mine.data(), call.in, mine.size());
@@ -60,7 +60,7 @@ task make_allgather(executor& ctx, const collective_call& call, algorithm select
 }
 
 // Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
-task by_wider_sum(executor& ctx, const collective_call& call, algorithm selected, bool check_full) {
+task by_wider_sum(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
   const auto& wide = *call.reduce.wide();
   const bool cut = call.kind == collective::reduce_scatter;
   const bool takes = call.kind != collective::reduce || ctx.rank() == call.root;
@@ -85,7 +85,7 @@ void copy_alone(const collective_call& call) {
 
 }  // namespace
 
-task await(executor& ctx, request& r) { co_await ctx.done(r); }
+task await(collective_context& ctx, request& r) { co_await ctx.done(r); }
 
 std::size_t payload_bytes(const collective_call& call, int ranks) {
   const bool counts_pieces =
@@ -93,7 +93,7 @@ std::size_t payload_bytes(const collective_call& call, int ranks) {
   return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
 }
 
-task make_task(executor& ctx, const collective_call& call, algorithm selected, bool check_full) {
+task make_task(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
   if (ctx.size() == 1) {
     copy_alone(call);
     return nothing(ctx);

@@ -46,7 +46,7 @@ void check(const settings& configuration, const std::string& origin) {
                               configuration.value(setting) + " (" + why);
   };
   const auto& transport = configuration.value(setting::transport);
-  if (transport == "mpi" || transport == "self" || transport == "local")
+  if (transport == "mpi" || transport == "self" || transport == "threads")
     refuse(setting::transport,
            "it does not connect processes of different launches); use auto, tcp, shm or hierarchical");
   if (configuration.value(setting::elastic) == "on")

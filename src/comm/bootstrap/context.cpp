@@ -7,7 +7,7 @@
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -72,7 +72,8 @@ struct context::implementation {
       set_log_rank(launch.rank);
       return;
     }
-    if (chosen.name == "local") (void)choices(detail::local_abilities(), chosen.threads, for_groups.algorithm);
+    if (chosen.name == "threads")
+      (void)algorithm_selector(detail::thread_abilities(), chosen.threads, for_groups.algorithm);
     if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
@@ -143,7 +144,7 @@ struct context::implementation {
   std::unique_ptr<any_store> store;
   std::optional<group> process_world;  // empty when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
-  bool has_failed = false;  // the result that `settle` has reported
+  bool has_failed = false;  // the result that `agree_on_exit_status` has reported
 };
 
 context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }
@@ -212,10 +213,10 @@ void context::run(const std::function<void(group&)>& body) {
   }
 }
 
-context::outcome context::settle(std::exception_ptr failure) noexcept {
+context::outcome context::agree_on_exit_status(std::exception_ptr failure) noexcept {
   self_->has_failed = failure != nullptr;
   try {
-    if (self_->process_world) return detail::settle_world(*self_->process_world, failure);
+    if (self_->process_world) return detail::agree_on_exit_status_of_world(*self_->process_world, failure);
     return {failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
   } catch (...) {
     return {exit_status_of(std::current_exception()), true, describe(std::current_exception())};

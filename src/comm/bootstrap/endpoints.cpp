@@ -3,7 +3,7 @@
 #include <future>
 
 #include <muster/comm/context.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 
 #include "../../core/random_bytes.hpp"
@@ -17,11 +17,11 @@ namespace {
 using transport_list = std::vector<std::unique_ptr<transport>>;
 
 // Connects ranks that are threads: rank 0 creates the hub that all use.
-transport_list over_local(group& ranks, int count) {
-  const auto hub = made_by_first(ranks, [&] { return std::make_shared<local_hub>(count * ranks.size()); });
+transport_list over_threads(group& ranks, int count) {
+  const auto hub = construct_on_rank_zero(ranks, [&] { return std::make_shared<thread_hub>(count * ranks.size()); });
   transport_list endpoints;
   for (int k = 0; k < count; ++k) {
-    endpoints.push_back(std::make_unique<local_transport>(hub, k * ranks.size() + ranks.rank()));
+    endpoints.push_back(std::make_unique<thread_transport>(hub, k * ranks.size() + ranks.rank()));
   }
   return endpoints;
 }
@@ -31,7 +31,7 @@ transport_list over_local(group& ranks, int count) {
 transport_list over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
   launch.job = "ends";
-  const std::string suffix = "/ends-" + word_of(ranks, random_token().substr(0, 16), 0);
+  const std::string suffix = "/ends-" + broadcast_string(ranks, random_token().substr(0, 16), 0);
   return connect_at_once(count, [&](int k) {
     return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);
   });
@@ -50,7 +50,7 @@ std::vector<std::unique_ptr<transport>> connect_at_once(
 
 std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks, int count) {
   const std::string name(ranks.abilities().name);
-  if (name == "local" || name == "self") return over_local(ranks, count);
+  if (name == "threads" || name == "self") return over_threads(ranks, count);
   if (name == "shm") return over_memory(configuration, ranks, count);
   const std::string mesh_name = name == "hierarchical" ? "tcp" : name;
   if (const auto* const found = find_registered(mesh_name); found != nullptr && found->connect_endpoints != nullptr)

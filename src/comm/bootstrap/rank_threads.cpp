@@ -7,7 +7,7 @@
 #include <vector>
 
 #include <muster/comm/collectives/call.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
@@ -23,7 +23,7 @@ thread_local group* world_of_thread = nullptr;
 // failure provides the exception of the job.
 struct outcome {
   std::exception_ptr thrown;
-  bool first_hand = false;
+  bool failed_by_own_cause = false;
 };
 
 }  // namespace
@@ -40,14 +40,14 @@ void finish(group& world) {
   }
 }
 
-context::outcome settle_world(group& world, std::exception_ptr failure) {
+context::outcome agree_on_exit_status_of_world(group& world, std::exception_ptr failure) {
   context::outcome mine{failure ? exit_status_of(failure) : 0, true, failure ? describe(failure) : ""};
   if (world.size() == 1) return mine;
   auto& state = *world.state();
   if (!failure && !world.failed()) {
     try {
       finish(world);
-      mine.speaker = world.rank() == 0;
+      mine.prints_failure = world.rank() == 0;
       return mine;
     } catch (...) {
       failure = std::current_exception();
@@ -55,34 +55,34 @@ context::outcome settle_world(group& world, std::exception_ptr failure) {
   }
   const auto held = state.guard();
   if (!failure) failure = state.failure();
-  const bool first_hand = !state.follows();
+  const bool failed_by_own_cause = !state.follows();
   if (!state.failed()) state.fail(failure);
-  mine = {exit_status_of(failure), first_hand, describe(failure)};
+  mine = {exit_status_of(failure), failed_by_own_cause, describe(failure)};
   const auto& departures = state.await_departures(deadline_after(exit_timing::failure_agreement));
   for (int rank = world.size() - 1; rank >= 0; --rank) {
     const auto& departed = departures[static_cast<std::size_t>(rank)];
-    if (!departed || !departed->first_hand) continue;
-    if (first_hand && rank > world.rank()) continue;
+    if (!departed || !departed->failed_by_own_cause) continue;
+    if (failed_by_own_cause && rank > world.rank()) continue;
     mine = {departed->status, false, departed->text};
   }
   return mine;
 }
 
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body) {
-  const auto hub = std::make_shared<local_hub>(count);
+  const auto hub = std::make_shared<thread_hub>(count);
   std::vector<outcome> outcomes(static_cast<std::size_t>(count));
   std::vector<std::jthread> threads;  // joined even if not all threads could be started
   for (int rank = 0; rank < count; ++rank) {
     threads.emplace_back([&, rank] {
       set_log_rank(rank);
-      group world(std::make_unique<local_transport>(hub, rank), settings);
+      group world(std::make_unique<thread_transport>(hub, rank), settings);
       const rank_of_thread current_rank(world);
       try {
         body(world);
         if (!world.failed()) finish(world);
       } catch (...) {
-        const bool first_hand = !world.failed() || !world.state()->follows();
-        outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), first_hand};
+        const bool failed_by_own_cause = !world.failed() || !world.state()->follows();
+        outcomes[static_cast<std::size_t>(rank)] = {std::current_exception(), failed_by_own_cause};
         const auto held = world.state()->guard();
         world.state()->fail(std::current_exception());
       }
@@ -90,7 +90,7 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
   }
   threads.clear();
   const auto worst = std::ranges::max_element(
-      outcomes, {}, [](const outcome& result) { return result.thrown ? 1 + result.first_hand : 0; });
+      outcomes, {}, [](const outcome& result) { return result.thrown ? 1 + result.failed_by_own_cause : 0; });
   if (worst->thrown) std::rethrow_exception(worst->thrown);
 }
 

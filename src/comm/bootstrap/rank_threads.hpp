@@ -14,7 +14,7 @@ void finish(group& world);
 
 /// Exchanges the ranks' outcomes and agrees on the exit status and on the rank that prints the failure.
 /// Collective.
-[[nodiscard]] context::outcome settle_world(group& world, std::exception_ptr failure);
+[[nodiscard]] context::outcome agree_on_exit_status_of_world(group& world, std::exception_ptr failure);
 
 /// Makes the calling thread the world's rank during the object's life.
 class rank_of_thread {

@@ -54,7 +54,7 @@ context::outcome settle_without_context(std::exception_ptr failure, const std::s
     if (connected) return {exit_status_of(failure), detect_launch().rank == 0, describe(failure)};
     if (options.connect) {
       group world(options.connect(), {});
-      return settle_world(world, failure);
+      return agree_on_exit_status_of_world(world, failure);
     }
     const launch_env launch = detect_launch();
     const settings from_environment;
@@ -67,7 +67,7 @@ context::outcome settle_without_context(std::exception_ptr failure, const std::s
     const bool elastic = from_environment.value(setting::elastic) == "on";  // elastic ranks end without the others
     if (launch.size > 1 && !elastic) {
       group world(connect_processes(chosen, from_environment, launch), {});
-      return settle_world(world, failure);
+      return agree_on_exit_status_of_world(world, failure);
     }
   } catch (...) {  // each rank then reports for itself
   }
@@ -76,18 +76,18 @@ context::outcome settle_without_context(std::exception_ptr failure, const std::s
 
 }  // namespace
 
-int run_main(int& argc, char** argv, const main_options& options, bool has_own_words,
+int run_main(int& argc, char** argv, const main_options& options, bool has_own_arguments,
              const std::function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
   bool connected = false;  // true after the program has connected its ranks
   try {
     settings chosen(argc, argv);
-    if (const auto question = chosen.asks(); question != settings::question::none) {
-      if (detect_launch().rank == 0) std::fputs(answer_to(question, usage_of(program, options)).c_str(), stdout);
+    if (const auto question = chosen.requested(); question != settings::request::none) {
+      if (detect_launch().rank == 0) std::fputs(output_for(question, usage_of(program, options)).c_str(), stdout);
       return 0;
     }
-    if (!has_own_words && argc > 1) throw unknown_argument(argv[1]);
+    if (!has_own_arguments && argc > 1) throw unknown_argument(argv[1]);
     std::optional<context> job;
     if (options.connect) {
       auto transport_of_program = options.connect();
@@ -103,12 +103,12 @@ int run_main(int& argc, char** argv, const main_options& options, bool has_own_w
     } catch (...) {
       failure = std::current_exception();
     }
-    const auto agreed = job->settle(failure);
-    if (!agreed.text.empty() && agreed.speaker) print_error(program, agreed.text);
+    const auto agreed = job->agree_on_exit_status(failure);
+    if (!agreed.text.empty() && agreed.prints_failure) print_error(program, agreed.text);
     return agreed.status != 0 ? agreed.status : status;
   } catch (...) {
     const auto agreed = settle_without_context(std::current_exception(), transport, options, connected);
-    if (agreed.speaker) print_error(program, agreed.text);
+    if (agreed.prints_failure) print_error(program, agreed.text);
     return agreed.status;
   }
 }

@@ -6,7 +6,7 @@
 
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/comm/algorithms/tree.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/spec.hpp>
@@ -29,7 +29,7 @@ bool is_of_program(std::string_view name) noexcept {
 }
 
 std::vector<std::string> known_transports() {
-  std::vector<std::string> names{"auto", "self", "local", "shm", "mpi", "tcp", "hierarchical"};
+  std::vector<std::string> names{"auto", "self", "threads", "shm", "mpi", "tcp", "hierarchical"};
   for (const auto& entry : registered()) {
     if (is_of_program(entry.name)) names.emplace_back(entry.name);
   }
@@ -54,16 +54,16 @@ void check_request(const settings& configuration, const launch_env& launch, cons
                               " ranks as threads and " + launched_by(launch) +
                               " (a job is one or the other); drop one setting");
   }
-  if (launch.size > 1 && (requested == "self" || requested == "local")) {
+  if (launch.size > 1 && (requested == "self" || requested == "threads")) {
     throw configuration_error(origin + " asks for transport " + requested + " and " + launched_by(launch) +
                               " (it does not reach other processes); use auto, shm, mpi or tcp");
   }
-  if (threads > 1 && requested != "auto" && requested != "local") {
+  if (threads > 1 && requested != "auto" && requested != "threads") {
     throw configuration_error(configuration.origin(setting::ranks) + " asks for " + std::to_string(threads) +
                               " ranks as threads and " + origin + " for transport " + requested +
-                              " (threads use transport local); drop one setting");
+                              " (threads use transport threads); drop one setting");
   }
-  if (names_host(configuration) && (requested == "shm" || requested == "local" || threads > 1)) {
+  if (names_host(configuration) && (requested == "shm" || requested == "threads" || threads > 1)) {
     throw configuration_error(
         configuration.origin(setting::host) + " sets the host of the rank (and " +
         (requested == "shm" ? origin + " for transport shm that all are on one" : "threads are on one") +
@@ -101,7 +101,7 @@ std::string across_hosts(const launch_env& launch, const std::string& requested,
 // Replaces every rank's bytes by the bytes of rank 0, before the first collective.
 void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::time_point until) {
   const collective_signature none;
-  executor f(*state.transport, state.pool, state.scratch, none);
+  collective_context f(*state.transport, state.pool, state.scratch, none);
   const task body = tree_broadcast(f, bytes.data(), bytes.size(), 0);
   f.start(body.handle());
   while (!body.finished()) {
@@ -157,8 +157,8 @@ transport_choice choose_transport(const settings& configuration, const launch_en
   if (is_of_program(requested)) return {requested, {}, 1, why};
   if (requested == "mpi" || requested == "tcp") return {across_hosts(launch, requested, origin), {}, 1, why};
   if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, why};
-  if (threads > 1 || requested == "local")
-    return {"local", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
+  if (threads > 1 || requested == "threads")
+    return {"threads", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
   return {"self", {}, 1, is_auto ? launch.why : why};
 }
 
@@ -215,10 +215,10 @@ group_settings settings_of_rank_zero(group& world, const group_settings& mine, c
   return agreed;
 }
 
-transport_abilities local_abilities() { return local_transport(std::make_shared<local_hub>(1), 0).abilities(); }
+transport_abilities thread_abilities() { return thread_transport(std::make_shared<thread_hub>(1), 0).abilities(); }
 
 std::vector<transport_abilities> all_transports(double ranks_a_core) {
-  std::vector<transport_abilities> all{make_self_transport()->abilities(), local_abilities(), shm_abilities};
+  std::vector<transport_abilities> all{make_self_transport()->abilities(), thread_abilities(), shm_abilities};
   for (const auto& entry : registered()) {
     // The abilities of a program's own transport are unknown.
     if (entry.abilities != nullptr) all.push_back(entry.abilities(ranks_a_core));

@@ -16,7 +16,7 @@ struct transport_choice {
   int threads = 1;
   std::string why{};
 
-  [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "local"; }
+  [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "threads"; }
 };
 
 /// Returns a registered transport: one of an optional part that is linked into this program, or one of the program
@@ -47,6 +47,6 @@ struct transport_choice {
                                                    const settings& configuration);
 
 /// Returns the abilities of the transport between ranks as threads.
-[[nodiscard]] transport_abilities local_abilities();
+[[nodiscard]] transport_abilities thread_abilities();
 
 }}}  // namespace muster::v0::detail

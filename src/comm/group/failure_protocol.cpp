@@ -25,23 +25,24 @@ void failure_protocol::throw_timeout(const collective_signature& signature, seco
 }
 
 void failure_protocol::on_control_message(const control_message& message) {
-  if (message.what == control_message::kind::position) {
+  if (message.type == control_message::kind::position) {
     compare_position(message.origin, message.signature);
     return;
   }
-  const bool first_hand = message.what == control_message::kind::abort;
+  const bool failed_by_own_cause = message.type == control_message::kind::abort;
   auto& departed = departures_[static_cast<std::size_t>(message.origin)];
-  if (!departed) departed = departure{message.status, first_hand, message.text};
-  if (message.what == control_message::kind::leave) {
+  if (!departed) departed = departure{message.status, failed_by_own_cause, message.text};
+  if (message.type == control_message::kind::leave) {
     leavers_.push_back({message.origin, message.signature.sequence, clock::now() + group_timing::late_reason});
     return;
   }
-  if (message.what == control_message::kind::gone) {  // a dead rank sends nothing itself; the transport reports its end
+  if (message.type ==
+      control_message::kind::peer_ended) {  // a dead rank sends nothing itself; the transport reports its end
     fail(std::make_exception_ptr(peer_failure({message.origin}, message.text, message.status)));
     return;
   }
   // a rank that follows another rank is ignored: the rank with the first cause sends an abort too
-  if (failure_ || !first_hand) return;
+  if (failure_ || !failed_by_own_cause) return;
   fail(std::make_exception_ptr(peer_failure(
            {message.origin},
            "rank " + std::to_string(message.origin) + " gave up (" + message.text + "); see its own message",
@@ -62,7 +63,7 @@ void failure_protocol::compare_position(int peer, const collective_signature& th
 
 void failure_protocol::publish_position(const collective_signature& signature) const noexcept {
   control_message message;
-  message.what = control_message::kind::position;
+  message.type = control_message::kind::position;
   message.signature = signature;
   notify_all(message);
 }
@@ -70,7 +71,7 @@ void failure_protocol::publish_position(const collective_signature& signature) c
 void failure_protocol::leave() noexcept {
   if (failure_) return;  // the peers are notified already
   control_message message;
-  message.what = control_message::kind::leave;
+  message.type = control_message::kind::leave;
   message.signature.sequence = calls_.count();
   notify_all(message);
 }
@@ -89,7 +90,7 @@ void failure_protocol::fail_for_leaver(const leaver& missing) noexcept {
 
 void failure_protocol::notify_end(control_message::kind kind, int status, std::string_view text) const noexcept {
   control_message message;
-  message.what = kind;
+  message.type = kind;
   message.status = status;
   message.set_text(text);
   notify_all(message);

@@ -6,13 +6,13 @@
 // - abort: the sender has failed by its own cause, and has left the group.
 // - acknowledge: the sender has failed because it received another rank's abort, and has left the group.
 // - leave: the sender left the group without an error, after `signature.sequence` calls.
-// The transport itself reports `gone`: the rank `origin` has died or its connection broke.
+// The transport itself reports `peer_ended`: the rank `origin` has died or its connection broke.
 //
 // Order and invariant: a group fails once, by the first cause that this rank has or receives. A rank that fails by its
 // own cause sends abort to all. A rank that receives abort sends acknowledge to all and does not abort a second time. A
 // rank that receives leave fails only if it has made more calls than the sender, and only after
 // `group_timing::late_reason`, because the sender's reason may still arrive in the parent group. A rank whose transport
-// reports `gone` treats the end of that rank as its own cause and sends abort, because a dead rank sends nothing.
+// reports `peer_ended` treats the end of that rank as its own cause and sends abort, because a dead rank sends nothing.
 #pragma once
 
 #include <cstdint>
@@ -33,7 +33,7 @@ namespace muster { inline namespace v0 { namespace detail {
 struct departure {
   int status = 0;
   /// true when the peer failed by its own cause, false when it followed another rank or left without an error
-  bool first_hand = false;
+  bool failed_by_own_cause = false;
   std::string text;
 };
 

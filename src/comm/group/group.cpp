@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/hash.hpp>
 
@@ -67,12 +67,12 @@ group group::split(int color, int key) {
   std::stable_sort(members.begin(), members.end(), [&](int a, int b) { return key_of(a) < key_of(b); });
   const std::uint64_t word =
       color < 0 ? 0 : run_step([&](muster::transport& transport) { return transport.prepare(members); });
-  std::vector<std::uint64_t> words(static_cast<std::size_t>(size()));
-  allgather(*this, std::span(&word, 1), words);
+  std::vector<std::uint64_t> prepared(static_cast<std::size_t>(size()));
+  allgather(*this, std::span(&word, 1), prepared);
   if (color < 0) return group(make_self_transport(), settings());
 
   const std::uint64_t id = digest().add(state_->id).add(number).add(static_cast<std::uint64_t>(color)).value();
-  const subgroup_call call{members, id, words, deadline_after(settings().timeout)};
+  const subgroup_call call{members, id, prepared, deadline_after(settings().timeout)};
   auto child = run_step([&](muster::transport& transport) { return transport.subgroup(call); });
   return group(std::make_shared<detail::group_state>(std::move(child), settings(), state_, id, state_->end));
 }

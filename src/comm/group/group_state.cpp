@@ -37,7 +37,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       parent(std::move(parent_in)),
       id(id_in),
       end(std::move(end_in)),
-      choices_(abilities, transport->size(), settings.algorithm),
+      algorithm_selector_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
   require_timeout(settings.timeout, false);
   shorten_slices_of_this_thread();  // the other ranks wait for this thread; the progress thread inherits the setting
@@ -68,14 +68,14 @@ void group_state::become_threaded() noexcept {
 
 void group_state::configure(const group_settings& next) {
   require_timeout(next.timeout, false);
-  choices next_choices(abilities, transport->size(), next.algorithm);
+  algorithm_selector next_selector(abilities, transport->size(), next.algorithm);
   settings = next;
   if (may_be_threaded(next)) become_threaded();
-  choices_ = std::move(next_choices);
+  algorithm_selector_ = std::move(next_selector);
 }
 
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm requested) const {
-  return requested == algorithm::automatic ? choices_.at(kind, bytes) : require_algorithm(kind, requested);
+  return requested == algorithm::automatic ? algorithm_selector_.at(kind, bytes) : require_algorithm(kind, requested);
 }
 
 algorithm group_state::require_algorithm(collective kind, algorithm requested) const {
@@ -102,12 +102,12 @@ void group_state::enter(seconds timeout) {
   }
   // A transport whose native collectives come first never gets far ahead of the peers, and needs no check of the
   // control messages here: a waiting caller checks them.
-  if (!failed() && !abilities.native_first) poll_notices();
+  if (!failed() && !abilities.prefers_native) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
 
 bool group_state::try_native_fast_path(collective_call& call) {
-  if (!queue_.empty() || !abilities.native_first || ranks == 1 || call.reduce.wide() != nullptr) return false;
+  if (!queue_.empty() || !abilities.prefers_native || ranks == 1 || call.reduce.wide() != nullptr) return false;
   const algorithm requested = call.algorithm;
   if (choose_for(call.kind, payload_bytes(call, ranks), requested) != algorithm::native) return false;
   call.sequence = sequence();
@@ -121,7 +121,7 @@ bool group_state::try_native_fast_path(collective_call& call) {
     // copied late: a core waits before it reads as a whole the memory that it has just written in parts
     peers_.calls().note(call);
     for (int turns = quick_turns; turns > 0; --turns) {
-      if (r.held_by() == nullptr || transport->test(r)) return true;
+      if (r.owning_transport() == nullptr || transport->test(r)) return true;
       if (oversubscribed && transport->should_yield()) sched_yield();
       pause_core();
     }
@@ -156,9 +156,9 @@ void group_state::poll_notices() noexcept {
     while (!failed() && transport->poll(message)) {
       // A rank that is gone may have sent its reason in the parent group before it ended. A thread that works on the
       // parent group also detects the end of the rank, so the wait for its lock is short.
-      if (message.what == control_message::kind::gone) poll_parent(true);
-      if (message.what == control_message::kind::gone && end && !parent)
-        end->saw_end_of(message.origin, message.text);
+      if (message.type == control_message::kind::peer_ended) poll_parent(true);
+      if (message.type == control_message::kind::peer_ended && end && !parent)
+        end->on_peer_ended(message.origin, message.text);
       peers_.on_control_message(message);
     }
     if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {

@@ -130,7 +130,7 @@ class group_state {
   std::jthread progress_thread_;
 
   // Guarded by mutex_ when the group is threaded.
-  choices choices_;
+  algorithm_selector algorithm_selector_;
   operation_queue queue_;
   failure_protocol peers_;
   std::exception_ptr refusal_;

@@ -24,7 +24,7 @@ class operation_state {
   }
 
   collective_call call;
-  executor steps;
+  collective_context steps;
   task body;
   bool begun = false;
   bool done = false;
@@ -38,10 +38,10 @@ class operation_state {
 };
 
 /// Returns the coroutine that performs the call by the given algorithm. From here on only the call uses the buffers.
-task make_task(executor& ctx, const collective_call& call, algorithm selected, bool check_full);
+task make_task(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full);
 
 /// Awaits a request that the caller stores.
-task await(executor& ctx, request& r);
+task await(collective_context& ctx, request& r);
 
 /// Returns the size in bytes of the larger buffer of a call, by which an algorithm is chosen.
 std::size_t payload_bytes(const collective_call& call, int ranks);

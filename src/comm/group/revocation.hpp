@@ -14,7 +14,7 @@ class revocation {
   /// Called on the group's thread when the group's transport reports the end of a rank.
   using revocation_callback = std::function<void(int rank, const std::string& why)>;
 
-  explicit revocation(revocation_callback callback) : saw_end_of(std::move(callback)) {}
+  explicit revocation(revocation_callback callback) : on_peer_ended(std::move(callback)) {}
 
   /// Ends every wait in these groups soon, with the text of the first call.
   void revoke(const std::string& why) {
@@ -30,7 +30,7 @@ class revocation {
   /// Returns the text of the first call of `revoke`; valid once the token is revoked.
   [[nodiscard]] const std::string& why() const noexcept { return why_; }
 
-  const revocation_callback saw_end_of;
+  const revocation_callback on_peer_ended;
 
  private:
   std::once_flag once_;

@@ -6,7 +6,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-std::vector<std::string> words_of_all(group& ranks, std::string mine) {
+std::vector<std::string> allgather_strings(group& ranks, std::string mine) {
   const std::uint64_t length[] = {mine.size()};
   std::vector<std::uint64_t> lengths(static_cast<std::size_t>(ranks.size()));
   allgather(ranks, length, lengths);
@@ -19,7 +19,7 @@ std::vector<std::string> words_of_all(group& ranks, std::string mine) {
   return words;
 }
 
-std::string word_of(group& ranks, std::string mine, int rank) {
+std::string broadcast_string(group& ranks, std::string mine, int rank) {
   std::uint64_t size[] = {mine.size()};
   broadcast(ranks, std::span(size), rank);
   mine.resize(size[0]);

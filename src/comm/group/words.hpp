@@ -13,14 +13,14 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns all ranks' strings, by rank.
-[[nodiscard]] std::vector<std::string> words_of_all(group& ranks, std::string mine);
+[[nodiscard]] std::vector<std::string> allgather_strings(group& ranks, std::string mine);
 /// Returns the string of `rank`.
-[[nodiscard]] std::string word_of(group& ranks, std::string mine, int rank);
+[[nodiscard]] std::string broadcast_string(group& ranks, std::string mine, int rank);
 
 /// Returns a copy of the object that `make` returns at rank 0, such as a std::shared_ptr. The ranks are threads in this
 /// process.
 template <class Make>
-[[nodiscard]] auto made_by_first(group& ranks, const Make& make) {
+[[nodiscard]] auto construct_on_rank_zero(group& ranks, const Make& make) {
   decltype(make()) object;
   std::uint64_t address[] = {0};
   if (ranks.rank() == 0) {

@@ -3,7 +3,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 matching_group::matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers)
-    : lost(members.size(), false),
+    : ended_members(members.size(), false),
       generation_(generation),
       members_(std::move(members)),
       member_of_(static_cast<std::size_t>(peers), -1),
@@ -12,7 +12,7 @@ matching_group::matching_group(std::uint64_t generation, std::vector<int> member
     member_of_[static_cast<std::size_t>(members_[i])] = static_cast<int>(i);
 }
 
-void matching_group::tell(const control_message& message) {
+void matching_group::post_control_message(const control_message& message) {
   {
     const std::lock_guard lock(unread_mutex_);
     unread_.push_back(message);
@@ -21,8 +21,8 @@ void matching_group::tell(const control_message& message) {
   wake();
 }
 
-bool matching_group::hear(control_message& message) {
-  if (news() == 0) return false;
+bool matching_group::next_control_message(control_message& message) {
+  if (unread_control_messages() == 0) return false;
   const std::lock_guard lock(unread_mutex_);
   if (unread_.empty()) return false;  // another thread took the message
   message = unread_.front();

@@ -28,23 +28,23 @@ class matching_group {
   [[nodiscard]] int member(int peer) const noexcept { return member_of_[static_cast<std::size_t>(peer)]; }
 
   /// Appends a control message to the group's unread messages. Any thread may call this.
-  void tell(const control_message& message);
+  void post_control_message(const control_message& message);
   /// Removes the oldest control message; returns false when there is none. Then the call costs one atomic load.
-  [[nodiscard]] bool hear(control_message& message);
-  [[nodiscard]] std::uint32_t news() const noexcept { return unread_count_.load(); }
+  [[nodiscard]] bool next_control_message(control_message& message);
+  [[nodiscard]] std::uint32_t unread_control_messages() const noexcept { return unread_count_.load(); }
   /// Ends the pause of the thread that works with the group: a request of the group has finished, or a control message
   /// has arrived. Any thread may call this.
   virtual void wake() noexcept {}
 
   // The fields below are guarded by the lock of the matcher's transport.
-  request_queue posted;        // receives that have no message yet
-  std::exception_ptr failure;  // the error of a receive, which the next test throws
-  std::uint64_t called = 0;    // number of the group's collectives that this rank has started
-  std::uint64_t finished = 0;  // number of finished requests; any thread may have finished them
-  std::uint64_t looked = 0;    // value of `finished` at the last test
-  std::vector<bool> lost;      // by member: set when the group was notified that the member is gone
-  [[nodiscard]] bool has_lost(int member) const noexcept {
-    return member >= 0 && lost[static_cast<std::size_t>(member)];
+  request_queue posted;                     // receives that have no message yet
+  std::exception_ptr failure;               // the error of a receive, which the next test throws
+  std::uint64_t called = 0;                 // number of the group's collectives that this rank has started
+  std::uint64_t finished = 0;               // number of finished requests; any thread may have finished them
+  std::uint64_t finished_at_last_test = 0;  // value of `finished` at the last test
+  std::vector<bool> ended_members;          // by member: set when the group was notified that the member is gone
+  [[nodiscard]] bool has_ended(int member) const noexcept {
+    return member >= 0 && ended_members[static_cast<std::size_t>(member)];
   }
 
  private:

@@ -39,11 +39,12 @@ void matcher::close(matching_group& group) noexcept {
   std::erase(groups_, &group);
   closed_[closings_++ % closed_.size()] = group.generation();
   for (peer& sender : peers_) {
-    if (sender.coming.aside != nullptr && belongs_to_group(*sender.coming.aside)) sender.coming.aside = nullptr;
+    if (sender.coming.unexpected_message != nullptr && belongs_to_group(*sender.coming.unexpected_message))
+      sender.coming.unexpected_message = nullptr;
   }
   unexpected_.remove_if([&](const unexpected& m) {
     if (!belongs_to_group(m)) return false;
-    taken_of(m.source) += m.owed;
+    consumed_credits(m.source) += m.credit_owed;
     try {
       if (m.announced()) clear(m.source, m.head.number, nullptr);
     } catch (const std::bad_alloc&) {  // the sender waits until its deadline
@@ -64,16 +65,16 @@ void matcher::post(request& r) {
   ++(r.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(r.peer))].awaited);
   for (auto at = unexpected_.begin(); at != unexpected_.end(); ++at) {
     unexpected& m = *at;
-    if (m.to != nullptr || m.head.generation != group.generation()) continue;
+    if (m.receive != nullptr || m.head.generation != group.generation()) continue;
     if (!matches(r, group.member(m.source), m.head.tag)) continue;
     if (!accept(r, m.source, m.head)) return;
     if (m.announced()) {
       clear(m.source, m.head.number, &r);
       unexpected_.erase(at);
-    } else if (m.has_come) {
+    } else if (m.is_complete) {
       take(at, r);
     } else {
-      m.to = &r;
+      m.receive = &r;
     }
     return;
   }
@@ -110,7 +111,7 @@ void matcher::clear(int source, std::uint64_t number, request* r) {
 
 void matcher::take(std::list<unexpected>::iterator message, request& r) {
   deliver_or_fail(r, message->bytes.data(), message->bytes.size());
-  taken_of(message->source) += message->owed;
+  consumed_credits(message->source) += message->credit_owed;
   unexpected_.erase(message);
   finish_receive(r);
 }
@@ -131,12 +132,12 @@ void matcher::cancel(request& r) noexcept {
     group.posted.remove(r);
   } else {
     for (unexpected& m : unexpected_) {
-      if (m.to != &r) continue;
+      if (m.receive != &r) continue;
       request* const next = take_posted(group, m.source, m.head.tag);  // later messages must not overtake this message
-      m.to = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
+      m.receive = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
     }
     peer& sender = peers_[static_cast<std::size_t>(group.peer(r.source))];
-    if (sender.coming.to == &r) sender.coming.to = nullptr;
+    if (sender.coming.receive == &r) sender.coming.receive = nullptr;
     for (auto& entry : sender.cleared) {
       if (entry.second == &r) entry.second = nullptr;
     }
@@ -145,20 +146,20 @@ void matcher::cancel(request& r) noexcept {
   end(r);
 }
 
-std::byte* matcher::arrival::place(std::uint64_t offset) const noexcept {
-  if (to != nullptr) return to->combine != nullptr ? nullptr : to->data + offset;
-  return aside != nullptr ? aside->bytes.data() + offset : nullptr;
+std::byte* matcher::inbound_target::place(std::uint64_t offset) const noexcept {
+  if (receive != nullptr) return receive->combine != nullptr ? nullptr : receive->data + offset;
+  return unexpected_message != nullptr ? unexpected_message->bytes.data() + offset : nullptr;
 }
 
-void matcher::arrival::put(std::uint64_t offset, std::span<const std::byte> bytes) const {
-  if (to != nullptr) {
-    deliver_or_fail(*to, bytes.data(), bytes.size(), offset);
-  } else if (aside != nullptr) {
-    copy_bytes(aside->bytes.data() + offset, bytes.data(), bytes.size());
+void matcher::inbound_target::put(std::uint64_t offset, std::span<const std::byte> bytes) const {
+  if (receive != nullptr) {
+    deliver_or_fail(*receive, bytes.data(), bytes.size(), offset);
+  } else if (unexpected_message != nullptr) {
+    copy_bytes(unexpected_message->bytes.data() + offset, bytes.data(), bytes.size());
   }
 }
 
-bool matcher::match(int source, const envelope& head, bool must_pass, arrival& target) {
+bool matcher::match(int source, const envelope& head, bool must_pass, inbound_target& target) {
   const bool announced = head.kind == message_kind::rts;
   target = {};
   matching_group* const group = find(head.generation);
@@ -168,7 +169,7 @@ bool matcher::match(int source, const envelope& head, bool must_pass, arrival& t
     if (announced) {
       clear(source, head.number, r);
     } else {
-      target.to = r;
+      target.receive = r;
     }
     return true;
   }
@@ -184,36 +185,36 @@ bool matcher::match(int source, const envelope& head, bool must_pass, arrival& t
   if (!must_pass && !awaits(source)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
   unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
-  if (!announced) target.aside = &unexpected_.back();
+  if (!announced) target.unexpected_message = &unexpected_.back();
   return true;
 }
 
-const char* matcher::match_body(int source, const envelope& head, arrival& target) {
+const char* matcher::match_body(int source, const envelope& head, inbound_target& target) {
   auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
   const auto found = cleared.find(head.number);
   if (found == cleared.end()) return "it sent data without a clear-to-send";
   request* const r = found->second;
   if (r != nullptr && r->received != head.total) return "it sent data of another size than its request-to-send";
   cleared.erase(found);
-  target = {.to = r, .aside = nullptr};
+  target = {.receive = r, .unexpected_message = nullptr};
   return nullptr;
 }
 
-void matcher::came(arrival& target) {
-  if (request* const r = std::exchange(target.to, nullptr)) return finish_receive(*r);
-  unexpected* const m = std::exchange(target.aside, nullptr);
+void matcher::on_complete(inbound_target& target) {
+  if (request* const r = std::exchange(target.receive, nullptr)) return finish_receive(*r);
+  unexpected* const m = std::exchange(target.unexpected_message, nullptr);
   if (m == nullptr) return;
-  m->has_come = true;
-  if (m->to == nullptr) return;
+  m->is_complete = true;
+  if (m->receive == nullptr) return;
   take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
-       *m->to);
+       *m->receive);
 }
 
 void matcher::deliver_own(int self, const envelope& head, const request& sent) {
-  arrival target;
+  inbound_target target;
   (void)match(self, head, true, target);
   target.put(0, {sent.data, sent.bytes});
-  came(target);
+  on_complete(target);
 }
 
 // Finishes a receive from any source whose sender was lost in the middle of the message. Other receives wait for the
@@ -224,16 +225,16 @@ void matcher::finish_without_data(request* r) noexcept {
   finish_receive(*r);
 }
 
-void matcher::lose(int source) noexcept {
+void matcher::on_peer_lost(int source) noexcept {
   peer& sender = peers_[static_cast<std::size_t>(source)];
-  finish_without_data(std::exchange(sender.coming, {}).to);
+  finish_without_data(std::exchange(sender.coming, {}).receive);
   for (const auto& entry : sender.cleared) finish_without_data(entry.second);
   sender.cleared.clear();
   unexpected_.remove_if([&](unexpected& m) {
     if (m.source != source) return false;
-    m.owed = 0;  // a new connection starts with new credit
-    if (m.has_come) return false;
-    finish_without_data(m.to);
+    m.credit_owed = 0;  // a new connection starts with new credit
+    if (m.is_complete) return false;
+    finish_without_data(m.receive);
     return true;
   });
   sender.credit_taken = 0;
@@ -241,10 +242,10 @@ void matcher::lose(int source) noexcept {
 
 bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {
   const matching_group* const group = find(generation);
-  return group != nullptr && group->has_lost(group->member(source));
+  return group != nullptr && group->has_ended(group->member(source));
 }
 
-void matcher::forget(int source, std::uint64_t generation) noexcept {
+void matcher::drop_unexpected_of(int source, std::uint64_t generation) noexcept {
   unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.generation == generation; });
 }
 

@@ -37,7 +37,7 @@ struct envelope {
   message_kind kind = message_kind::message;
 };
 
-/// The state of a send or receive, stored in `request::room` by the transports that use a matcher.
+/// The state of a send or receive, stored in `request::transport_storage` by the transports that use a matcher.
 struct message_progress {
   enum state : int { waiting, moving, done };  // values of `request::state`
 
@@ -50,8 +50,10 @@ struct message_progress {
   bool has_head = false;         // true when the receiver of a send has the header (shm)
   bool receives = false;
 };
-static_assert(sizeof(message_progress) <= sizeof(request::room));
-inline message_progress& progress_of(request& r) noexcept { return *reinterpret_cast<message_progress*>(r.room); }
+static_assert(sizeof(message_progress) <= sizeof(request::transport_storage));
+inline message_progress& progress_of(request& r) noexcept {
+  return *reinterpret_cast<message_progress*>(r.transport_storage);
+}
 
 /// Ends a request, done or cancelled: the transport does not touch the request any more. The waiting thread may test
 /// `owner` without a lock.
@@ -79,17 +81,17 @@ class matcher {
     int source;  // the sending peer
     envelope head;
     std::vector<std::byte> bytes;
-    bool has_come = false;   // true when all bytes have arrived
-    std::uint64_t owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
-    request* to = nullptr;   // a receive that was posted while the message was still arriving
+    bool is_complete = false;       // true when all bytes have arrived
+    std::uint64_t credit_owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
+    request* receive = nullptr;     // a receive that was posted while the message was still arriving
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
   /// The target of an arriving message's bytes: a receive or an unexpected message. Both pointers are null for bytes
   /// that are dropped, for instance after the receive was cancelled.
-  struct arrival {
-    request* to = nullptr;
-    unexpected* aside = nullptr;
+  struct inbound_target {
+    request* receive = nullptr;
+    unexpected* unexpected_message = nullptr;
 
     /// Returns the memory for the bytes at `offset`; null when the bytes are dropped or combined.
     [[nodiscard]] std::byte* place(std::uint64_t offset) const noexcept;
@@ -128,30 +130,32 @@ class matcher {
   }
 
   /// Returns the target of the message that is arriving from that peer; there is at most one such message.
-  [[nodiscard]] arrival& arrival_of(int source) noexcept { return peers_[static_cast<std::size_t>(source)].coming; }
+  [[nodiscard]] inbound_target& target_of(int source) noexcept {
+    return peers_[static_cast<std::size_t>(source)].coming;
+  }
   /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
   /// message is to stay in the transport: no receive waits for the message, nor (unless `must_pass`) for a later
   /// message. The message also stays when this throws.
-  [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, arrival& target);
+  [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, inbound_target& target);
   /// Matches the header of the `data` of an announced message, and sets the target. Returns the error in the header;
   /// null when the header is correct.
-  [[nodiscard]] const char* match_body(int source, const envelope& head, arrival& target);
+  [[nodiscard]] const char* match_body(int source, const envelope& head, inbound_target& target);
   /// Completes a message whose bytes have all arrived, which finishes the receive.
-  void came(arrival& target);
+  void on_complete(inbound_target& target);
   /// Delivers a message from this process, peer `self`, to itself.
   void deliver_own(int self, const envelope& head, const request& sent);
 
   /// Handles the loss of a peer: drops the peer's incomplete messages. A receive from any source that was matched with
   /// such a message finishes with `received` 0.
-  void lose(int source) noexcept;
+  void on_peer_lost(int source) noexcept;
   /// Returns true if the group was notified that the peer is gone.
   [[nodiscard]] bool is_gone(int source, std::uint64_t generation) const noexcept;
   /// Drops the unexpected messages that a lost peer sent to the group.
-  void forget(int source, std::uint64_t generation) noexcept;
+  void drop_unexpected_of(int source, std::uint64_t generation) noexcept;
 
   /// Returns the consumed credit of `source` in bytes: the messages that receives have taken since credit was last
   /// repaid.
-  [[nodiscard]] std::uint64_t& taken_of(int source) noexcept {
+  [[nodiscard]] std::uint64_t& consumed_credits(int source) noexcept {
     return peers_[static_cast<std::size_t>(source)].credit_taken;
   }
 
@@ -159,7 +163,7 @@ class matcher {
   struct peer {
     int awaited = 0;                 // receives that wait for a message from this peer
     std::uint64_t credit_taken = 0;  // bytes of credit to repay to this peer
-    arrival coming;
+    inbound_target coming;
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 

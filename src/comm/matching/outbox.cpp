@@ -37,7 +37,7 @@ request* outbox::adopt(request& r) noexcept {
   own.tag = r.tag;
   own.signature = r.signature;
   own.state = r.state;
-  ::new (own.room) message_progress(progress_of(r));
+  ::new (own.transport_storage) message_progress(progress_of(r));
   progress_of(own).group = nullptr;
   queue_.replace(r, own);
   for (auto& entry : announced_) {

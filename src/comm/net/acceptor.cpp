@@ -51,7 +51,7 @@ void acceptor::accept(const tcp_socket& listener_socket) {
       trouble_ = of_system != nullptr ? of_system->code() : EMFILE;
       if (!std::exchange(is_reported_, true))
         log(log_level::error, failed.what() + std::string("; raise its limit (ulimit -n)"));
-      for (auto& entry : listeners_) entry.ready.want(0);
+      for (auto& entry : listeners_) entry.ready.set_events(0);
       closed_until_ = clock::now() + net_timing::accept_retry;
       return;
     }
@@ -62,8 +62,8 @@ void acceptor::on_readable(std::list<pending_connection>::iterator connection) {
   using state = handshake::state;
   try {
     connection->exchange.advance(connection->socket);
-    if (connection->exchange.now() == state::asking) {
-      if (accepts_(connection->exchange.other())) {
+    if (connection->exchange.current_state() == state::asking) {
+      if (accepts_(connection->exchange.peer())) {
         connection->exchange.accept();
       } else {
         connection->exchange.refuse();
@@ -73,11 +73,12 @@ void acceptor::on_readable(std::list<pending_connection>::iterator connection) {
   } catch (const socket_error&) {
     return drop(connection);
   }
-  if (connection->exchange.now() == state::stranger) return drop(connection);
-  connection->ready.want(connection->exchange.now() == state::sending ? EPOLLOUT : EPOLLIN);
-  if (connection->exchange.now() != state::done && connection->exchange.now() != state::refused) return;
-  const bool is_established = connection->exchange.now() == state::done;
-  const auto introduced = connection->exchange.other();
+  if (connection->exchange.current_state() == state::stranger) return drop(connection);
+  connection->ready.set_events(connection->exchange.current_state() == state::sending ? EPOLLOUT : EPOLLIN);
+  if (connection->exchange.current_state() != state::done && connection->exchange.current_state() != state::refused)
+    return;
+  const bool is_established = connection->exchange.current_state() == state::done;
+  const auto introduced = connection->exchange.peer();
   connection->ready = {};
   auto socket = std::move(connection->socket);
   pending_.erase(connection);
@@ -86,14 +87,14 @@ void acceptor::on_readable(std::list<pending_connection>::iterator connection) {
 
 void acceptor::drop(std::list<pending_connection>::iterator connection) {
   pending_.erase(connection);
-  ++strangers_;
+  ++unauthenticated_;
 }
 
 void acceptor::tick(clock::time_point now) {
   while (!pending_.empty() && now >= pending_.front().until) drop(pending_.begin());
   if (now < closed_until_) return;
   closed_until_ = clock::time_point::max();
-  for (auto& entry : listeners_) entry.ready.want(EPOLLIN);
+  for (auto& entry : listeners_) entry.ready.set_events(EPOLLIN);
 }
 
 void acceptor::close() noexcept {

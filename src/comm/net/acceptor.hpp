@@ -39,7 +39,7 @@ class acceptor {
   /// thread.
   [[nodiscard]] int trouble() const noexcept { return trouble_.load(); }
   /// Returns the number of connections that were dropped before they were authenticated. Callable by any thread.
-  [[nodiscard]] std::uint64_t strangers() const noexcept { return strangers_.load(); }
+  [[nodiscard]] std::uint64_t unauthenticated() const noexcept { return unauthenticated_.load(); }
 
  private:
   struct pending_connection {
@@ -69,7 +69,7 @@ class acceptor {
   clock::time_point closed_until_ = clock::time_point::max();
   bool is_reported_ = false;  // set after that was logged
   std::atomic<int> trouble_{0};
-  std::atomic<std::uint64_t> strangers_{0};
+  std::atomic<std::uint64_t> unauthenticated_{0};
 };
 
 }}}  // namespace muster::v0::detail

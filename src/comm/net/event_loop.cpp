@@ -46,7 +46,7 @@ event_loop::registration::~registration() {
   loop_->handlers_.erase(id_);
 }
 
-void event_loop::registration::want(std::uint32_t events) noexcept {
+void event_loop::registration::set_events(std::uint32_t events) noexcept {
   if (events == events_ || loop_ == nullptr) return;
   events_ = events;
   (void)control(loop_->epoll_, EPOLL_CTL_MOD, file_, events, id_);

@@ -40,7 +40,7 @@ class event_loop {
     }
     ~registration();
     /// Sets the events to wait for: EPOLLIN, EPOLLOUT, both or none.
-    void want(std::uint32_t events) noexcept;
+    void set_events(std::uint32_t events) noexcept;
 
    private:
     event_loop* loop_ = nullptr;

@@ -57,8 +57,8 @@ bool job_secret::has_signed(std::string_view text, std::string_view mac) const {
 }
 
 handshake handshake::connect(const job_secret& secret, const introduction& mine) {
-  handshake result(secret, true, mine.from, 0);
-  result.peer_ = {mine.to, mine.from, mine.which};
+  handshake result(secret, true, mine.sender, 0);
+  result.peer_ = {mine.receiver, mine.sender, mine.channel};
   wire_writer hello{std::string(protocol_name)};
   hello.add(mine);
   result.transcript_ = hello.take() + draw_nonce();
@@ -77,7 +77,7 @@ void handshake::advance(const tcp_socket& socket) {
       sent(n);
     } else {
       std::array<std::byte, hello_bytes> buffer;  // the longest message
-      const std::size_t n = socket.read_some(std::span(buffer).first(wanted()));
+      const std::size_t n = socket.read_some(std::span(buffer).first(expected_bytes()));
       if (n == 0) return;
       received(std::span(buffer).first(n));
     }
@@ -103,8 +103,8 @@ void handshake::sent(std::size_t bytes) noexcept {
 }
 
 void handshake::received(std::span<const std::byte> bytes) {
-  in_.append(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), wanted()));
-  if (wanted() == 0) read_message(std::exchange(in_, {}));
+  in_.append(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), expected_bytes()));
+  if (expected_bytes() == 0) read_message(std::exchange(in_, {}));
 }
 
 void handshake::read_message(const std::string& text) {
@@ -120,7 +120,7 @@ void handshake::read_message(const std::string& text) {
     wire_reader hello(text);
     const bool is_hello = hello.chars(protocol_name.size()) == protocol_name;
     peer_ = hello.number<introduction>();
-    if (!is_hello || peer_.to != self_ || peer_.from == self_) {
+    if (!is_hello || peer_.receiver != self_ || peer_.sender == self_) {
       state_ = state::stranger;
       return;
     }

@@ -34,9 +34,9 @@ class job_secret {
 
 /// The connecting and the listening rank, and the purpose of the connection.
 struct introduction {
-  std::uint32_t from = 0;
-  std::uint32_t to = 0;
-  std::uint32_t which = 0;  ///< number of the connection among those between the two ranks
+  std::uint32_t sender = 0;
+  std::uint32_t receiver = 0;
+  std::uint32_t channel = 0;  ///< number of the connection among those between the two ranks
 
   bool operator==(const introduction&) const = default;
 };
@@ -58,7 +58,7 @@ class handshake {
  public:
   enum class state {
     sending,  ///< `output` is to be written
-    reading,  ///< exactly `wanted` bytes are to be read; later bytes belong to the connection
+    reading,  ///< exactly `expected_bytes` bytes are to be read; later bytes belong to the connection
     asking,   ///< the peer is authenticated; call `accept` or `refuse`
     done,     ///< the connection is established
     refused,  ///< the peer belongs to the job and refuses this connection (it connects itself)
@@ -76,14 +76,14 @@ class handshake {
   /// Completes the handshake like `advance`, and waits until the deadline. Throws socket_error at the deadline.
   void conclude(const tcp_socket& over, clock::time_point until);
 
-  [[nodiscard]] state now() const noexcept { return state_; }
+  [[nodiscard]] state current_state() const noexcept { return state_; }
   /// Returns true if the peer has replied.
   [[nodiscard]] bool is_answered() const noexcept { return step_ > 0; }
   [[nodiscard]] std::span<const std::byte> output() const noexcept { return std::as_bytes(std::span(out_)); }
   void sent(std::size_t bytes) noexcept;
-  [[nodiscard]] std::size_t wanted() const noexcept { return expected_ - in_.size(); }
+  [[nodiscard]] std::size_t expected_bytes() const noexcept { return expected_ - in_.size(); }
   void received(std::span<const std::byte> bytes);
-  [[nodiscard]] const introduction& other() const noexcept { return peer_; }
+  [[nodiscard]] const introduction& peer() const noexcept { return peer_; }
   void accept() { answer(1); }
   void refuse() { answer(2); }
 

@@ -30,7 +30,7 @@ int whole_seconds(seconds span) { return static_cast<int>(std::clamp(std::ceil(s
 bool socket_error::timed_out() const noexcept { return code_ == ETIMEDOUT; }
 bool socket_error::closed() const noexcept { return code_ == ECONNRESET || code_ == EPIPE || ended(); }
 bool socket_error::ended() const noexcept { return code_ == ESHUTDOWN; }
-std::string socket_error::as_seen() const {
+std::string socket_error::describe_observation() const {
   if (ended()) return "its connection ended";
   if (closed()) return "its connection was reset";
   return timed_out() ? "its host does not answer" : what();

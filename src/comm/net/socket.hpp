@@ -27,7 +27,7 @@ class socket_error : public error {
   /// Returns true if the peer has closed the connection in order.
   [[nodiscard]] bool ended() const noexcept;
   /// Returns the observation of the connection in the form that errors of ranks use.
-  [[nodiscard]] std::string as_seen() const;
+  [[nodiscard]] std::string describe_observation() const;
 
  private:
   int code_;

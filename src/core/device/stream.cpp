@@ -89,7 +89,7 @@ void device_event::wait(clock::time_point deadline) const {
   poll("an event", deadline, [&] { return test(); });
 }
 
-void device_event::hold_back(device_stream_ref stream) const {
+void device_event::delay(device_stream_ref stream) const {
   if (handle_ != nullptr)
     detail::check_cuda(cudaStreamWaitEvent(stream.handle, handle_.get(), 0), "cudaStreamWaitEvent");
 }

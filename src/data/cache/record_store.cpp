@@ -181,7 +181,8 @@ void record_store::make_room(const cache_options& where) const {
   std::uint64_t sum = 0;
   std::error_code ignored;
   for (const auto& found : std::filesystem::directory_iterator(where.folder)) {
-    if (!is_made_name(found.path().filename().string(), "%.cache") || !is_cache(found.path()) || found.path() == path_)
+    if (!matches_name_pattern(found.path().filename().string(), "%.cache") || !is_cache(found.path()) ||
+        found.path() == path_)
       continue;
     const auto size = found.file_size(ignored);
     if (ignored) continue;  // the file was deleted meanwhile

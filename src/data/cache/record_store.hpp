@@ -60,8 +60,8 @@ class record_store {
   record_store(const cached_records& records, const cache_options& where, std::uint64_t most);
   ~record_store();
 
-  /// Returns the number of records that fit. The stored records are the first kept() records of the source.
-  [[nodiscard]] std::uint64_t kept() const noexcept { return record_count_; }
+  /// Returns the number of records that fit. The stored records are the first record_count() records of the source.
+  [[nodiscard]] std::uint64_t record_count() const noexcept { return record_count_; }
   /// Returns the size of the file on disk, in bytes.
   [[nodiscard]] std::uint64_t file_bytes() const noexcept { return file_bytes_; }
   /// Returns false for a file that other processes have filled and that this process may only read.

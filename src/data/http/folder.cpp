@@ -155,7 +155,7 @@ std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::u
   return number;
 }
 
-far_file http_folder::find(const std::string& part_of_address) {
+remote_file http_folder::find(const std::string& part_of_address) {
   const std::string name = server_.name_in_address(part_of_address);
   const auto refuse = [&](const std::string& problem) { throw data_error({server_.address_of(name)}, problem); };
   const curl_request reply = send_request(name, nullptr);
@@ -211,7 +211,7 @@ void http_folder::open_store(file& owner) {
   try {
     owner.store.emplace(owner.blocks, cache_, cache_.disk - disk_bytes_);
     disk_bytes_ += owner.store->file_bytes();
-    if (owner.store->kept() < owner.blocks.size) why = "its limit is reached";
+    if (owner.store->record_count() < owner.blocks.size) why = "its limit is reached";
     if (!owner.store->writable()) why = "it is not writable";
   } catch (const std::exception& error) {
     why = error.what();
@@ -219,10 +219,10 @@ void http_folder::open_store(file& owner) {
   if (owner.store && !owner.store->writable()) owner.store.reset();
 }
 
-void http_folder::expect(std::span<const far_part> parts) {
+void http_folder::expect(std::span<const remote_part> parts) {
   {
     const std::lock_guard lock(mutex_);
-    for (const far_part& part : parts) {
+    for (const remote_part& part : parts) {
       file& owner = files_[part.file];
       for (std::uint64_t block = part.begin / block_bytes; block * block_bytes < part.begin + part.size; ++block)
         queue_block(owner, block, false);
@@ -231,7 +231,7 @@ void http_folder::expect(std::span<const far_part> parts) {
   ::curl_multi_wakeup(multi_);
 }
 
-const std::byte* http_folder::view(const far_part& part, bytes& held) {
+const std::byte* http_folder::view(const remote_part& part, bytes& held) {
   file& owner = [&]() -> file& {
     const std::lock_guard lock(mutex_);
     return files_[part.file];
@@ -310,7 +310,7 @@ bool http_folder::lock_block(const file& owner, std::uint64_t block, bool locked
 }
 
 bool register_http() noexcept {
-  set_far_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<far_folder> {
+  set_remote_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<remote_folder> {
     return std::make_shared<http_folder>(address, options);
   });
   return true;

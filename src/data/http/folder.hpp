@@ -19,7 +19,7 @@
 #include "../../core/descriptor.hpp"
 #include "../cache/lru_cache.hpp"
 #include "../cache/record_store.hpp"
-#include "../records/far_folder.hpp"
+#include "../records/remote_folder.hpp"
 #include "server.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -39,16 +39,16 @@ namespace muster { inline namespace v0 { namespace detail {
 /// The processes of a host fetch each block once. A process that fetches a block locks a byte of the file `locks` in
 /// the cache folder; the kernel releases the lock of a dead process. The other processes wait until the block is in the
 /// cache.
-class http_folder final : public far_folder {
+class http_folder final : public remote_folder {
  public:
   http_folder(const std::string& address, const http_options& options);
   ~http_folder() override;
 
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;
-  [[nodiscard]] far_file find(const std::string& name) override;
-  void expect(std::span<const far_part> parts) override;
-  [[nodiscard]] const std::byte* view(const far_part& part, bytes& held) override;
+  [[nodiscard]] remote_file find(const std::string& name) override;
+  void expect(std::span<const remote_part> parts) override;
+  [[nodiscard]] const std::byte* view(const remote_part& part, bytes& held) override;
 
  private:
   static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;
@@ -68,7 +68,7 @@ class http_folder final : public far_folder {
     std::string uncached_reason{};              // reason why the disk does not cache the whole file; empty: it does
     std::vector<std::atomic<progress>> states;  // written with mutex_ held; read without
 
-    [[nodiscard]] bool is_on_disk(std::uint64_t block) const noexcept { return store && block < store->kept(); }
+    [[nodiscard]] bool is_on_disk(std::uint64_t block) const noexcept { return store && block < store->record_count(); }
     [[nodiscard]] std::uint64_t end_of(std::uint64_t block) const noexcept {
       return std::min(size, (block + 1) * block_bytes);
     }

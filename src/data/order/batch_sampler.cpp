@@ -229,12 +229,12 @@ void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t fi
   }
 }
 
-void batch_sampler::deal_by(std::vector<held_shards> held) {
+void batch_sampler::assign_samples_to(std::vector<held_shards> held) {
   held_by_rank_ = std::move(held);
   holders_.assign(held_by_rank_.empty() ? 0 : mixture_->parts(), {});
   for (std::size_t rank = 0; rank < held_by_rank_.size(); ++rank) {
     for (std::size_t shard = 0; shard < holders_.size(); ++shard)
-      if (held_by_rank_[rank].here[shard] != 0) holders_[shard].push_back(rank);
+      if (held_by_rank_[rank].available[shard] != 0) holders_[shard].push_back(rank);
   }
 }
 
@@ -316,18 +316,18 @@ std::vector<std::pair<std::string, std::string>> properties_of(const cursor& pos
 
 }  // namespace
 
-live_cursor::live_cursor(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
-std::vector<std::pair<std::string, std::string>> live_cursor::properties() const {
-  auto all = properties_of(now());
+sampler_handle::sampler_handle(detail::batch_sampler& plan) noexcept : muster::cursor(plan.cursor()), plan_(&plan) {}
+std::vector<std::pair<std::string, std::string>> sampler_handle::properties() const {
+  auto all = properties_of(current());
   if (!plan_->reads_one_source()) all.erase(all.begin(), all.begin() + 2);
   if (!plan_->classes().empty()) all.emplace_back("names of classes", detail::joined(plan_->classes(), "/"));
   return all;
 }
-const cursor& live_cursor::now() const noexcept { return plan_->cursor(); }
-bool live_cursor::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(now()) == 0; }
-void live_cursor::open(const cursor& target) const { plan_->open(target); }
-void live_cursor::commit() const { plan_->commit(); }
-void live_cursor::next_epoch() const { plan_->next_epoch(); }
+const cursor& sampler_handle::current() const noexcept { return plan_->cursor(); }
+bool sampler_handle::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(current()) == 0; }
+void sampler_handle::open(const cursor& target) const { plan_->open(target); }
+void sampler_handle::commit() const { plan_->commit(); }
+void sampler_handle::next_epoch() const { plan_->next_epoch(); }
 
 std::string_view to_string(sample_order order) noexcept {
   constexpr std::string_view names[] = {"sequential", "shuffled", "feistel", "block_window"};

@@ -81,7 +81,7 @@ class batch_sampler {
 
   /// Assigns samples to ranks that hold the sample's part of the mixture. Each part needs at least one such rank. An
   /// empty list: a sample may be assigned to any rank.
-  void deal_by(std::vector<held_shards> held);
+  void assign_samples_to(std::vector<held_shards> held);
 
   /// Declares that the data grow and have versions. `open` makes the version with `size` samples the loader's source
   /// and returns its digest. If `open` throws, nothing has changed. Cursors of other versions can then be opened. After

@@ -125,21 +125,21 @@ shard::shard(const std::string& file_path) : path(file_path), file(file_path, co
   payload = file.bytes().subspan(footer.payload_offset, footer.payload_bytes);
 }
 
-shard::shard(const std::string& file_path, std::shared_ptr<far_folder> folder, std::size_t of_folder,
+shard::shard(const std::string& file_path, std::shared_ptr<remote_folder> folder, std::size_t of_folder,
              std::uint64_t size)
-    : path(file_path), file(std::vector<char>()), far(std::move(folder)), number(of_folder) {
+    : path(file_path), file(std::vector<char>()), remote(std::move(folder)), number(of_folder) {
   open(size);
 }
 
 std::span<const std::byte> shard::part(std::uint64_t begin, std::uint64_t size) {
-  if (far == nullptr) return file.bytes().subspan(begin, size);
-  const std::byte* const at = far->view({number, begin, size}, held_.emplace_back());
+  if (remote == nullptr) return file.bytes().subspan(begin, size);
+  const std::byte* const at = remote->view({number, begin, size}, held_.emplace_back());
   return {at, size};
 }
 
-std::span<const std::byte> shard::bytes(std::uint64_t begin, std::uint64_t size, far_folder::bytes& held) const {
-  if (far == nullptr) return payload.subspan(begin, size);
-  return {far->view({number, footer.payload_offset + begin, size}, held), size};
+std::span<const std::byte> shard::bytes(std::uint64_t begin, std::uint64_t size, remote_folder::bytes& held) const {
+  if (remote == nullptr) return payload.subspan(begin, size);
+  return {remote->view({number, footer.payload_offset + begin, size}, held), size};
 }
 
 void shard::open(std::uint64_t size) {

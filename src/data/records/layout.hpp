@@ -11,7 +11,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 
 #include "../../core/round_up.hpp"
-#include "far_folder.hpp"
+#include "remote_folder.hpp"
 
 namespace muster { inline namespace v0 { namespace detail::records {
 
@@ -77,9 +77,9 @@ struct table_places {
 /// A file, mapped or on a server. Everything except the records themselves has been checked.
 struct shard {
   std::string path;
-  mapped_file file;                 // empty if the file is on a server
-  std::shared_ptr<far_folder> far;  // null for a local file
-  std::size_t number;               // number of the file in `far`
+  mapped_file file;                       // empty if the file is on a server
+  std::shared_ptr<remote_folder> remote;  // null for a local file
+  std::size_t number;                     // number of the file in `remote`
   record_schema schema;
   file_header header;
   file_footer footer;
@@ -94,7 +94,7 @@ struct shard {
   /// Checks header, footer and tables. Throws data_error with the byte at which the error was detected.
   explicit shard(const std::string& path);
   /// Opens a file of `size` bytes on a server. Also throws the errors of fetching it.
-  shard(const std::string& path, std::shared_ptr<far_folder> folder, std::size_t number, std::uint64_t size);
+  shard(const std::string& path, std::shared_ptr<remote_folder> folder, std::size_t number, std::uint64_t size);
 
   [[nodiscard]] bool compressed() const noexcept { return (header.flags & zstd_blocks) != 0; }
   /// The location of a record: in the payload or, if the file is compressed, in the decompressed block.
@@ -118,7 +118,7 @@ struct shard {
   /// Returns bytes of the payload, which are valid as long as this object and `held`. Waits for the bytes if they are
   /// on a server.
   [[nodiscard]] std::span<const std::byte> bytes(std::uint64_t begin, std::uint64_t size,
-                                                 far_folder::bytes& held) const;
+                                                 remote_folder::bytes& held) const;
   /// Returns the checksum that a record with these bytes must have.
   [[nodiscard]] std::uint32_t crc_of(std::uint64_t record, std::span<const std::byte> bytes) const noexcept;
 
@@ -129,7 +129,7 @@ struct shard {
   void check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const;
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& problem) const;
 
-  std::vector<far_folder::bytes> held_;  // parts of a file on a server
+  std::vector<remote_folder::bytes> held_;  // parts of a file on a server
 };
 
 [[nodiscard]] std::string schema_to_json(const record_schema& schema);

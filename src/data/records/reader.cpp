@@ -28,21 +28,21 @@ struct record_files::state : detail::source_facts {
 
   // Opens the files of a manifest (an empty manifest: the file at `path`). Files that `before` has open are shared with
   // `before`.
-  state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::far_folder> server,
+  state(const std::string& where, const record_read_options& chosen, std::shared_ptr<detail::remote_folder> server,
         detail::manifest_content content, const state* before = nullptr)
       : path(where),
         options(chosen),
-        far(std::move(server)),
+        remote(std::move(server)),
         statistics(std::move(content.statistics)),
         cache(chosen.block_cache_bytes) {
-    name = (options.shards ? "shards:" : far ? "" : "records:") + where;
+    name = (options.shards ? "shards:" : remote ? "" : "records:") + where;
     const std::vector<manifest_entry>& entries = content.entries;
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
     const auto is_present = [&](std::size_t i) {
       std::error_code ignored;
-      return !options.local || far || std::filesystem::exists(paths[i], ignored);
+      return !options.local || remote || std::filesystem::exists(paths[i], ignored);
     };
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
     // Opening reads all tables, which need not remain mapped.
@@ -52,8 +52,8 @@ struct record_files::state : detail::source_facts {
       if (!is_open && !is_present(i)) return;
       if (is_open)
         shards[i].shard = before->shards[i].shard;
-      else if (far)
-        shards[i].shard = std::make_shared<const format::shard>(paths[i], far, numbers[i], entries[i].bytes);
+      else if (remote)
+        shards[i].shard = std::make_shared<const format::shard>(paths[i], remote, numbers[i], entries[i].bytes);
       else
         shards[i].shard = std::make_shared<const format::shard>(paths[i]);
       forget(i);
@@ -107,26 +107,27 @@ struct record_files::state : detail::source_facts {
   // that will be opened.
   std::vector<std::size_t> expect_ends(const std::vector<manifest_entry>& entries, const state* before) const {
     std::vector<std::size_t> numbers;
-    std::vector<detail::far_part> parts;
+    std::vector<detail::remote_part> parts;
     for (const auto& entry : entries) {
-      if (!far) break;
-      numbers.push_back(far->add(entry.file, entry.bytes, digest_of(entry)));
+      if (!remote) break;
+      numbers.push_back(remote->add(entry.file, entry.bytes, digest_of(entry)));
       if (before != nullptr && numbers.size() <= before->shards.size()) continue;
       parts.push_back({numbers.back(), 0, 1});
       parts.push_back({numbers.back(), std::max<std::uint64_t>(entry.bytes, 1) - 1, 1});
     }
-    if (far) far->expect(parts);
+    if (remote) remote->expect(parts);
     return numbers;
   }
   static std::uint64_t digest_of(const manifest_entry& entry) {
     return muster::digest().add(entry.digest).add(entry.records).value();
   }
 
-  detail::manifest_content contents() const { return contents(path, far); }
-  static detail::manifest_content contents(const std::string& path, const std::shared_ptr<detail::far_folder>& far) {
+  detail::manifest_content contents() const { return contents(path, remote); }
+  static detail::manifest_content contents(const std::string& path,
+                                           const std::shared_ptr<detail::remote_folder>& remote) {
     const std::string manifest = detail::path_of_manifest(path);
     auto found =
-        far ? detail::contents_of(far->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
+        remote ? detail::contents_of(remote->text(std::string(manifest_name)), manifest) : detail::read_contents(path);
     if (found.entries.empty()) throw data_error({manifest}, "lists no files yet; write records into the folder");
     return found;
   }
@@ -184,7 +185,7 @@ struct record_files::state : detail::source_facts {
     return options.checks == record_checks::never || shard.crc_of(record, bytes) == shard.crcs[record];
   }
   void prefetch(sample_id id) const {
-    if (far) return;
+    if (remote) return;
     const auto& at = shard_of(id);
     const auto place = at.shard->place(id - at.first, 0);
     detail::fetch_ahead(at.shard->payload.subspan(place.begin, place.size));
@@ -210,7 +211,7 @@ struct record_files::state : detail::source_facts {
 
   std::string path;
   record_read_options options;
-  std::shared_ptr<detail::far_folder> far;  // null for local files
+  std::shared_ptr<detail::remote_folder> remote;  // null for local files
   std::vector<std::string> paths;
   std::vector<opened> shards;  // null: the file is missing at this rank
   std::shared_ptr<const detail::proportions> order;
@@ -226,23 +227,24 @@ record_files::record_files(std::shared_ptr<const state> opened) noexcept : state
 
 record_files::record_files(const std::string& path, const record_read_options& options) {
   std::error_code ignored;
-  auto far = detail::open_far(path, options.http);
-  const bool folder = far != nullptr || std::filesystem::is_directory(path, ignored);
+  auto remote = detail::open_remote_folder(path, options.http);
+  const bool folder = remote != nullptr || std::filesystem::is_directory(path, ignored);
   if ((options.follow || options.shards) && !folder) {
     throw configuration_error("'" + path + "' cannot be " + (options.follow ? "followed" : "read by shards") +
                               " (it is not a folder of records); name a folder, or use records:FILE");
   }
-  const std::string shown = far ? path.substr(0, path.find('?')) : path;  // without a query, which may be a signature
-  auto content = folder ? state::contents(shown, far) : detail::manifest_content();
-  *this = record_files(std::make_shared<const state>(shown, options, std::move(far), std::move(content)));
+  const std::string shown =
+      remote ? path.substr(0, path.find('?')) : path;  // without a query, which may be a signature
+  auto content = folder ? state::contents(shown, remote) : detail::manifest_content();
+  *this = record_files(std::make_shared<const state>(shown, options, std::move(remote), std::move(content)));
 }
 
-held_shards record_files::held() const {
+held_shards record_files::available_shards() const {
   held_shards held{.weight = state_->options.weight};
   if (!state_->options.shards) return held;
   for (std::size_t i = 0; i < state_->shards.size(); ++i) {
     held.names.push_back(std::filesystem::path(state_->paths[i]).filename().string());
-    held.here.push_back(state_->shards[i].shard != nullptr ? 1 : 0);
+    held.available.push_back(state_->shards[i].shard != nullptr ? 1 : 0);
   }
   return held;
 }
@@ -268,8 +270,8 @@ record_files record_files::version(std::uint64_t records) const {
     while (count < content.entries.size() && sum < records) sum += content.entries[count++].records;
     if (sum == records) {
       content.entries.resize(count);
-      return record_files(
-          std::make_shared<const state>(state_->path, state_->options, state_->far, std::move(content), state_.get()));
+      return record_files(std::make_shared<const state>(state_->path, state_->options, state_->remote,
+                                                        std::move(content), state_.get()));
     }
     if (sum > records || seconds_since(start) > patience.count()) {
       throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
@@ -285,10 +287,10 @@ std::optional<source_statistics> record_files::known_statistics() const {
   auto found = detail::statistics_from_text(state_->statistics, state_->name);
   return found.records + found.left_out <= size() ? std::optional(std::move(found)) : std::nullopt;
 }
-bool record_files::mapped() const noexcept { return !state_->compressed && !state_->far; }
+bool record_files::mapped() const noexcept { return !state_->compressed && !state_->remote; }
 
 std::uint64_t record_files::block_records() const noexcept {
-  if (!state_->far) return 0;
+  if (!state_->remote) return 0;
   constexpr std::uint64_t together = std::uint64_t{4} << 20;
   std::uint64_t bytes = 0;
   for (const auto& at : state_->shards) bytes += at.shard->footer.payload_bytes;
@@ -296,14 +298,14 @@ std::uint64_t record_files::block_records() const noexcept {
 }
 
 void record_files::expect(std::span<const sample_id> ids) const {
-  if (!state_->far) return;
-  std::vector<detail::far_part> parts;
+  if (!state_->remote) return;
+  std::vector<detail::remote_part> parts;
   for (const sample_id id : ids) {
     const auto& at = state_->shard_of(id);
     const auto place = at.shard->place_in_payload(id - at.first);
     parts.push_back({at.shard->number, at.shard->footer.payload_offset + place.begin, place.size});
   }
-  state_->far->expect(parts);
+  state_->remote->expect(parts);
 }
 
 void record_files::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {

@@ -270,7 +270,8 @@ std::uint64_t record_set_writer::resume(std::optional<std::uint64_t> work) {
   std::error_code ignored;
   for (const fs::directory_entry& candidate : fs::directory_iterator(folder_, ignored)) {
     const std::string candidate_name = candidate.path().filename().string();
-    if (!detail::is_made_name(candidate_name, std::string(notes_prefix) + "%") || candidate_name == name) continue;
+    if (!detail::matches_name_pattern(candidate_name, std::string(notes_prefix) + "%") || candidate_name == name)
+      continue;
     try {
       const detail::manifest_file other_notes(candidate.path().string(), false);
       // Read here, because the other writer may just have committed.

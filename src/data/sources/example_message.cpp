@@ -250,7 +250,7 @@ std::string read_example(std::span<const std::byte> message, const example_colum
     return "feature '" + std::string(columns[k].name) + "' of the message " + problem + " (" + type + " x " +
            std::to_string(columns[k].capacity) + " is requested); check the name, type and shape";
   }
-  if (!columns.empty()) row.whole = columns.front().bytes_value;
+  if (!columns.empty()) row.bytes_value = columns.front().bytes_value;
   return {};
 }
 

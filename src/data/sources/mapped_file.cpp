@@ -19,7 +19,7 @@
 #include "../cache/content_digest.hpp"
 #include "../cache/locked_file.hpp"
 #include "../file_state.hpp"
-#include "../records/far_folder.hpp"
+#include "../records/remote_folder.hpp"
 
 namespace muster { inline namespace v0 {
 namespace {
@@ -120,13 +120,13 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
   if (slash < path.find("//") + 2 || slash + 1 == file_address.size())
     throw configuration_error(
         path + " cannot be read (it has no file name); write an address such as https://server/folder/table.csv");
-  const auto folder = detail::open_far(path.substr(0, slash) + path.substr(query), http);
-  const detail::far_file file = folder->find(file_address.substr(slash + 1));
+  const auto folder = detail::open_remote_folder(path.substr(0, slash) + path.substr(query), http);
+  const detail::remote_file file = folder->find(file_address.substr(slash + 1));
   state_ = file.version;
-  const detail::far_part whole_file{file.number, 0, file.size};
+  const detail::remote_part whole_file{file.number, 0, file.size};
   folder->expect({&whole_file, 1});
   for (std::uint64_t at = 0; at < file.size; at += part_bytes) {
-    detail::far_folder::bytes buffer;  // stays empty, because the whole file is on the disk
+    detail::remote_folder::bytes buffer;  // stays empty, because the whole file is on the disk
     const std::byte* const mapping = folder->view({file.number, at, std::min(part_bytes, file.size - at)}, buffer);
     if (at == 0) mapped_ = {reinterpret_cast<const char*>(mapping), unmap{file.size, folder}};
     forget();
@@ -134,7 +134,7 @@ void mapped_file::fetch(const std::string& path, const http_options& http) {
 }
 
 mapped_file::mapped_file(const std::string& path, compressed_files compressed, const http_options& http) : path_(path) {
-  detail::is_far(path) ? fetch(path, http) : open(path);
+  detail::is_remote(path) ? fetch(path, http) : open(path);
   if (compressed == compressed_files::as_they_are) return;
   const bool gzip = text().starts_with("\x1f\x8b");
   if (!gzip && !is_zstd(text())) return;

@@ -120,7 +120,7 @@ void tfrecord_examples::sizes(std::span<const sample_id> ids, std::span<std::uin
   for (std::size_t k = 0; k < ids.size(); ++k) {
     detail::example_row row;
     if (state_->record_bytes == 0) (void)state_->read(ids[k], row, &bad);
-    out[k] = state_->record_bytes != 0 ? state_->record_bytes : row.whole.size();
+    out[k] = state_->record_bytes != 0 ? state_->record_bytes : row.bytes_value.size();
   }
 }
 
@@ -136,7 +136,7 @@ void tfrecord_examples::read(std::span<const sample_id> ids, const record_rows& 
     if (!good) std::ranges::fill(row.labels, 0.0f);
     if (!good) std::ranges::fill(row.bytes, std::byte{0});
     if (rows.bytes.empty()) continue;
-    if (state_->record_bytes == 0 && good) output = std::ranges::copy(row.whole, output).out;
+    if (state_->record_bytes == 0 && good) output = std::ranges::copy(row.bytes_value, output).out;
     output += state_->record_bytes;
   }
 }

@@ -54,19 +54,19 @@ class datagram_socket {
     drop_unmarked();
     const auto port = address(reinterpret_cast<const sockaddr*>(&any), length).port();
     for (const auto& endpoint : addresses) {
-      if (endpoint.family() == family) place_ += endpoint.with_port(port).to_string() + " ";
+      if (endpoint.family() == family) endpoints_ += endpoint.with_port(port).to_string() + " ";
     }
   }
 
   /// Returns the addresses at which other processes reach the socket: "address:port address:port ...".
-  [[nodiscard]] const std::string& place() const noexcept { return place_; }
+  [[nodiscard]] const std::string& endpoints() const noexcept { return endpoints_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// Parses the text of `place`. `same_host`: true for a process on the local host, which is reachable over the
+  /// Parses the text of `endpoints`. `same_host`: true for a process on the local host, which is reachable over the
   /// loopback too.
-  [[nodiscard]] std::vector<address> read_place(std::string_view place, bool same_host) const {
+  [[nodiscard]] std::vector<address> parse_endpoints(std::string_view list, bool same_host) const {
     constexpr std::size_t limit = 4;
-    std::istringstream texts{std::string(place)};
+    std::istringstream texts{std::string(list)};
     std::vector<address> read;
     for (std::string text; read.size() < limit && texts >> text;) {
       const auto endpoint = address::parse(text);
@@ -136,7 +136,7 @@ class datagram_socket {
   address sender_;
   job_secret secret_;
   std::string mark_;
-  std::string place_;
+  std::string endpoints_;
   std::string buffer_;
 };
 

@@ -11,7 +11,7 @@ constexpr std::size_t extra_recipients = 4;
 
 membership::membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now)
     : self_(std::move(self)), policy_(policy), out_(out), began_(now), ticked_(now) {
-  own_.from = self_.id;
+  own_.sender = self_.id;
   own_.step = self_.step;
   own_.endpoints = self_.endpoints;
 }
@@ -50,31 +50,31 @@ void membership::tick(clock::time_point now) {
 }
 
 void membership::on_heartbeat(clock::time_point now, const heartbeat& message) {
-  if (ended_ || message.from == self_.id || former_members_.contains(message.from)) return;
-  auto& sender_view = views_[message.from];
+  if (ended_ || message.sender == self_.id || former_members_.contains(message.sender)) return;
+  auto& sender_view = views_[message.sender];
   if (message.number <= sender_view.last.number) return;  // a copy, or overtaken by a later one
   const auto suspects_most_since =
       message.generation == sender_view.last.generation ? sender_view.suspects_most_since : std::nullopt;
   sender_view = {message, now, suspects_most_since};
   // The peer was suspect for its silence and now sends: nothing has been decided yet. Suspicions with other reasons
   // stay.
-  if (silent_.erase(message.from) != 0) suspects_.erase(message.from);
+  if (silent_.erase(message.sender) != 0) suspects_.erase(message.sender);
   merge_heartbeat(now, message);
 }
 
 // Merges the facts of a heartbeat from the present generation that all members must know.
 void membership::merge_heartbeat(clock::time_point now, const heartbeat& message) {
-  if (!is_member() || message.generation != record_.generation || !is_in(message.from)) return;
-  auto& suspects_most_since = views_[message.from].suspects_most_since;
+  if (!is_member() || message.generation != record_.generation || !is_in(message.sender)) return;
+  auto& suspects_most_since = views_[message.sender].suspects_most_since;
   suspects_most_since = suspects_most(message) ? std::optional(suspects_most_since.value_or(now)) : std::nullopt;
   for (const auto id : message.dead) {
     if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
   }
-  if (message.stopped && !must_stop_) need_stop(now, name(message.from) + " stopped");
+  if (message.stopped && !must_stop_) need_stop(now, name(message.sender) + " stopped");
   if (message.leaving && !leave_requested_) find_slow_members(now);  // that may be the reason
   leave_requested_ = leave_requested_ || message.leaving;
   furthest_ = std::max(furthest_, message.step);
-  if (message.removes == self_.id && !own_.leaving && record_.rank_of(message.from) == 0) {
+  if (message.removes == self_.id && !own_.leaving && record_.rank_of(message.sender) == 0) {
     find_slow_members(now);  // that may be the reason
     slow_.emplace(self_.id, connections_are_slow);
     leave(now);
@@ -146,9 +146,9 @@ void membership::report_step_time(clock::duration least) {
   own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
-void membership::report_slow_link(const link_seen& slowest, std::uint64_t usual) {
+void membership::report_slow_link(const link_seen& slowest, std::uint64_t best_rate) {
   own_.slowest = slowest;
-  own_.usual = usual;
+  own_.best_rate = best_rate;
 }
 
 void membership::stopped(clock::time_point now) {
@@ -234,7 +234,7 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   slow_above_ = 0;
   reported_links_.clear();
   own_.slowest = {};
-  own_.usual = own_.removes = 0;
+  own_.best_rate = own_.removes = 0;
   own_.stopped = must_stop_ = leave_requested_ = false;
   own_.work = own_.halt = furthest_ = 0;
   out_.form(next);

@@ -159,7 +159,7 @@ class membership {
   void report_step_time(clock::duration least);
   /// Reports the slowest of this member's connections with much traffic (`peer` is 0 if no connection has much), and
   /// the bandwidth that its best connection has at any time, in bytes per second.
-  void report_slow_link(const link_seen& slowest, std::uint64_t usual);
+  void report_slow_link(const link_seen& slowest, std::uint64_t best_rate);
   /// Reports that this member takes no further part in the present generation; its step is final. Also allowed without
   /// a request to stop.
   void stopped(clock::time_point now);

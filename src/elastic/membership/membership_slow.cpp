@@ -82,7 +82,7 @@ void membership::find_slow_links(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
   std::vector<std::uint64_t> rates;
   for (const auto& peer : record_.members) {
-    if (const auto& message = heartbeat_of(peer.id); is_in(message.slowest.to)) rates.push_back(message.usual);
+    if (const auto& message = heartbeat_of(peer.id); is_in(message.slowest.peer)) rates.push_back(message.best_rate);
   }
   constexpr std::size_t least_ranks = 3;  // with two ranks the slow end is unknown
   if (rates.size() < least_ranks || rates.size() < record_.members.size()) return;
@@ -90,15 +90,16 @@ void membership::find_slow_links(clock::time_point now) {
   std::ranges::nth_element(rates, middle);
   for (const auto& peer : record_.members) {
     const auto& message = heartbeat_of(peer.id);
-    const bool is_slow = message.slowest.rate <= *middle / slow_link_factor && message.slowest.takes >= least_step_time;
+    const bool is_slow =
+        message.slowest.rate <= *middle / slow_link_factor && message.slowest.step_microseconds >= least_step_time;
     if (!is_slow || !reported_links_.insert(peer.id).second) continue;
     const auto text = "slow: " + megabytes(message.slowest.rate) + " and " +
                       detail::printed("%.3g ms", 1e-3 * static_cast<double>(message.slowest.latency)) +
                       " a round trip, the median of the ranks " + megabytes(*middle);
-    out_.note("the connection from " + name(peer.id) + " to " + name(message.slowest.to) + " is " + text);
+    out_.note("the connection from " + name(peer.id) + " to " + name(message.slowest.peer) + " is " + text);
     slow_.emplace(peer.id, "its connection is " + text);
     ++slow_links_[peer.id];
-    ++slow_links_[message.slowest.to];
+    ++slow_links_[message.slowest.peer];
     slow_link_reported_ = now;
   }
   if (reported_links_.empty() || now - slow_link_reported_ <= 2 * policy_.beat) return;

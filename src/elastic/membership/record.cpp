@@ -19,7 +19,7 @@ void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
   for (const auto& peer : members) {
     out.add(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
-    out.add_text(peer.words);
+    out.add_text(peer.datagram_endpoints);
     out.add_text(peer.endpoints);
   }
 }
@@ -28,7 +28,7 @@ std::vector<member> read_members(wire_reader& in) {
   std::vector<member> read(in.count(7 * sizeof(std::uint64_t)));
   for (auto& peer : read) {
     in.read(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
-    peer.words = in.text();
+    peer.datagram_endpoints = in.text();
     peer.endpoints = in.text();
   }
   return read;
@@ -65,7 +65,7 @@ generation_record generation_record::decode(std::string_view text) {
   read.state_sources = in.all<member_id>();
   read.waiting = read_members(in);
   read.why = in.text();
-  if (known && in.whole()) return read;
+  if (known && in.is_complete()) return read;
   throw error(error_kind::other,
               "the membership in the store cannot be read (another version of muster or another program wrote it); "
               "give each job its own store");
@@ -73,7 +73,7 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, from, number, generation, step, cursor, halt, work, usual, removes, slowest);
+  out.add(word_magic, sender, number, generation, step, cursor, halt, work, best_rate, removes, slowest);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   out.add_all<member_id>(dead);
   out.add_all<member_id>(suspects);
@@ -86,14 +86,14 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  in.read(read.from, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.usual,
+  in.read(read.sender, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.best_rate,
           read.removes, read.slowest);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = in.all<member_id>();
   read.suspects = in.all<member_id>();
   read.links = in.all<link_seen>();
   read.endpoints = in.text();
-  if (!known || !in.whole()) return std::nullopt;
+  if (!known || !in.is_complete()) return std::nullopt;
   return read;
 }
 

@@ -22,7 +22,7 @@ struct member {
   std::uint64_t step = 0;   ///< committed steps in its state when it announced itself (from a checkpoint, or 0)
   // Data by which the process is reached and observed. The protocol does not read these fields.
   detail::process_identity process;  ///< process id and start time on its host
-  std::string words;                 ///< the addresses of the datagram_socket
+  std::string datagram_endpoints;    ///< the addresses of the datagram_socket
   std::string endpoints;             ///< where it waits for the members of the next generation
 
   bool operator==(const member&) const = default;
@@ -53,10 +53,10 @@ struct generation_record {
 
 /// The measured quality of a member's connection to another.
 struct link_seen {
-  member_id to = 0;
-  std::uint64_t rate = 0;     ///< bytes per second
-  std::uint64_t latency = 0;  ///< microseconds of a round trip
-  std::uint64_t takes = 0;    ///< microseconds that a step spends on this connection, at that rate
+  member_id peer = 0;
+  std::uint64_t rate = 0;               ///< bytes per second
+  std::uint64_t latency = 0;            ///< microseconds of a round trip
+  std::uint64_t step_microseconds = 0;  ///< microseconds that a step spends on this connection, at that rate
 
   bool operator==(const link_seen&) const = default;
 };
@@ -65,7 +65,7 @@ struct link_seen {
 /// depend on the arrival or the order of single heartbeats: the highest number of a sender counts.
 struct heartbeat {
   /// The sender; 0: a request for a heartbeat by a process that is no member, such as `muster-info top`.
-  member_id from = 0;
+  member_id sender = 0;
   std::uint64_t number = 0;
   std::uint64_t generation = 0;
   bool stopped = false;      ///< the sender takes no further part in this generation, whatever happens
@@ -77,9 +77,9 @@ struct heartbeat {
   /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
   /// 0: unknown.
   std::uint64_t work = 0;
-  link_seen slowest;        ///< the slowest connection with much traffic; `to` is 0 if unknown
-  std::uint64_t usual = 0;  ///< bytes per second that its best connection carries at any time; 0: unknown
-  member_id removes = 0;    ///< set by rank 0: the member that is to leave because it is slow; 0: none
+  link_seen slowest;            ///< the slowest connection with much traffic; `peer` is 0 if unknown
+  std::uint64_t best_rate = 0;  ///< bytes per second that its best connection carries at any time; 0: unknown
+  member_id removes = 0;        ///< set by rank 0: the member that is to leave because it is slow; 0: none
   std::vector<member_id> dead;
   std::vector<member_id> suspects;
   std::vector<link_seen> links;  ///< connections with any traffic; sent only in reply to a request, not among members

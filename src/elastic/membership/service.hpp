@@ -116,9 +116,10 @@ class membership_service final : elastic::membership_outlet {
   }
 
   /// Reports the measured quality of the rank's connections over the last steps.
-  void report_slow_link(const elastic::link_seen& slowest, std::uint64_t usual, std::vector<elastic::link_seen> links) {
+  void report_slow_link(const elastic::link_seen& slowest, std::uint64_t best_rate,
+                        std::vector<elastic::link_seen> links) {
     const std::lock_guard held(mutex_);
-    protocol_.report_slow_link(slowest, usual);
+    protocol_.report_slow_link(slowest, best_rate);
     links_ = std::move(links);
   }
 
@@ -193,7 +194,7 @@ class membership_service final : elastic::membership_outlet {
       const auto now = begin_turn();
       look_at_record(now);
       for (const auto& [message, sender] : received) {
-        if (message.from == 0)
+        if (message.sender == 0)
           reply_to(sender);
         else
           protocol_.on_heartbeat(now, message);
@@ -256,7 +257,7 @@ class membership_service final : elastic::membership_outlet {
       text += " rank " + std::to_string(rank++) + " is process " + std::to_string(peer.process.process) +
               (peer.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")");
       if (message.work != 0) text += ", " + std::to_string(message.work) + " us of its own work per step";
-      if (const auto slowest = protocol_.record().rank_of(message.slowest.to)) {
+      if (const auto slowest = protocol_.record().rank_of(message.slowest.peer)) {
         text += ", " + std::to_string(message.slowest.rate) + " B/s and " + std::to_string(message.slowest.latency) +
                 " us over its slowest connection, to rank " + std::to_string(*slowest);
       }
@@ -269,7 +270,7 @@ class membership_service final : elastic::membership_outlet {
   void send(const elastic::heartbeat& message, const std::vector<elastic::member_id>& recipients) override {
     const auto add_addresses = [&](const elastic::member& peer) {
       if (!places_.contains(peer.id))
-        places_.emplace(peer.id, socket_->read_place(peer.words, peer.host == self_.host));
+        places_.emplace(peer.id, socket_->parse_endpoints(peer.datagram_endpoints, peer.host == self_.host));
     };
     std::vector<address> places;
     for (const auto id : recipients) {

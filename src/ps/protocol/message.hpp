@@ -212,7 +212,7 @@ class message_reader {
     return true;
   }
   /// Returns true if the whole frame was read. Otherwise the frame is invalid.
-  [[nodiscard]] bool whole() const noexcept { return rest_.empty(); }
+  [[nodiscard]] bool is_complete() const noexcept { return rest_.empty(); }
 
  private:
   std::span<const std::byte> rest_;

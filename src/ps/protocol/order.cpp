@@ -173,15 +173,15 @@ lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
   if (const auto* const own = held_by(worker, clock)) {
     const auto settled = reply.settled;
     reply = own->granted;
-    reply.what = lease::kind::granted;
+    reply.outcome = lease::kind::granted;
     reply.settled = settled;
     return reply;
   }
-  if (!started_) reply.what = lease::kind::unknown;
+  if (!started_) reply.outcome = lease::kind::unknown;
   const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
-  if (started_ && all_counts && stops_to_save()) reply.what = lease::kind::save;
+  if (started_ && all_counts && stops_to_save()) reply.outcome = lease::kind::save;
   if (started_ && all_counts && ends() && !stops_to_save())
-    reply.what = concluded_ ? lease::kind::over : lease::kind::last;
+    reply.outcome = concluded_ ? lease::kind::over : lease::kind::last;
   // For a worker that joined late, and for bulk.
   const auto own = std::ranges::find(open_, worker, &assignment::worker);
   if (bulk_ && own != open_.end()) reply.clock = std::max(clock, own->granted.clock);

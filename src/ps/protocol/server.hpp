@@ -282,7 +282,7 @@ class server {
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& worker, const message& pull) const;
   [[nodiscard]] bool is_summed(const message& push) const noexcept {
-    return settings_.model.what == consistency::kind::bulk && (push.flags & (assigns | restores | leases)) == 0;
+    return settings_.model.type == consistency::kind::bulk && (push.flags & (assigns | restores | leases)) == 0;
   }
   void on_clocks_changed(clock::time_point now);
   void return_leases(clock::time_point now);

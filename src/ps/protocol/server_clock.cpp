@@ -25,7 +25,7 @@ void server::on_clocks_changed(clock::time_point now) {
     fastest_ = std::max(fastest_, known_peer.clock);
   }
   slowest_ = slowest.value_or(fastest_);  // without workers no pull waits
-  if (settings_.model.what != consistency::kind::bulk) return;
+  if (settings_.model.type != consistency::kind::bulk) return;
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     while (range.serves() && range.folded < slowest_) {

@@ -130,7 +130,7 @@ std::optional<shard_map> shard_map::decode(std::string_view text) {
     if (range.learner != no_node && read.server(range.learner) == nullptr) in.fail();
     if (range.leaver != no_node && !range.holds(range.leaver)) in.fail();
   }
-  if (!has_magic || !in.whole()) return std::nullopt;
+  if (!has_magic || !in.is_complete()) return std::nullopt;
   return read;
 }
 

@@ -41,7 +41,7 @@ void frame_link::release(range_id range, std::uint64_t number) {
       frame->memory = take_memory(payload.bytes);
       muster::detail::copy_bytes(frame->memory.data(), payload.data, payload.bytes);
       // Borrowing requires that the transport can do this. It fails only if the message was sent meanwhile.
-      if (auto* const holder = payload.held_by(); holder != nullptr)
+      if (auto* const holder = payload.owning_transport(); holder != nullptr)
         (void)holder->move_buffer(payload, frame->memory.data());
     }
   }
@@ -50,7 +50,7 @@ void frame_link::release(range_id range, std::uint64_t number) {
 void frame_link::abandon_target(const std::byte* target) {
   for (auto& peer : peers_) {
     for (auto& expected : peer.arriving) {
-      auto* const holder = expected->r.held_by();
+      auto* const holder = expected->r.owning_transport();
       if (!expected->started || expected->r.data != target || holder == nullptr) continue;
       expected->memory = take_memory(expected->r.bytes);
       // A target requires that the transport can do this. It fails only if the whole payload arrived meanwhile.
@@ -62,11 +62,11 @@ void frame_link::abandon_target(const std::byte* target) {
 void frame_link::find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& on_lost) {
   control_message event;
   while (over_->poll(event)) {
-    const bool ended = event.what == control_message::kind::gone || event.what == control_message::kind::abort;
+    const bool ended = event.type == control_message::kind::peer_ended || event.type == control_message::kind::abort;
     const int origin = event.origin;
     if (!ended || static_cast<std::size_t>(origin) >= peers_.size() || peer_at(origin).is_lost) continue;
     drop_in_flight(origin);
-    const bool may_return = event.what == control_message::kind::gone && patience > clock::duration::zero() &&
+    const bool may_return = event.type == control_message::kind::peer_ended && patience > clock::duration::zero() &&
                             over_->renew(origin, clock::now() + patience);
     if (may_return)
       log(log_level::info, std::string(event.text) + ": it will be connected again if it lives");
@@ -128,7 +128,7 @@ void frame_link::drop_in_flight(int rank) {
   peer.in_flight.clear();
   peer.arriving.clear();
   for (auto& frame : posted_) {  // also ignore announced payloads in frames that have arrived
-    if (frame->r.held_by() != nullptr || frame->r.source != rank) continue;
+    if (frame->r.owning_transport() != nullptr || frame->r.source != rank) continue;
     const auto head = decode_head(std::span<const std::byte>(frame->data.data(), frame->r.received));
     if (head && head->payload_number != 0) frame->r.received = 0;
   }

@@ -237,7 +237,7 @@ class frame_link {
   // Returns true if a request has completed that this link has not processed. Each test advances all requests, and a
   // sleeping transport does not know for which requests its caller waits.
   [[nodiscard]] bool has_completed_request() const noexcept {
-    const auto done = [](const request& r) { return r.held_by() == nullptr; };
+    const auto done = [](const request& r) { return r.owning_transport() == nullptr; };
     const auto changed = [&](const neighbour& peer) {
       const auto* const oldest = peer.in_flight.empty() ? nullptr : peer.in_flight.front().get();
       return (oldest != nullptr && done(oldest->r) && (!oldest->large || done(oldest->body))) ||

@@ -135,13 +135,13 @@ class process {
     link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
                     [&](int rank, bool may_return, const char* why) {
                       if (!by_members) return on_lost(link_.places()[static_cast<std::size_t>(rank)], may_return);
-                      end_->saw_end_of(rank, why);
+                      end_->on_peer_ended(rank, why);
                       connect_again();
                     });
   }
 
   void link_to(const muster::detail::member_links::connected& connected, const std::vector<node_id>& lost_places) {
-    link_.move_to(*connected.over, connected.orders);
+    link_.move_to(*connected.member_transport, connected.orders);
     end_ = connected.end;
     lost_places_.insert(lost_places_.end(), lost_places.begin(), lost_places.end());
   }

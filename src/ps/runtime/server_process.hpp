@@ -22,7 +22,7 @@ class server_process final : process, public server_output {
  public:
   explicit server_process(const process_setup& setup)
       : process(setup),
-        values_(setup.layout, setup.options.how, setup.options.compress),
+        values_(setup.layout, setup.options.consistency_model, setup.options.compress),
         newest_(first_),
         store_(setup.store),
         self_(setup.self.at),

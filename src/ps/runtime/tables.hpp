@@ -31,7 +31,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 class tables final : public range_storage {
  public:
   tables(const table_layout& layout, const consistency& model, const compression& compress)
-      : layout_(layout), bulk_(model.what == consistency::kind::bulk), stored_(layout.ranges()), codec_(compress) {
+      : layout_(layout), bulk_(model.type == consistency::kind::bulk), stored_(layout.ranges()), codec_(compress) {
     for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
       const auto& spec = layout.tables()[table];
       updates_.push_back(make_update(spec.update));

@@ -231,7 +231,7 @@ class worker_process final : process, public worker_output {
     while (!link_.is_idle() && clock::now() < deadline) progress();
   }
 
-  void serve_by(std::size_t servers) {
+  void request_servers(std::size_t servers) {
     progress();
     keeper_.change([&](const shard_map& map) { return scaled_to(map, servers_, servers); },
                    deadline_after(options_.timeout));

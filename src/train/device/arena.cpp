@@ -54,7 +54,7 @@ void detail::add_array(state_parts& parts, const std::string& name, state_kind k
 }
 
 void device_arena::add_array(state_parts& parts, const std::string& name, device_span<float> array, state_kind kind,
-                             in_step) {
+                             rollback_policy) {
   detail::add_array(
       parts, name, kind, [array] { return array; }, stream_);
 }

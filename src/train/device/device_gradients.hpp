@@ -31,7 +31,7 @@ class device_gradients : public gradient_backend {
 
   arena_base& base_arena() noexcept override { return *arena_; }
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
-  void finish() override { device_event(stream_).hold_back(arena_->stream()); }
+  void finish() override { device_event(stream_).delay(arena_->stream()); }
 
   void clear(const block& part) override {
     muster::clear(part_of(part), arena_->stream());

@@ -21,7 +21,7 @@ class nccl_gradients : public detail::device_gradients {
   void begin(group*, std::uint64_t) final { under_way_.clear(); }
 
   std::size_t start(std::size_t bucket) override {
-    device_event(arena().stream()).hold_back(stream());
+    device_event(arena().stream()).delay(stream());
     const block& part = part_of_bucket(bucket);
     as_sent([&](auto element) {
       using T = decltype(element);
@@ -121,7 +121,7 @@ class low_rank_nccl_gradients final : public nccl_gradients {
   }
 
   std::size_t start(std::size_t index) override {
-    device_event(arena().stream()).hold_back(stream());
+    device_event(arena().stream()).delay(stream());
     const auto& bucket = buckets_[index];
     const auto lefts = lefts_.span().first(bucket.lefts);
     muster::clear(lefts, stream());

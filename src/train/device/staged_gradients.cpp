@@ -36,11 +36,11 @@ class group_gradients final : public detail::device_gradients {
 
   std::size_t start(std::size_t bucket) override {
     if (is_alone()) {
-      device_event(arena().stream()).hold_back(stream());
+      device_event(arena().stream()).delay(stream());
       copied_.emplace_back();
       return 0;
     }
-    device_event(arena().stream()).hold_back(out_);
+    device_event(arena().stream()).delay(out_);
     const block& part = part_of_bucket(bucket);
     as_sent([&](auto element) {
       using T = decltype(element);

@@ -129,7 +129,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
     throw configuration_error("gradients cannot be clipped to a norm of " + std::to_string(options.clip) +
                               " (it must be finite and not negative); give a positive number, or 0 for no clipping");
   }
-  if (options.mode.what == sync_mode::kind::parameter_server) {
+  if (options.mode.method == sync_mode::kind::parameter_server) {
     throw configuration_error(
         "mode ps cannot be used by a gradient_sync (it reduces among workers); push and pull through a ps::client, or "
         "use another mode");
@@ -159,9 +159,9 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
 
   arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
   if (!exchanges_gradients()) {
-    shared.change = in_step::restore_on_failure;
+    shared.change = rollback_policy::restore_on_failure;
     shared.states = state_kind::rank_local;
-    if (options.mode.what != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
+    if (options.mode.method != sync_mode::kind::allreduce_weights) shared.parameters = state_kind::rank_local;
   }
   gradients_->attach(buckets_);
   gradients_->base_arena().share(std::move(shared));
@@ -179,7 +179,7 @@ arena& gradient_sync::on_host() {
       "device); use mode allreduce, no codec, no virtual shards, and the views of the device_arena");
 }
 
-bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.what == sync_mode::kind::allreduce; }
+bool gradient_sync::exchanges_gradients() const noexcept { return options_.mode.method == sync_mode::kind::allreduce; }
 
 // ---- a step ----
 
@@ -326,13 +326,13 @@ void gradient_sync::wait() {
 void gradient_sync::exchange(group& ranks) {
   if (!std::exchange(began_, false)) return;
   next_progress_.samples_since_average = progress_.samples_since_average + step_.samples_here;
-  if (options_.mode.what == sync_mode::kind::gossip) {
+  if (options_.mode.method == sync_mode::kind::gossip) {
     gossip(ranks, options_.mode.graph, arena_->parameters(), scratch_);
     bytes_sent_ +=
         arena_->parameters().size_bytes() * neighbours(options_.mode.graph, ranks.rank(), ranks.size()).size();
     return;
   }
-  if (options_.mode.what == sync_mode::kind::local_sgd && (progress_.steps + 1) % options_.mode.period != 0) return;
+  if (options_.mode.method == sync_mode::kind::local_sgd && (progress_.steps + 1) % options_.mode.period != 0) return;
   average_weights(ranks, next_progress_.samples_since_average);
   if (ranks.size() > 1) bytes_sent_ += arena_->parameters().size_bytes();
   next_progress_.samples_since_average = 0;
@@ -340,7 +340,7 @@ void gradient_sync::exchange(group& ranks) {
 
 void gradient_sync::average(group& ranks) {
   if (exchanges_gradients()) return;
-  average_weights(ranks, options_.mode.what == sync_mode::kind::gossip ? 0 : progress_.samples_since_average);
+  average_weights(ranks, options_.mode.method == sync_mode::kind::gossip ? 0 : progress_.samples_since_average);
   progress_.samples_since_average = next_progress_.samples_since_average = 0;
 }
 

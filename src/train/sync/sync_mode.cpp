@@ -17,10 +17,10 @@ const std::vector<std::string> names = {"allreduce", "allreduce-weights", "local
 sync_mode parse_sync_mode(std::string_view text) {
   spec_reader spec("mode", text);
   const auto name = std::ranges::find(names, spec.name(names, "such as local-sgd:8"));
-  sync_mode mode{.what = static_cast<kind>(name - names.begin())};
-  if (mode.what == kind::local_sgd)
+  sync_mode mode{.method = static_cast<kind>(name - names.begin())};
+  if (mode.method == kind::local_sgd)
     mode.period = spec.has_value() ? spec.read_whole("number of steps", spec.value("steps"), 1) : 8;
-  if (mode.what == kind::gossip && spec.has_value()) {
+  if (mode.method == kind::gossip && spec.has_value()) {
     std::vector<std::pair<std::string, gossip_graph>> graphs;
     for (const auto graph : {gossip_graph::ring, gossip_graph::torus, gossip_graph::exponential})
       graphs.emplace_back(to_string(graph), graph);
@@ -33,9 +33,9 @@ sync_mode parse_sync_mode(std::string_view text) {
 sync_mode sync_mode_of(const context& ctx) { return parse_sync_mode(ctx.configuration().value(setting::mode)); }
 
 std::string to_string(const sync_mode& mode) {
-  std::string text = names[static_cast<std::size_t>(mode.what)];
-  if (mode.what == kind::local_sgd) text += ":" + std::to_string(mode.period);
-  if (mode.what == kind::gossip) text.append(":").append(to_string(mode.graph));
+  std::string text = names[static_cast<std::size_t>(mode.method)];
+  if (mode.method == kind::local_sgd) text += ":" + std::to_string(mode.period);
+  if (mode.method == kind::gossip) text.append(":").append(to_string(mode.graph));
   return text;
 }
 

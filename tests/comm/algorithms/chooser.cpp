@@ -6,7 +6,7 @@
 #include <muster/comm/algorithms/algorithm_rules.hpp>
 #include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
@@ -16,7 +16,7 @@ namespace {
 
 using muster::algorithm;
 using muster::algorithm_rules;
-using muster::choices;
+using muster::algorithm_selector;
 using muster::collective;
 
 constexpr std::uint64_t seed = 20270301;
@@ -33,7 +33,7 @@ double draw_constant(muster::random_stream& random, double low, double high) {
 
 muster::transport_abilities draw_transport(muster::random_stream& random) {
   muster::transport_abilities made;
-  made.name = "local";
+  made.name = "threads";
   made.native_collectives = random.below(2) == 0;
   made.costs = {draw_constant(random, 1e-7, 1e-4), draw_constant(random, 1e-11, 1e-8),
                 draw_constant(random, 1e-11, 1e-8), draw_constant(random, 0.1, 1)};
@@ -170,7 +170,7 @@ TEST_CASE("the table says what the model says, at every size") {
   for (int i = 0; i < 300; ++i) {
     const auto transport = draw_transport(random);
     const int ranks = 1 + static_cast<int>(random.below(random.below(2) == 0 ? 9 : 200));
-    const choices table(transport, ranks);
+    const algorithm_selector table(transport, ranks);
     for (const auto kind : muster::all_collectives) {
       for (int j = 0; j < 30; ++j) {
         const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
@@ -193,13 +193,13 @@ TEST_CASE("a rule comes before native_first, that before the model") {
   for (int i = 0; i < 1000; ++i) {
     auto transport = draw_transport(random);
     transport.native_collectives = true;
-    transport.native_first = random.below(2) == 0;
+    transport.prefers_native = random.below(2) == 0;
     const int ranks = 1 + static_cast<int>(random.below(100));
     const auto rules = algorithm_rules::parse(draw_rules(random).second);
-    const choices table(transport, ranks, rules);
+    const algorithm_selector table(transport, ranks, rules);
     auto plain = transport;
-    plain.native_first = false;
-    const choices modelled(plain, ranks);
+    plain.prefers_native = false;
+    const algorithm_selector modelled(plain, ranks);
     INFO("seed " << seed << ", case " << i << ": " << rules.to_string());
     for (int j = 0; j < 20; ++j) {
       const auto kind = muster::all_collectives[random.below(std::size(muster::all_collectives))];
@@ -209,7 +209,7 @@ TEST_CASE("a rule comes before native_first, that before the model") {
         bytes = random.below(2) == 0 || edge.high == algorithm_rules::no_limit ? edge.low : edge.high - random.below(2);
       }
       auto expected = rules.at(kind, bytes);
-      if (expected == algorithm::automatic && transport.native_first) expected = algorithm::native;
+      if (expected == algorithm::automatic && transport.prefers_native) expected = algorithm::native;
       if (expected == algorithm::automatic) expected = modelled.at(kind, bytes);
       CHECK(table.at(kind, bytes) == expected);
     }
@@ -218,9 +218,9 @@ TEST_CASE("a rule comes before native_first, that before the model") {
 
 TEST_CASE("native is refused where the transport has none, when the group is made") {
   const auto refused = [](const muster::group_settings& settings) {
-    auto hub = std::make_shared<muster::local_hub>(2);
+    auto hub = std::make_shared<muster::thread_hub>(2);
     try {
-      const muster::group made(std::make_unique<muster::local_transport>(hub, 0), settings);
+      const muster::group made(std::make_unique<muster::thread_transport>(hub, 0), settings);
     } catch (const muster::configuration_error& error) {
       return std::string(error.what());
     }
@@ -228,7 +228,7 @@ TEST_CASE("native is refused where the transport has none, when the group is mad
   };
   CHECK_THAT(refused({.algorithm = algorithm::native}), contains("the algorithm rule 'native' asks for native"));
   CHECK_THAT(refused({.algorithm = algorithm_rules::parse("allreduce:4k-inf:native")}),
-             contains("'allreduce:4k-inf:native' asks for native (transport local has no collectives of its own)"));
+             contains("'allreduce:4k-inf:native' asks for native (transport threads has no collectives of its own)"));
 
   // Alone there is no peer to be native with, so a program runs with the same settings.
   muster::group alone(muster::make_self_transport(), {.algorithm = algorithm::native});
@@ -292,7 +292,7 @@ TEST_CASE("calibrating the model finds its own constants and choices again") {
     for (const auto kind : {collective::allreduce, collective::broadcast, collective::reduce_scatter})
       CHECK(rules.at(kind, 0) != algorithm::automatic);
     CHECK(rules.at(collective::gather, 1000) == algorithm::automatic);  // was not measured
-    const choices table(transport, ranks, rules);
+    const algorithm_selector table(transport, ranks, rules);
     for (const auto& t : times) {
       const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
       CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // no algorithm measured there is faster by more than noise

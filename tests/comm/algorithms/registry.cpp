@@ -19,7 +19,7 @@ using muster::algorithm;
 using muster::collective;
 
 // Rank 0 collects and hands out, one after the other.
-muster::task by_root(muster::executor& at, const muster::collective_call& call) {
+muster::task by_root(muster::collective_context& at, const muster::collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   muster::request r;
   for (int peer = 1; peer < at.size() && at.rank() == 0; ++peer) {
@@ -39,7 +39,7 @@ muster::task by_root(muster::executor& at, const muster::collective_call& call) 
 }
 
 // Forgets the values of the last rank.
-muster::task forgetful(muster::executor& at, const muster::collective_call& call) {
+muster::task forgetful(muster::collective_context& at, const muster::collective_call& call) {
   muster::request r;
   const std::size_t bytes = call.count * call.element_size;
   if (at.rank() == 0) {
@@ -88,12 +88,12 @@ TEST_CASE("a registered algorithm that is right passes the kit, and a wrong one 
 
 TEST_CASE("calibration measures registered algorithms as it does others", "[slow]") {
   const algorithm how = mine();
-  const auto hub = std::make_shared<muster::local_hub>(2);
+  const auto hub = std::make_shared<muster::thread_hub>(2);
   std::array<std::vector<muster::measured_time>, 2> times;
   std::vector<std::thread> ranks;
   for (std::size_t rank = 0; rank < 2; ++rank) {
     ranks.emplace_back([&, rank] {
-      muster::group world(std::make_unique<muster::local_transport>(hub, static_cast<int>(rank)), {});
+      muster::group world(std::make_unique<muster::thread_transport>(hub, static_cast<int>(rank)), {});
       times[rank] = muster::calibrate(world);
     });
   }
@@ -129,7 +129,7 @@ TEST_CASE("what cannot be registered is refused by name") {
 
 TEST_CASE("a registered transport is known by name, and taken names are refused") {
   const auto connect = [](const muster::settings&, const muster::launch_env&) -> std::unique_ptr<muster::transport> {
-    return std::make_unique<muster::local_transport>(std::make_shared<muster::local_hub>(1), 0);
+    return std::make_unique<muster::thread_transport>(std::make_shared<muster::thread_hub>(1), 0);
   };
   muster::register_transport("mine", connect);
   for (const char* const taken : {"mine", "tcp", "shm", "auto", ""})

@@ -38,7 +38,7 @@ TEST_CASE("with --ranks N a context runs the body as N ranks, each with its own 
   test::command_line line({"app", "--ranks", "5"});
   muster::context context(line.argc, line.argv());
   CHECK(context.ranks() == 5);
-  CHECK(context.transport_name() == "local");
+  CHECK(context.transport_name() == "threads");
   CHECK_THROWS_AS(context.world(), muster::configuration_error);
   std::atomic<int> sum{0};
   context.run([&](muster::group& world) {

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 using muster::store_server;
 using muster::tcp_store;
 using muster::detail::address;
-using muster::detail::look_for_store;
+using muster::detail::probe_store;
 using muster::detail::read_store_file;
 using muster::detail::store_place;
 using muster::detail::store_presence;
@@ -91,7 +91,7 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
     CAPTURE(stale);
     const store_place place{{address::parse(stale)}, "of the job before"};
     muster::detail::write_store_file(file.path(), place);
-    CHECK(look_for_store(place) == store_presence::gone);
+    CHECK(probe_store(place) == store_presence::gone);
     CHECK_THROWS_AS(tcp_store(file.where(), "", at_once()), muster::timeout_error);
     std::optional<store_server> server;
     std::jthread later([&] {
@@ -101,7 +101,7 @@ TEST_CASE("a client waits for the file, and passes over one of a store that is g
     tcp_store store(file.where(), "", soon());
     CHECK_FALSE(store.get("key", soon()));
     later.join();
-    CHECK(look_for_store(read_store_file(file.path())) == store_presence::serves);
+    CHECK(probe_store(read_store_file(file.path())) == store_presence::serves);
     server.reset();
   }
 }
@@ -118,8 +118,8 @@ TEST_CASE("a client that waits for the file of a store ends at once with the rea
 TEST_CASE("to look for a store leaves no client there") {
   store_server server("127.0.0.1:0", "t");
   const store_place place{{address::parse(server.address())}, "t"};
-  CHECK(look_for_store(place) == store_presence::serves);
-  CHECK(server.met().present == 0);
+  CHECK(probe_store(place) == store_presence::serves);
+  CHECK(server.connection_counts().present == 0);
 }
 
 TEST_CASE("a store that is stopped is silent, and not gone") {
@@ -131,11 +131,11 @@ TEST_CASE("a store that is stopped is silent, and not gone") {
   CHECK_FALSE(tcp_store(where, "t", soon()).get("key", soon()));
   server.stop();
   const auto stopped = address::parse(where);
-  CHECK(look_for_store({{stopped}, "t"}) == store_presence::silent);
+  CHECK(probe_store({{stopped}, "t"}) == store_presence::silent);
   // Among several addresses, an address that refuses proves nothing: on another host it may belong to another host.
-  CHECK(look_for_store({{stopped, address::parse("127.0.0.1:1")}, "t"}) == store_presence::silent);
+  CHECK(probe_store({{stopped, address::parse("127.0.0.1:1")}, "t"}) == store_presence::silent);
   server.send(SIGCONT);
-  CHECK(look_for_store({{address::parse("127.0.0.1:1"), stopped}, "t"}) == store_presence::serves);
+  CHECK(probe_store({{address::parse("127.0.0.1:1"), stopped}, "t"}) == store_presence::serves);
 }
 
 TEST_CASE("a client that connects again through the file finds that another store was begun instead") {

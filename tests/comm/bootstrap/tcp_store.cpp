@@ -54,7 +54,8 @@ tcp_socket guest_at(const std::string& where, const std::string& token) {
   auto socket = stranger_at(where);
   auto exchange = handshake::connect(store_secret(token), {store_client_name, store_server_name, 0});
   exchange.conclude(socket, soon());
-  if (exchange.now() != handshake::state::done) throw std::runtime_error("the server does not take the proof");
+  if (exchange.current_state() != handshake::state::done)
+    throw std::runtime_error("the server does not take the proof");
   return socket;
 }
 
@@ -383,9 +384,9 @@ TEST_CASE("a client that does not know the token is told, dropped and counted") 
   }
   CHECK(serves(server, "a secret"));
   constexpr int tries = 8 * muster::detail::max_rejections;
-  CHECK(becomes_true([&] { return server.met().strangers == tries; }));
-  CHECK(server.met().served == 1);
-  CHECK(server.met().offenders == 0);
+  CHECK(becomes_true([&] { return server.connection_counts().unauthenticated == tries; }));
+  CHECK(server.connection_counts().served == 1);
+  CHECK(server.connection_counts().offenders == 0);
 }
 
 TEST_CASE("a client of a server that died is not of another job, and finds the next server at its address") {
@@ -423,7 +424,7 @@ TEST_CASE("connections that send garbage, leave or are silent hold up no client"
   }
   CHECK(serves(server, "t"));
   for (const auto& connection : silent) CHECK(ends(connection));  // after five seconds
-  CHECK(becomes_true([&] { return server.met().strangers == 350; }));
+  CHECK(becomes_true([&] { return server.connection_counts().unauthenticated == 350; }));
 }
 
 TEST_CASE("a thousand strangers at a time leave room for those in order") {
@@ -433,7 +434,8 @@ TEST_CASE("a thousand strangers at a time leave room for those in order") {
     silent.push_back(stranger_at(server));
     if (i % 250 == 249) CHECK(serves(server, "t"));
   }
-  CHECK(becomes_true([&] { return server.met().strangers >= 488; }));  // the oldest connections were dropped
+  CHECK(becomes_true(
+      [&] { return server.connection_counts().unauthenticated >= 488; }));  // the oldest connections were dropped
 }
 
 TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
@@ -464,7 +466,7 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
     REQUIRE(reply);
     write(guest, text);
     CHECK(ends(guest));
-    CHECK(becomes_true([&] { return server.met().offenders == offenders + 1; }));
+    CHECK(becomes_true([&] { return server.connection_counts().offenders == offenders + 1; }));
     ++offenders;
     CHECK(store.watch("of the guest", reply->number, soon()) == muster::store_entry{});
   }
@@ -502,7 +504,7 @@ TEST_CASE("a client that asks for much and receives nothing holds up no other cl
   test::read_exactly(glutton, answers, soon());
   CHECK(first_frame({reinterpret_cast<const char*>(answers.data()), answers.size()})->bytes ==
         21 + muster::store_value_limit);
-  CHECK(server.met().offenders == 0);
+  CHECK(server.connection_counts().offenders == 0);
 }
 
 TEST_CASE("requests that came together are all answered, however fast the answers are taken", "[slow]") {

@@ -359,13 +359,14 @@ TEST_CASE("a rank whose world fails on the thread of its child's calls settles w
                     auto child = world.split(0);
                     if (world.rank() == 1) {
                       child_works.wait();
-                      (void)muster::detail::settle_world(world, std::make_exception_ptr(std::runtime_error("broken")));
+                      (void)muster::detail::agree_on_exit_status_of_world(
+                          world, std::make_exception_ptr(std::runtime_error("broken")));
                       return;
                     }
                     auto work = muster::barrier_async(child);
                     child_works.count_down();
                     std::this_thread::sleep_for(200ms);  // this thread does not use the world meanwhile
-                    reported = muster::detail::settle_world(world, nullptr).text;
+                    reported = muster::detail::agree_on_exit_status_of_world(world, nullptr).text;
                   },
                   {.progress_thread = true});
   CHECK_THAT(reported, contains("broken"));

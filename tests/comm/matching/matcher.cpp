@@ -8,7 +8,7 @@
 #include <span>
 #include <vector>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 #include "comm/matching/matcher.hpp"
@@ -39,8 +39,8 @@ struct world {
   std::vector<wire> wires{peers};
   matching::matcher messages{peers, [this](int peer, std::uint64_t number) { clear(peer, number); }};
 
-  muster::local_transport owner{std::make_shared<muster::local_hub>(1),
-                                0};  // whatever it is: requests in flight have one
+  muster::thread_transport owner{std::make_shared<muster::thread_hub>(1),
+                                 0};  // whatever it is: requests in flight have one
 
   world() { messages.open(group); }
 
@@ -74,20 +74,20 @@ struct world {
     r.tag = tag;
     r.owner = &owner;
     r.state = matching::message_progress::waiting;
-    ::new (r.room) matching::message_progress{.group = &group, .receives = true};
+    ::new (r.transport_storage) matching::message_progress{.group = &group, .receives = true};
     messages.post(r);
   }
 
   /// Some more comes from there, at most `most` bytes; false when nothing does.
   bool move(int peer, std::size_t most) {
     wire& w = from(peer);
-    auto& to = messages.arrival_of(peer);
+    auto& target = messages.target_of(peer);
     if (!w.open) {
       if (w.sent.empty()) return false;
       auto& next = w.sent.front();
       if (next.head.kind == kind::data) {
-        REQUIRE(messages.match_body(peer, next.head, to) == nullptr);
-      } else if (!messages.match(peer, next.head, false, to)) {
+        REQUIRE(messages.match_body(peer, next.head, target) == nullptr);
+      } else if (!messages.match(peer, next.head, false, target)) {
         return false;
       }
       if (next.head.kind != kind::rts) w.open = next.bytes;
@@ -96,10 +96,10 @@ struct world {
       if (!w.open) return true;
     }
     const std::size_t n = std::min(most, w.open->size() - w.come);
-    to.put(w.come, std::span(*w.open).subspan(w.come, n));
+    target.put(w.come, std::span(*w.open).subspan(w.come, n));
     w.come += n;
     if (w.come < w.open->size()) return true;
-    messages.came(to);
+    messages.on_complete(target);
     w.open.reset();
     return true;
   }

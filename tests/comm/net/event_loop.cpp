@@ -49,9 +49,9 @@ TEST_CASE("a handler hears of what it wants, and of nothing else") {
   ends.write();
   CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN});
   CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN});  // repeated until the byte is read
-  ready.want(0);
+  ready.set_events(0);
   CHECK(turn(now()).empty());
-  ready.want(EPOLLIN | EPOLLOUT);
+  ready.set_events(EPOLLIN | EPOLLOUT);
   CHECK(turn(soon()) == std::vector<std::uint32_t>{EPOLLIN | EPOLLOUT});
   ready = {};
   CHECK(turn(now()).empty());

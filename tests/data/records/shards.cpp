@@ -76,8 +76,8 @@ struct world_of_ranks {
 
   void agree() {
     std::vector<muster::held_shards> held;
-    for (const auto& loader : loaders) held.push_back(loader.held());
-    for (auto& loader : loaders) loader.deal_by(held);
+    for (const auto& loader : loaders) held.push_back(loader.available_shards());
+    for (auto& loader : loaders) loader.assign_samples_to(held);
   }
 };
 
@@ -200,7 +200,7 @@ TEST_CASE("each record exactly once, at a rank that has it, whatever the worlds,
       for (int rank = 0; rank < world; ++rank) {
         const std::string where = part_of_set(folder, folder / "set", rank, has[static_cast<std::size_t>(rank)]);
         ranks.loaders.push_back(open(where, "?local=1&weight=" + std::to_string(1 + random.below(5))));
-        ranks.loaders.back().open(reference.cursor().now());
+        ranks.loaders.back().open(reference.cursor().current());
       }
       ranks.agree();
     }
@@ -270,10 +270,11 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
       ranks.loaders.push_back(muster::open_source("shards:" + where + "?local") | muster::batch(8));
     }
     CHECK_THROWS_WITH(ranks.loaders[0].next({0, 2}), names_file("cannot be read by this rank alone"));
-    CHECK_THROWS_AS(ranks.loaders[0].deal_by({{.names = {"a"}, .here = {1}}}), muster::configuration_error);
+    CHECK_THROWS_AS(ranks.loaders[0].assign_samples_to({{.names = {"a"}, .available = {1}}}),
+                    muster::configuration_error);
     auto plain = muster::open_source("records:" + (folder / "set")) | muster::batch(8);
-    CHECK(plain.held() == muster::held_shards());
-    CHECK_THROWS_AS(plain.deal_by({ranks.loaders[0].held()}), muster::configuration_error);
+    CHECK(plain.available_shards() == muster::held_shards());
+    CHECK_THROWS_AS(plain.assign_samples_to({ranks.loaders[0].available_shards()}), muster::configuration_error);
     ranks.agree();
     for (int rank = 0; rank < 2; ++rank) {
       auto& loader = ranks.loaders[static_cast<std::size_t>(rank)];

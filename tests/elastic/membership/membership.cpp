@@ -163,8 +163,8 @@ TEST_CASE("a heartbeat that comes twice, or late, is no sign of life") {
   under_test.on_record(start, 1, record);
   muster::elastic::heartbeat fresh;
   muster::elastic::heartbeat old;
-  fresh.from = 2;
-  old.from = 3;
+  fresh.sender = 2;
+  old.sender = 3;
   fresh.generation = old.generation = 1;
   old.number = 7;
   under_test.on_heartbeat(start, old);
@@ -190,7 +190,7 @@ TEST_CASE("a member whose connection broke is suspect unless it is heard within 
   muster::elastic::membership under_test(record.members[0], policy, outlet, start);
   under_test.on_record(start, 1, record);
   muster::elastic::heartbeat message;
-  message.from = 2;
+  message.sender = 2;
   message.generation = 1;
   message.stopped = true;  // it has seen the broken connection too
   const auto receive = [&](muster::clock::duration t) {
@@ -242,7 +242,7 @@ TEST_CASE("a member that goes on to suspect more than half of a group is suspect
     ++number;
     for (std::uint64_t id = 2; id <= (is_connected ? size : 2); ++id) {
       muster::elastic::heartbeat message;
-      message.from = id;
+      message.sender = id;
       message.number = number;
       message.generation = 1;
       message.stopped = true;
@@ -273,7 +273,7 @@ TEST_CASE("a member that was not watched is judged by its monitors, and for what
   under_test.on_record(start, 1, record);
   std::map<muster::elastic::member_id, muster::elastic::heartbeat> messages;
   const auto receive = [&](muster::clock::duration t, muster::elastic::member_id id) {
-    messages[id].from = id;
+    messages[id].sender = id;
     messages[id].generation = 1;
     ++messages[id].number;
     under_test.on_heartbeat(start + t, messages[id]);
@@ -319,7 +319,7 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   under_test.on_record(start, 1, record);
   under_test.committed(5, 5);
   muster::elastic::heartbeat message;
-  message.from = 2;
+  message.sender = 2;
   message.number = message.generation = 1;
   message.step = 8;
   message.leaving = true;
@@ -368,7 +368,7 @@ TEST_CASE("a member at its end leaves when all are at theirs, or when another me
   muster::elastic::heartbeat messages[2];
   const auto receive = [&](std::size_t index, bool stopped, bool leaving) {
     auto& message = messages[index];
-    message.from = index + 2;
+    message.sender = index + 2;
     ++message.number;
     message.generation = 1;
     message.stopped = stopped;
@@ -426,7 +426,7 @@ TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   muster::elastic::membership under_test(record.members[0], policy, outlet, start);
   under_test.on_record(start, 1, record);
   muster::elastic::heartbeat message;
-  message.from = 3;
+  message.sender = 3;
   message.number = 1;
   if (has_heartbeat) under_test.on_heartbeat(start, message);
   under_test.prove_dead(start + 1ms, 2);
@@ -458,7 +458,7 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
     CHECK_THROWS_AS(muster::elastic::generation_record::decode(text.substr(0, cut)), muster::error);
 
   muster::elastic::heartbeat message;
-  message.from = 3;
+  message.sender = 3;
   message.number = 17;
   message.stopped = true;
   message.suspects = {4, 5};

@@ -43,7 +43,7 @@ TEST_CASE("a connection is judged by what it did in most of the last steps, so c
     const auto report = step(draw.uniform() < 0.3 ? slow : fast);
     if (report) REQUIRE((report->slowest.quality.bandwidth == fast && report->all.size() == 2));
     reports += report ? 1 : 0;
-    usual += report && report->usual == fast ? 1 : 0;
+    usual += report && report->best_rate == fast ? 1 : 0;
   }
   CHECK(reports > 30000);
   CHECK(usual > 0.99 * reports);
@@ -100,7 +100,7 @@ TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") 
         const auto* const sent = std::get_if<act::send>(&requested);
         if (sent == nullptr) continue;
         leaves = leaves || sent->message.leaving;
-        CHECK((!sent->message.leaving || sent->message.from == 2));
+        CHECK((!sent->message.leaving || sent->message.sender == 2));
         for (auto& other : all) other.on_heartbeat(now, sent->message);
       }
     }
@@ -137,7 +137,7 @@ TEST_CASE("a slow member is named at once, and leaves where a process waits that
   slow.on_record(start, 1, record);
   const auto receive = [&](std::uint64_t sender, std::uint64_t generation, std::uint64_t work) {
     muster::elastic::heartbeat message;
-    message.from = sender;
+    message.sender = sender;
     message.number = 1;
     message.generation = generation;
     message.work = work;
@@ -207,7 +207,7 @@ TEST_CASE(
           if (const auto* const note = std::get_if<act::note>(&requested)) notes.push_back(note->text);
           const auto* const sent = std::get_if<act::send>(&requested);
           if (sent == nullptr) continue;
-          if (sent->message.leaving) leaves = sent->message.from;
+          if (sent->message.leaving) leaves = sent->message.sender;
           for (const auto other : ids) all[other - 1].on_heartbeat(start + t, sent->message);
         }
       }
@@ -265,7 +265,7 @@ TEST_CASE("of the two ends of a slow connection one leaves, also while neither h
       for (const auto& requested : outlets[i].take()) {
         const auto* const sent = std::get_if<act::send>(&requested);
         if (sent == nullptr) continue;
-        if (sent->message.leaving) leaving.insert(sent->message.from);
+        if (sent->message.leaving) leaving.insert(sent->message.sender);
         for (std::size_t k = 0; k < all.size(); ++k) {
           const bool is_lost = std::minmax(i, k) == std::minmax<std::size_t>(first - 1, second - 1);
           if (!is_lost || t < 500ms || t > 1500ms) all[k].on_heartbeat(start + t, sent->message);

@@ -37,7 +37,7 @@ TEST_CASE("what a thread of the membership throws ends the rank's part, not the 
   self.id = 1;
   auto socket = std::make_unique<datagram_socket>("lo", "the test", "token");
   self.process = process_identity::own();
-  self.words = socket->place();
+  self.datagram_endpoints = socket->endpoints();
   membership_service under_test(std::make_shared<exhausted_store>(), std::move(socket), self, {}, 5);
   CHECK_THROWS_AS(under_test.next(muster::clock::now() + std::chrono::seconds(20)), std::bad_alloc);
   CHECK(under_test.must_stop(0));

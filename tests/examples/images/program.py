@@ -45,12 +45,12 @@ def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
 
 def launch(ranks, kind):
     """Returns the words before and after a program that run it on so many ranks."""
-    if kind == "local":
+    if kind == "threads":
         return [], ["--ranks", str(ranks)] if ranks > 1 else []
     return [*MPIRUN, "-n", str(ranks)], ["--transport", kind]
 
 
-def run(program, arguments, ranks=1, kind="local"):
+def run(program, arguments, ranks=1, kind="threads"):
     before, after = launch(ranks, kind)
     return subprocess.run([*before, PROGRAMS / program, *map(str, arguments), *after], stdout=subprocess.PIPE,
                           stderr=subprocess.PIPE, text=True, timeout=HANG)
@@ -62,7 +62,7 @@ class Case(unittest.TestCase):
         self.addCleanup(folder.cleanup)
         self.folder = pathlib.Path(folder.name)
 
-    def report(self, program, arguments, ranks=1, kind="local"):
+    def report(self, program, arguments, ranks=1, kind="threads"):
         path = self.folder / "report.json"
         ran = run(program, [*arguments, "--json", path], ranks, kind)
         self.assertEqual(ran.returncode, 0, ran.stderr)
@@ -102,7 +102,7 @@ class Together(Case):
         arguments = [*small(schedule="constant:0.005"), "--depth", "8", "--sync-batch-norm"]
         alone, _ = self.report("resnet", arguments)
         self.check_shares(alone)
-        for ranks, kind in [(3, "local")] + ([(2, "shm")] if MPIRUN else []):
+        for ranks, kind in [(3, "threads")] + ([(2, "shm")] if MPIRUN else []):
             together, _ = self.report("resnet", arguments, ranks, kind)
             self.assertEqual(together["world_size"], ranks)
             self.check_shares(together)

@@ -20,7 +20,7 @@ def train(options, flags):
     with tempfile.TemporaryDirectory() as folder:
         report = pathlib.Path(folder, "report.json")
         command = [options.program, "--train", f"libsvm:{options.data}/a9a", "--test", f"libsvm:{options.data}/a9a.t",
-                   "--ranks", "4", "--transport", "local", "--epochs", str(options.epochs), "--json", str(report), *flags]
+                   "--ranks", "4", "--transport", "threads", "--epochs", str(options.epochs), "--json", str(report), *flags]
         subprocess.run([str(word) for word in command], stdout=subprocess.DEVNULL, check=True, timeout=300)
         read = json.loads(report.read_text())
     return read["epochs"][-1]["val_accuracy"], float(read["annotations"]["objective"]), int(read["annotations"]["bytes sent"])

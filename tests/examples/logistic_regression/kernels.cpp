@@ -13,7 +13,7 @@
 
 namespace {
 
-// The same random samples as a dense and as a sparse data set, and a model to look at them with.
+// The same random samples as a dense and as a sparse data set, and a model to evaluate on them.
 struct fixture {
   fixture(std::uint64_t seed, std::size_t rows, std::size_t features) : random(seed) {
     std::vector<std::vector<float>> table(rows, std::vector<float>(features));
@@ -56,7 +56,7 @@ struct fixture {
   float bias = 0;
 };
 
-// Summed log-loss in double precision, written as its definition; the last parameter is the bias.
+// Computes the summed log-loss in double precision by its definition; the last parameter is the bias.
 double naive_loss(const fixture& f, const std::vector<muster::sample_id>& samples, const std::vector<double>& at,
                   std::uint64_t* correct = nullptr) {
   double loss = 0;
@@ -71,7 +71,7 @@ double naive_loss(const fixture& f, const std::vector<muster::sample_id>& sample
   return loss;
 }
 
-// Its gradient by central differences: O(h^2) + O(epsilon / h), about 1e-9 here.
+// Computes the gradient by central differences. The error is O(h^2) + O(epsilon / h), about 1e-9 here.
 std::vector<double> numeric_gradient(const fixture& f, const std::vector<muster::sample_id>& samples) {
   constexpr double h = 1e-5;
   auto at = f.parameters();
@@ -97,13 +97,13 @@ TEST_CASE("loss, hits and gradient are those of the definition, for dense and sp
   CAPTURE(seed, features, count, is_sparse);
   fixture f(seed, 50, features);
   std::vector<muster::sample_id> samples(count);
-  for (auto& id : samples) id = f.random.below(50);  // in any order, also twice
+  for (auto& id : samples) id = f.random.below(50);  // in any order, with repetitions
 
   const auto& data = is_sparse ? f.sparse : f.dense;
-  // The model is wider than the data, as when only the other set names the last features.
+  // The model is wider than the data, as if only the other set had the last features.
   std::vector<float> weights = f.weights;
   weights.resize(features + 3, 100.0f);
-  std::vector<float> gradient(features + 3, 1.0f);  // is added to
+  std::vector<float> gradient(features + 3, 1.0f);  // the kernel adds to this gradient
   float bias_gradient = 1.0f;
   const float scale = 0.125f;
   const auto sums =

@@ -40,7 +40,7 @@ def launch(ranks, kind):
     return [], ["--ranks", str(ranks)] if ranks > 1 else []
 
 
-def run(arguments, ranks=1, kind="local", **more):
+def run(arguments, ranks=1, kind="threads", **more):
     before, after = launch(ranks, kind)
     return subprocess.run([*before, PROGRAM, *arguments, *after], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                           text=True, timeout=HANG, **more)
@@ -53,9 +53,9 @@ class Case(unittest.TestCase):
         self.folder = pathlib.Path(folder.name)
 
     def kinds(self):
-        return ["local", "mpi", "shm"] if MPIRUN else ["local"]
+        return ["threads", "mpi", "shm"] if MPIRUN else ["threads"]
 
-    def report(self, arguments, ranks=1, kind="local"):
+    def report(self, arguments, ranks=1, kind="threads"):
         path = self.folder / f"{kind}-{ranks}.json"
         ran = run([*arguments, "--json", path], ranks, kind)
         self.assertEqual(ran.returncode, 0, ran.stderr)
@@ -254,7 +254,7 @@ class BadInput(Case):
     def check(self, arguments, status, *words, environment=None):
         environment = {**os.environ, **(environment or {})}
         for ranks in (1, 2):
-            with self.subTest(arguments=arguments, ranks=ranks, kind="local"):
+            with self.subTest(arguments=arguments, ranks=ranks, kind="threads"):
                 ran = run(arguments, ranks, env=environment)
                 self.check_output(ran, status, words)
                 self.assertEqual(len(ran.stderr.splitlines()), 1, ran.stderr)

@@ -1,4 +1,4 @@
-// Every way of convolving against sums written down as they are defined, in double.
+// Compares every convolution with sums written according to the definition, in double.
 #include "convolution.hpp"
 #include "convolution_winograd.hpp"
 
@@ -21,12 +21,12 @@ struct passes {
   std::vector<double> out, in_slope, weight_slope;
 };
 
-/// By definition.
+/// Computes the passes by definition.
 passes oracle(const nn::convolution_shape& s, std::size_t images, const std::vector<double>& in,
               const std::vector<double>& weights, const std::vector<double>& slope) {
   const nn::extent o = s.out();
-  passes made{std::vector<double>(images * o.size()), std::vector<double>(in.size()),
-              std::vector<double>(weights.size())};
+  passes expected{std::vector<double>(images * o.size()), std::vector<double>(in.size()),
+                  std::vector<double>(weights.size())};
   for (std::size_t n = 0; n < images; ++n) {
     for (std::size_t y = 0; y < o.height; ++y) {
       for (std::size_t x = 0; x < o.width; ++x) {
@@ -42,9 +42,9 @@ passes oracle(const nn::convolution_shape& s, std::size_t images, const std::vec
               for (std::size_t co = 0; co < o.channels; ++co) {
                 const std::size_t w = ((ky * s.kernel + kx) * s.in.channels + ci) * o.channels + co;
                 const std::size_t to = ((n * o.height + y) * o.width + x) * o.channels + co;
-                made.out[to] += in[i] * weights[w];
-                made.in_slope[i] += slope[to] * weights[w];
-                made.weight_slope[w] += slope[to] * in[i];
+                expected.out[to] += in[i] * weights[w];
+                expected.in_slope[i] += slope[to] * weights[w];
+                expected.weight_slope[w] += slope[to] * in[i];
               }
             }
           }
@@ -52,7 +52,7 @@ passes oracle(const nn::convolution_shape& s, std::size_t images, const std::vec
       }
     }
   }
-  return made;
+  return expected;
 }
 
 template <class T>
@@ -65,16 +65,16 @@ void fill(const nn::image_view<T>& to, const double* from) {
 }
 
 template <class T>
-void check_close(const std::vector<T>& made, const std::vector<double>& right, double tolerance) {
+void check_close(const std::vector<T>& results, const std::vector<double>& right, double tolerance) {
   double largest = 0, worst = 0;
   for (const double value : right) largest = std::max(largest, std::abs(value));
   for (std::size_t i = 0; i < right.size(); ++i) {
-    worst = std::max(worst, std::abs(static_cast<double>(made[i]) - right[i]));
+    worst = std::max(worst, std::abs(static_cast<double>(results[i]) - right[i]));
   }
   CHECK(worst <= tolerance * largest);
 }
 
-/// Winograd's wherever it can be, not only where it pays.
+/// Uses Winograd's algorithm wherever it is possible, even where it is not faster.
 template <class T>
 std::unique_ptr<nn::convolution<T>> make(const std::string& backend, const nn::convolution_shape& shape,
                                          std::string_view kernels) {
@@ -92,27 +92,27 @@ void compare(const std::string& backend, std::string_view kernels, const nn::con
   const auto weights = test::numbers<double>(seed + 1, shape.weights());
   const auto slope = test::numbers<double>(seed + 2, images * shape.out().size());
   const auto right = oracle(shape, images, in, weights, slope);
-  const auto how = make<T>(backend, shape, kernels), in_place = make<T>(backend, shape, kernels);
+  const auto convolution = make<T>(backend, shape, kernels), in_place = make<T>(backend, shape, kernels);
   const std::vector<T> w(weights.begin(), weights.end());
   const auto bias = test::numbers<double>(seed + 3, shape.out_channels);
   const std::vector<T> b(bias.begin(), bias.end());
   const std::vector<double> before(in.size(), 0.25);
   std::vector<T> out(right.out.size()), biased(out.size()), in_slope(before.begin(), before.end()),
       set(in.size(), T(9)), weight_slope(w.size()), again(w.size());
-  how->begin(w);
+  convolution->begin(w);
   in_place->begin(w);
-  for (std::size_t first = 0; first < images; first += how->block()) {
-    const std::size_t count = std::min(how->block(), images - first);
+  for (std::size_t first = 0; first < images; first += convolution->block()) {
+    const std::size_t count = std::min(convolution->block(), images - first);
     for (std::size_t k = 0; k < count; ++k) {
-      fill(how->input(k), in.data() + (first + k) * shape.in.size());
+      fill(convolution->input(k), in.data() + (first + k) * shape.in.size());
       fill(in_place->input(k), in.data() + (first + k) * shape.in.size());
-      fill(how->slope(k), slope.data() + (first + k) * shape.out().size());
+      fill(convolution->slope(k), slope.data() + (first + k) * shape.out().size());
     }
-    how->forward(count, nullptr, out.data() + first * shape.out().size());
-    how->forward(count, b.data(), biased.data() + first * shape.out().size());
-    how->backward_data(count, set.data() + first * shape.in.size(), false);
-    how->backward_data(count, in_slope.data() + first * shape.in.size(), true);
-    how->backward_weights(count, nullptr, weight_slope.data());
+    convolution->forward(count, nullptr, out.data() + first * shape.out().size());
+    convolution->forward(count, b.data(), biased.data() + first * shape.out().size());
+    convolution->backward_data(count, set.data() + first * shape.in.size(), false);
+    convolution->backward_data(count, in_slope.data() + first * shape.in.size(), true);
+    convolution->backward_weights(count, nullptr, weight_slope.data());
     const auto dense = slope.begin() + static_cast<std::ptrdiff_t>(first * shape.out().size());
     const std::vector<T> slopes(dense, dense + static_cast<std::ptrdiff_t>(count * shape.out().size()));
     in_place->backward_weights(count, slopes.data(), again.data());
@@ -156,18 +156,12 @@ TEST_CASE("all ways to convolve agree on random shapes", "[nn]") {
 
 TEST_CASE("all ways to convolve agree on the shapes of the models", "[nn]") {
   const nn::convolution_shape shapes[] = {
-      {{32, 32, 3}, 16, 3, 1, 1},
-      {{32, 32, 16}, 16, 3, 1, 1},
-      {{32, 32, 16}, 32, 3, 2, 1},
-      {{16, 16, 32}, 32, 3, 1, 1},
-      {{16, 16, 32}, 64, 3, 2, 1},
-      {{8, 8, 64}, 64, 3, 1, 1},
-      {{32, 32, 16}, 32, 1, 2, 0},
-      {{28, 28, 1}, 32, 3, 1, 0},
-      {{5, 5, 64}, 64, 3, 1, 0},
-      {{2, 2, 96}, 96, 3, 1, 1},
-      {{33, 33, 3}, 24, 7, 2, 3},
-      {{6, 7, 130}, 101, 3, 1, 1}};  // weights in several parts, of which the last has few columns
+      {{32, 32, 3}, 16, 3, 1, 1},  {{32, 32, 16}, 16, 3, 1, 1},
+      {{32, 32, 16}, 32, 3, 2, 1}, {{16, 16, 32}, 32, 3, 1, 1},
+      {{16, 16, 32}, 64, 3, 2, 1}, {{8, 8, 64}, 64, 3, 1, 1},
+      {{32, 32, 16}, 32, 1, 2, 0}, {{28, 28, 1}, 32, 3, 1, 0},
+      {{5, 5, 64}, 64, 3, 1, 0},   {{2, 2, 96}, 96, 3, 1, 1},
+      {{33, 33, 3}, 24, 7, 2, 3},  {{6, 7, 130}, 101, 3, 1, 1}};  // weights in several parts, the last with few columns
   std::uint64_t seed = 500;
   for (const auto& shape : shapes) {
     for (const auto backend : nn::convolution_names()) {
@@ -183,22 +177,22 @@ TEST_CASE("what one thread has prepared another one computes", "[nn]") {
   for (const auto& shape : shapes) {
     for (const auto backend : nn::convolution_names()) {
       INFO(backend);
-      const auto how = nn::make_convolution<float>(backend, shape, nn::find_kernels<float>());
-      const std::size_t images = std::min<std::size_t>(how->block(), 3);
+      const auto convolution = nn::make_convolution<float>(backend, shape, nn::find_kernels<float>());
+      const std::size_t images = std::min<std::size_t>(convolution->block(), 3);
       const auto weights = test::numbers<float>(1, shape.weights());
       const auto pixels = test::numbers<double>(2, shape.in.size());
       const auto slopes = test::numbers<double>(3, shape.out().size());
       const auto compute = [&] {
         std::vector<float> out(images * shape.out().size()), in(images * shape.in.size()), sums(shape.weights());
-        how->begin(weights);
+        convolution->begin(weights);
         for (std::size_t k = 0; k < images; ++k) {
-          fill(how->input(k), pixels.data());
-          fill(how->slope(k), slopes.data());
+          fill(convolution->input(k), pixels.data());
+          fill(convolution->slope(k), slopes.data());
         }
-        how->forward(images, nullptr, out.data());
-        for (std::size_t k = 0; k < images; ++k) fill(how->input(k), pixels.data());
-        how->backward_weights(images, nullptr, sums.data());
-        how->backward_data(images, in.data(), false);
+        convolution->forward(images, nullptr, out.data());
+        for (std::size_t k = 0; k < images; ++k) fill(convolution->input(k), pixels.data());
+        convolution->backward_weights(images, nullptr, sums.data());
+        convolution->backward_data(images, in.data(), false);
         out.insert(out.end(), in.begin(), in.end());
         out.insert(out.end(), sums.begin(), sums.end());
         return out;

@@ -1,4 +1,4 @@
-// Every layer's backward pass against finite differences, in double, by the same code that trains in float.
+// Compares every layer's backward pass with finite differences, in double, by the same code that trains in float.
 #include <cmath>
 #include <functional>
 #include <string>
@@ -21,10 +21,10 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
   test::parameter_memory<double> memory(net);
   for (std::size_t i = 0; i < memory.values.size(); ++i) {
     const auto& shape = net.parameters()[i];
-    const bool scales = shape.how == nn::start::ones;
+    const bool scales = shape.initialisation == nn::start::ones;
     const double spread = scales ? 0.5 : shape.fan > 1 ? std::sqrt(24 / shape.fan) : 0.5;
     const auto values = test::numbers<double>(seed + i, memory.values[i].size(), spread, scales ? 1 : 0);
-    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view of it
+    std::copy(values.begin(), values.end(), memory.values[i].begin());  // the network has a view into this memory
   }
   const auto pixels = test::numbers<double>(seed + 1000, images * net.input_shape().size(), 2);
   std::vector<float> labels(images);
@@ -61,10 +61,11 @@ void check_gradients(network& net, std::size_t images, std::uint64_t seed, std::
   }
 }
 
-// A network whose first layer has parameters, so that the layer under test has a gradient of its input to give.
+// Checks a layer in a network whose first layer has parameters, so that the layer under test must compute the gradient
+// of its input.
 void check_layer(const nn::extent& input, std::size_t channels, std::uint64_t seed,
-                 const std::function<activation&(network&, activation&)>& layer, const nn::execution& how = {}) {
-  network net(input, how);
+                 const std::function<activation&(network&, activation&)>& layer, const nn::execution& execution = {}) {
+  network net(input, execution);
   auto& first = net.convolve(net.input(), {.channels = channels, .kernel = 3, .padding = 1, .bias = true});
   net.finish(net.dense(layer(net, first), 3));
   check_gradients(net, 3, seed);
@@ -104,13 +105,13 @@ TEST_CASE("the gradients of convolutions by Winograd's tiles are those of differ
 TEST_CASE("the gradients of batch normalisation and ReLU are those of differences", "[nn]") {
   for (const auto kernels : nn::kernel_names()) {
     for (const std::size_t channels : {1, 7, 16, 35}) {
-      const nn::execution how{.backend = "direct", .kernels = std::string(kernels)};
+      const nn::execution execution{.backend = "direct", .kernels = std::string(kernels)};
       const auto normalised = [](network& net, activation& in) -> activation& { return net.normalise(in); };
       const auto both = [](network& net, activation& in) -> activation& { return net.relu(net.normalise(in)); };
       const auto rectified = [](network& net, activation& in) -> activation& { return net.relu(in); };
-      check_layer({4, 5, 2}, channels, 1, normalised, how);
-      check_layer({4, 5, 2}, channels, 2, both, how);
-      check_layer({4, 5, 2}, channels, 3, rectified, how);
+      check_layer({4, 5, 2}, channels, 1, normalised, execution);
+      check_layer({4, 5, 2}, channels, 2, both, execution);
+      check_layer({4, 5, 2}, channels, 3, rectified, execution);
     }
   }
 }
@@ -130,7 +131,7 @@ TEST_CASE("the gradients of pooling, dropout, sigmoids and dense layers are thos
 }
 
 TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
-  // A block around the layer under test; what goes around it is the same activation.
+  // A block around the layer under test, whose shortcut reads the same activation.
   const auto block = [](network& net, activation& in) -> activation& {
     auto& inner = net.normalise(
         net.convolve(net.relu(net.normalise(net.convolve(in, {.channels = 5, .kernel = 3, .padding = 1}))),
@@ -145,7 +146,7 @@ TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
     auto& inner = net.convolve(in, {.channels = 8, .kernel = 3, .stride = 2, .padding = 1});
     return net.add(inner, net.pad_shortcut(in, 8, 2));
   });
-  // Both terms rectified before they are added: the sum's gradient cannot be theirs.
+  // Both terms are rectified before the addition, so that they cannot share the sum's gradient.
   check_layer({5, 6, 2}, 4, 4, [](network& net, activation& in) -> activation& {
     auto& left = net.relu(net.convolve(in, {.channels = 3, .kernel = 1}));
     auto& right = net.relu(net.normalise(net.convolve(in, {.channels = 3, .kernel = 1})));
@@ -158,7 +159,7 @@ TEST_CASE("the gradients of shortcuts are those of differences", "[nn]") {
 }
 
 TEST_CASE("the gradients of layers that are normalised behind are those of differences", "[nn]") {
-  const auto finish = [](network& net, activation& made) -> activation& { return net.relu(net.normalise(made)); };
+  const auto finish = [](network& net, activation& out) -> activation& { return net.relu(net.normalise(out)); };
   check_layer({6, 6, 2}, 4, 1, [&](network& net, activation& in) -> activation& {
     return finish(net, net.add(net.convolve(in, {.channels = 4, .kernel = 3, .padding = 1}), in));
   });

@@ -1,4 +1,4 @@
-// Threads of a rank: what they compute together is what one computes.
+// Tests that several threads of a rank compute the same results as one thread.
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -18,10 +18,10 @@ namespace {
 
 using maker = std::function<std::unique_ptr<nn::network<float>>(const nn::execution&)>;
 
-/// All numbers that two steps at `images` images make.
-std::vector<float> numbers_of(const maker& make, const nn::execution& how, std::size_t images) {
+/// Returns all numbers that two steps with `images` images compute.
+std::vector<float> numbers_of(const maker& make, const nn::execution& execution, std::size_t images) {
   const nn::flush_denormals flush;
-  const auto net = make(how);
+  const auto net = make(execution);
   test::parameter_memory<float> memory(*net);
   net->initialise(3);
   std::vector<float> all;
@@ -47,17 +47,18 @@ std::vector<float> numbers_of(const maker& make, const nn::execution& how, std::
 
 TEST_CASE("a network computes the same bits with any number of threads", "[nn]") {
   const std::vector<std::pair<std::string, maker>> models = {
-      {"resnet8, shortcut B", [](const nn::execution& how) { return nn::make_resnet<float>({.depth = 8}, how); }},
+      {"resnet8, shortcut B",
+       [](const nn::execution& execution) { return nn::make_resnet<float>({.depth = 8}, execution); }},
       {"resnet8, v2, shortcut A",
-       [](const nn::execution& how) {
-         return nn::make_resnet<float>({.depth = 8, .version = 2, .shortcut = 'A'}, how);
+       [](const nn::execution& execution) {
+         return nn::make_resnet<float>({.depth = 8, .version = 2, .shortcut = 'A'}, execution);
        }},
       {"cnn with dropout",
-       [](const nn::execution& how) {
-         return nn::make_cnn<float>(nn::cnn_variant::dropout, 10, {28, 28, 1}, how);
+       [](const nn::execution& execution) {
+         return nn::make_cnn<float>(nn::cnn_variant::dropout, 10, {28, 28, 1}, execution);
        }},
-      {"cnn with batch normalisation", [](const nn::execution& how) {
-         return nn::make_cnn<float>(nn::cnn_variant::batch_norm, 10, {28, 28, 1}, how);
+      {"cnn with batch normalisation", [](const nn::execution& execution) {
+         return nn::make_cnn<float>(nn::cnn_variant::batch_norm, 10, {28, 28, 1}, execution);
        }}};
   const std::uint64_t seed = 77;
   muster::random_stream random(seed);
@@ -65,11 +66,11 @@ TEST_CASE("a network computes the same bits with any number of threads", "[nn]")
     for (const auto backend : nn::convolution_names()) {
       const std::size_t images = 1 + random.below(24);
       INFO(name << ", " << backend << ", images " << images << ", seed " << seed);
-      nn::execution how{.backend = std::string(backend), .kernels = {}};
-      const auto alone = numbers_of(make, how, images);
+      nn::execution execution{.backend = std::string(backend), .kernels = {}};
+      const auto alone = numbers_of(make, execution, images);
       for (const int threads : {2, 3, 7}) {
-        how.threads = threads;
-        const auto together = numbers_of(make, how, images);
+        execution.threads = threads;
+        const auto together = numbers_of(make, execution, images);
         CHECK(std::memcmp(together.data(), alone.data(), alone.size() * sizeof(float)) == 0);
       }
     }

@@ -13,7 +13,7 @@
 namespace {
 
 TEST_CASE("the models have the numbers of parameters that are published", "[nn]") {
-  // MLBench's, whose shortcuts project.
+  // Parameter counts of MLBench, whose shortcuts project.
   const std::pair<int, std::size_t> published[] = {{20, 272474}, {32, 466906}, {44, 661338}, {56, 855770}};
   for (const auto& [depth, count] : published) {
     CHECK(nn::make_resnet<float>({.depth = depth})->parameter_count() == count);
@@ -27,26 +27,26 @@ TEST_CASE("the models have the numbers of parameters that are published", "[nn]"
   CHECK(nn::make_cnn<float>(nn::cnn_variant::batch_norm)->parameter_count() == 93322 + 2 * (32 + 64));
 }
 
-/// The book's network written out as loops over one batch, front to back.
+/// The book's network written as loops over one batch, front to back.
 struct loops {
   using pixels = std::vector<double>;  // NHWC
   const nn::network<double>& net;
   std::size_t images, height, width, channels;
   pixels now;
-  std::size_t next = 0;  // parameter
+  std::size_t next = 0;  // index of the next parameter
 
   std::span<const double> take() { return net.parameters()[next++].values; }
   [[nodiscard]] std::size_t at(std::size_t n, std::size_t y, std::size_t x, std::size_t c) const {
     return ((n * height + y) * width + x) * channels + c;
   }
-  /// to[n, y, x, c] = value(n, y, x, c) for a new extent.
+  /// Computes to[n, y, x, c] = value(n, y, x, c) for a new extent.
   void become(std::size_t rows, std::size_t columns, std::size_t depth, const auto& value) {
-    pixels made;
+    pixels next_pixels;
     for (std::size_t n = 0; n < images; ++n)
       for (std::size_t y = 0; y < rows; ++y)
         for (std::size_t x = 0; x < columns; ++x)
-          for (std::size_t c = 0; c < depth; ++c) made.push_back(value(n, y, x, c));
-    now = std::move(made);
+          for (std::size_t c = 0; c < depth; ++c) next_pixels.push_back(value(n, y, x, c));
+    now = std::move(next_pixels);
     height = rows, width = columns, channels = depth;
   }
   void each(const auto& f) {
@@ -72,7 +72,7 @@ struct loops {
       return most;
     });
   }
-  /// By the batch's own mean and variance, and then the sigmoid.
+  /// Normalises by the batch's own mean and variance, and applies the sigmoid.
   void normalise() {
     const auto scale = take(), shift = take();
     for (std::size_t c = 0; c < channels; ++c) {
@@ -107,7 +107,7 @@ TEST_CASE("the book's networks are what loops in the book's order compute", "[nn
     const test::parameter_memory<double> memory(*net);
     net->initialise(7);
     const bool normalised = variant == batch_norm;
-    // A dropout is chance in training, and nothing in evaluation.
+    // A dropout is random in training, and the identity in evaluation.
     const nn::pass now{.images = samples.size(), .training = variant != dropout, .samples = samples, .key = 3};
     const auto logits = net->forward(images, now);
     loops book{*net, samples.size(), input.height, input.width, 1, images};
@@ -146,12 +146,13 @@ TEST_CASE("the book's network drops out once, before the third convolution", "[n
     return std::vector<double>(logits.begin(), logits.end());
   };
   CHECK(logits_of(*dropout, 3) == logits_of(written, 3));
-  CHECK(logits_of(*dropout, 3) != logits_of(*dropout, 4));  // another step
+  CHECK(logits_of(*dropout, 3) != logits_of(*dropout, 4));  // a different step
   CHECK(logits_of(*dropout, 3, false) == logits_of(*dropout, 4, false));
 }
 
 TEST_CASE("a training step of ResNet-20 is 242 million operations an image", "[nn]") {
-  // Without the projections: 40.55 million multiplications and additions forward, 0.44 of them without data gradient.
+  // Without the projections: 40.55 million multiplications and additions in the forward pass, of which 0.44 million
+  // need no data gradient.
   CHECK(nn::make_resnet<float>({.shortcut = 'A'})->operations() == Approx(242.4e6).epsilon(0.002));
 }
 

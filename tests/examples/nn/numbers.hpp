@@ -1,4 +1,4 @@
-// Numbers for tests of the layers: the same here and in resnet20_step.py.
+// Numbers for tests of the layers, equal to the numbers in resnet20_step.py.
 #pragma once
 
 #include <cstddef>
@@ -10,7 +10,7 @@
 
 namespace test {
 
-/// Number k of a list: in [-0.5, 0.5), without order, and exact.
+/// Returns number k of a list: in [-0.5, 0.5), pseudo-random, and exact.
 inline double number(std::uint64_t list, std::size_t k) {
   auto h = static_cast<std::uint32_t>(k + 1 + list * 7919);
   h ^= h >> 16;
@@ -23,12 +23,12 @@ inline double number(std::uint64_t list, std::size_t k) {
 
 template <class T>
 std::vector<T> numbers(std::uint64_t list, std::size_t count, double scale = 1, double offset = 0) {
-  std::vector<T> made(count);
-  for (std::size_t k = 0; k < count; ++k) made[k] = static_cast<T>(offset + scale * number(list, k));
-  return made;
+  std::vector<T> list_of_numbers(count);
+  for (std::size_t k = 0; k < count; ++k) list_of_numbers[k] = static_cast<T>(offset + scale * number(list, k));
+  return list_of_numbers;
 }
 
-/// Memory for a network's parameters and gradients that is no arena: of any type.
+/// Memory of any element type for a network's parameters and gradients, in place of an arena.
 template <class T>
 struct parameter_memory {
   std::vector<std::vector<T>> values, gradients;

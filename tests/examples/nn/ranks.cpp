@@ -6,7 +6,7 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/group.hpp>
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 
@@ -21,17 +21,18 @@ namespace {
 constexpr std::size_t batch = 12, steps = 20;
 
 struct outcome {
-  std::vector<double> losses;  // of each step
+  std::vector<double> losses;  // loss in each step
   std::vector<float> parameters, statistics;
 };
 
-/// What rank 0 of `ranks` got after some steps at one global batch, with synchronised batch normalisation.
+/// Returns the results of rank 0 of `ranks` after some steps with one global batch and synchronised batch
+/// normalisation.
 outcome train(int ranks, const std::function<std::unique_ptr<nn::network<float>>()>& make,
               std::size_t global_batch = batch) {
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  const auto hub = std::make_shared<muster::thread_hub>(ranks);
   std::vector<outcome> results(static_cast<std::size_t>(ranks));
   const auto body = [&](int rank) {
-    muster::group world(std::make_unique<muster::local_transport>(hub, rank));
+    muster::group world(std::make_unique<muster::thread_transport>(hub, rank));
     muster::group statistics = world.duplicate();
     auto& result = results[static_cast<std::size_t>(rank)];
     const auto net = make();
@@ -90,8 +91,8 @@ TEST_CASE("1, 2 and 4 ranks with shared statistics train alike", "[nn]") {
   }
 }
 
-// Sums in another order change a loss by 1e-8, until one decides a maximum: then by up to 2e-4 in twenty steps (seen in
-// a build with AddressSanitizer). Other masks change it by 5 % at once.
+// A different order of sums changes a loss by 1e-8. If this changes a maximum, the loss differs by up to 2e-4 in twenty
+// steps (seen in a build with AddressSanitizer). Different masks change the loss by 5 % at once.
 TEST_CASE("what drops out does not depend on the number of ranks", "[nn]") {
   const auto make = [] { return nn::make_cnn<float>(nn::cnn_variant::dropout, 10, {20, 20, 1}); };
   const auto alone = train(1, make), together = train(3, make);

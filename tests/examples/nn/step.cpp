@@ -1,4 +1,4 @@
-// One training step of ResNet-20 against PyTorch's: resnet20_step.json, which resnet20_step.py makes.
+// Compares one training step of ResNet-20 with PyTorch's step in resnet20_step.json, which resnet20_step.py writes.
 #include <cmath>
 #include <fstream>
 
@@ -15,18 +15,18 @@
 
 namespace {
 
-void compare_step(const nn::execution& how) {
-  INFO(how.backend << " " << how.kernels);
+void compare_step(const nn::execution& execution) {
+  INFO(execution.backend << " " << execution.kernels);
   std::ifstream file(MUSTER_SOURCE_DIR "/tests/examples/nn/resnet20_step.json");
   const auto reference = nlohmann::json::parse(file);
-  const auto net = nn::make_resnet<float>({}, how);
+  const auto net = nn::make_resnet<float>({}, execution);
   heap memory;
   muster::arena arena(memory, net->shapes());
   net->bind(arena);
   for (const auto& each : net->parameters()) {
-    const bool norm_scale = each.how == nn::start::ones;
+    const bool norm_scale = each.initialisation == nn::start::ones;
     const double scale =
-        each.how == nn::start::kaiming
+        each.initialisation == nn::start::kaiming
             ? std::sqrt(24.0 / static_cast<double>(each.extents[0] * each.extents[1] * each.extents[3]))
             : 0.2;
     const auto values = test::numbers<float>(each.index, each.values.size(), scale, norm_scale ? 1 : 0);
@@ -55,7 +55,7 @@ void compare_step(const nn::execution& how) {
     for (const float value : gradient) squares += double{value} * double{value};
     const double norm = right["norm"].get<double>();
     CHECK(std::sqrt(squares) == Approx(norm).epsilon(1e-4));
-    // An element's own error is measured by the largest that an element may be.
+    // The error of an element is relative to the largest element.
     for (std::size_t k = 0; k < right["at"].size(); ++k) {
       const auto at = right["at"][k].get<std::size_t>();
       CHECK(double{gradient[at]} == Approx(right["gradient"][k].get<double>()).margin(1e-4 * norm));

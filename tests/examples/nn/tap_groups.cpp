@@ -1,4 +1,4 @@
-// Pixels by the taps that they have inside the image.
+// Tests the division of pixels by their taps inside the image.
 #include "tap_groups.hpp"
 
 #include <cstddef>
@@ -22,7 +22,7 @@ nn::tap_axis random_axis(muster::random_stream& random) {
   return axis;
 }
 
-/// Each line once, and no tap left out that lies in the image.
+/// Checks that each line is in one group, and that no tap inside the image is missing.
 void check(const nn::tap_axis& axis, const std::vector<nn::line_group>& groups) {
   std::set<std::size_t> seen;
   for (const auto& group : groups) {

@@ -164,7 +164,7 @@ class Transfers(Case):
         store.set(key, self.data.read_bytes())
         with self.assertRaises(grpc.RpcError) as caught:
             self.call(ensemble, "trainer-0", "/stacking.Trainer/Train", field(2, key) + field(3, b'{"model": "Lasso"}') + field(4, b"0"))
-        self.assertIn("it is not what its digest says", caught.exception.details())
+        self.assertIn("its digest does not match", caught.exception.details())
 
 
 class Traces(Case):
@@ -199,7 +199,7 @@ class Traces(Case):
         self.score(ensemble)
         last_lines = ensemble.stop()["driver"]
         self.assertRegex(last_lines, r"spans: 0 sent, [1-9]\d* dropped")
-        self.assertEqual(last_lines.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not take them"), 1, last_lines)
+        self.assertEqual(last_lines.count("spans are dropped: http://127.0.0.1:1/api/v2/spans does not accept them"), 1, last_lines)
 
 
 class Faults(Case):
@@ -270,7 +270,7 @@ class Faults(Case):
         for transfer in ("XDT", "REDIS"):
             ensemble = self.ensemble(transfer, 1, models=["Lasso"])
             prefix = f"xdt://127.0.0.1:{ensemble.ports['driver']}/" if transfer == "XDT" else ""
-            for key, says in ((prefix + "abc/dataset." + "0" * 64, "it is not there"), ("dataset", "the key is not INVOCATION/NAME.DIGEST")):
+            for key, says in ((prefix + "abc/dataset." + "0" * 64, "it does not exist"), ("dataset", "the key is not INVOCATION/NAME.DIGEST")):
                 with self.assertRaises(grpc.RpcError) as caught:
                     self.call(ensemble, "trainer-0", "/stacking.Trainer/Train", field(2, key.encode()) + field(4, b"0"), timeout=10)
                 self.assertIn(says, caught.exception.details())
@@ -290,7 +290,7 @@ class Faults(Case):
         other = self.folder / "other.npy"
         other.write_bytes(self.data.read_bytes()[:-8] + b"12345678")   # the last label
         (self.folder / "other.npy.sha256").write_text((self.folder / "data.npy.sha256").read_text())
-        with self.assertRaisesRegex(RuntimeError, r"other.npy: it is not what .*other.npy.sha256 says"):
+        with self.assertRaisesRegex(RuntimeError, r"other.npy: its digest differs from .*other.npy.sha256"):
             Ensemble(PROGRAM, other, "INLINE", 1)
 
 

@@ -1,5 +1,5 @@
-// The model of the README's program, with a record of what was trained on: each rank appends "EPOCH POSITION ID..." to
-// a file of its own when a step has committed. POSITION is that of the step's global batch.
+// The model of the README's program, with a record of the training samples: each rank appends "EPOCH POSITION ID..." to
+// a file of its own when a step has committed. POSITION is the position of the step's global batch.
 #pragma once
 
 #include <muster/muster.hpp>
@@ -13,7 +13,7 @@
 #include "../../../examples/mnist/mlp.hpp"
 #undef mlp
 
-inline thread_local std::string step_record;  // of the attempt under way at this rank
+inline thread_local std::string step_record;  // record of the current attempt at this rank
 
 class mlp : public plain_mlp {
  public:
@@ -45,4 +45,4 @@ class recording_sgd : public sgd {
 
 }  // namespace muster
 
-#define sgd recording_sgd  // in the program that follows
+#define sgd recording_sgd  // in the program that includes this file

@@ -27,7 +27,7 @@ TEST_CASE(
         device_model::fill(expected, alive, step);
         by_hand.apply(0.05);
       }
-      const auto again = std::make_shared<muster::local_hub>(ranks - 1);
+      const auto again = std::make_shared<muster::thread_hub>(ranks - 1);
       std::barrier together(ranks);
       const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
         communicator all(world, {.timeout = devices::patience});
@@ -60,7 +60,7 @@ TEST_CASE(
             ++step;
           } catch (const muster::peer_failure&) {
             if (++failures > 1) throw;
-            survivors.emplace(std::make_unique<muster::local_transport>(again, world.rank()));
+            survivors.emplace(std::make_unique<muster::thread_transport>(again, world.rank()));
             all.rebuild(*survivors);
           }
         }

@@ -159,7 +159,7 @@ TEST_CASE("a rank that gives up amid a step on a device is named, and the others
   for (const int ranks : {2, 3, 4}) {
     for (const std::size_t tensors_before : {std::size_t{0}, std::size_t{3}}) {
       CAPTURE(ranks, tensors_before);
-      const auto again = std::make_shared<muster::local_hub>(ranks - 1);
+      const auto again = std::make_shared<muster::thread_hub>(ranks - 1);
       std::barrier together(ranks);
       device_model::run({false, ranks}, [&](const device_model::rank& self) {
         device_arena arena(device_model::shapes(), self.stream);
@@ -185,7 +185,7 @@ TEST_CASE("a rank that gives up amid a step on a device is named, and the others
           message = error.what();
         }
         if (message.find("(the disk is full)") == std::string::npos) throw std::runtime_error("it says " + message);
-        muster::group survivors(std::make_unique<muster::local_transport>(again, self.number()));
+        muster::group survivors(std::make_unique<muster::thread_transport>(again, self.number()));
         step(survivors);
         for (std::size_t tensor = 0; tensor < device_model::shapes().size(); ++tensor) {
           require(devices::on_host(arena.gradient(tensor), self.stream) == device_model::reduced(tensor, ranks - 1, 2),

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
 

@@ -289,7 +289,7 @@ TEST_CASE("PowerSGD cuts the extents of a tensor where rows and columns together
 TEST_CASE("a tracker counts the bytes that were sent, not those that were compressed") {
   struct counter final : muster::event_sink {
     void record(const muster::event& event) noexcept override {
-      if (event.what == muster::activity::bucket || event.what == muster::activity::communication) bytes += event.bytes;
+      if (event.kind == muster::activity::bucket || event.kind == muster::activity::communication) bytes += event.bytes;
     }
     std::uint64_t bytes = 0;
   };

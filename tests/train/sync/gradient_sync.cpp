@@ -69,7 +69,7 @@ part part_of(std::uint64_t seed, int rank, int passes, std::size_t tensors) {
 }  // namespace
 
 TEST_CASE("gradients are summed over ranks and passes and divided by the true number of samples", "[slow]") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
   const int ranks = GENERATE(1, 2, 4);
   const bool thread = GENERATE(false, true);
   for (std::uint64_t seed = 1; seed <= 12; ++seed) {
@@ -143,11 +143,11 @@ TEST_CASE("gradients are summed over ranks and passes and divided by the true nu
 TEST_CASE("with virtual shards the bits of gradients do not depend on the number of ranks", "[slow]") {
   const int shards = GENERATE(1, 2, 3, 5, 8, 13);
   const std::uint64_t seed = GENERATE(1, 2, 3);
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
   CAPTURE(shards, seed);
   std::vector<float> alone;  // the result of a single rank
   for (const int ranks : {1, 2, 3, 4, 7}) {
-    test::run_ranks(ranks == 1 ? test::fabric::local : over, ranks, [&](muster::group& world) {
+    test::run_ranks(ranks == 1 ? test::fabric::threads : over, ranks, [&](muster::group& world) {
       heap memory;
       muster::random_stream choices(seed);
       muster::arena arena(memory, some_shapes(seed));
@@ -389,7 +389,8 @@ class rounding final : public muster::host_gradients {
   }
   void commit() noexcept override { residual_ = next_; }
   void describe(muster::state_parts& parts) override {
-    parts.add("residual", std::span(residual_), muster::state_kind::rank_local, muster::in_step::keep_on_failure);
+    parts.add("residual", std::span(residual_), muster::state_kind::rank_local,
+              muster::rollback_policy::keep_on_failure);
   }
 
  private:

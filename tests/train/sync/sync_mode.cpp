@@ -144,7 +144,7 @@ TEST_CASE("gossip graphs are undirected and connected, and every rank has as man
 }
 
 TEST_CASE("gossip alone brings all ranks to the mean they began with, faster where there are more neighbours") {
-  const auto over = GENERATE(test::fabric::local, test::fabric::shm);
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
   std::vector<double> final_distance(3);
   for (const auto graph : graphs) {
     test::run_ranks(over, 6, [&](muster::group& world) {
@@ -173,7 +173,7 @@ TEST_CASE("gossip alone brings all ranks to the mean they began with, faster whe
 TEST_CASE("averaged weights of one step without momentum are those of averaged gradients") {
   const int ranks = GENERATE(2, 5);  // 24 samples: equal parts for two ranks, unequal parts for five
   const auto exact = at_all_ranks(ranks, {}, 0.0f, 4);
-  const auto weights = at_all_ranks(ranks, {.what = muster::sync_mode::kind::allreduce_weights}, 0.0f, 4);
+  const auto weights = at_all_ranks(ranks, {.method = muster::sync_mode::kind::allreduce_weights}, 0.0f, 4);
   for (const auto& outcome : exact) CHECK(outcome.digest == exact.front().digest);
   for (const auto& outcome : weights) {
     CHECK(outcome.spread < 1e-6);  // the mean of equal numbers is rounded
@@ -184,11 +184,11 @@ TEST_CASE("averaged weights of one step without momentum are those of averaged g
 
 TEST_CASE("local SGD with a period of one averages every step, and with more lets ranks go apart in between") {
   using kind = muster::sync_mode::kind;
-  const auto weights = at_all_ranks(3, {.what = kind::allreduce_weights}, 0.5f, 3);
-  const auto every = at_all_ranks(3, {.what = kind::local_sgd, .period = 1}, 0.5f, 3);
+  const auto weights = at_all_ranks(3, {.method = kind::allreduce_weights}, 0.5f, 3);
+  const auto every = at_all_ranks(3, {.method = kind::local_sgd, .period = 1}, 0.5f, 3);
   CHECK(every.front().weights == weights.front().weights);
   const auto seldom =
-      at_all_ranks(3, {.what = kind::local_sgd, .period = 4}, 0.5f, 3);  // 15 steps: 3 since the last average
+      at_all_ranks(3, {.method = kind::local_sgd, .period = 4}, 0.5f, 3);  // 15 steps: 3 since the last average
   CHECK(seldom.front().spread > 1e-3);
   for (const auto& outcome : seldom) CHECK(outcome.weights == seldom.front().weights);
   CHECK(distance(seldom.front(), weights.front()) < 0.2);
@@ -198,7 +198,7 @@ TEST_CASE("local SGD weighs a rank by all samples since the last average, not by
   test::run_ranks(2, [](muster::group& world) {
     heap memory;
     muster::arena arena(memory, {{"w", {3}}});
-    muster::gradient_sync sync(arena, {.mode = {.what = muster::sync_mode::kind::local_sgd, .period = 2}});
+    muster::gradient_sync sync(arena, {.mode = {.method = muster::sync_mode::kind::local_sgd, .period = 2}});
     muster::sgd optimizer(arena, {});
     muster::state state{arena, optimizer};
     auto session = muster::fixed_session(world);
@@ -224,7 +224,7 @@ TEST_CASE("local SGD weighs a rank by all samples since the last average, not by
 TEST_CASE("gossip trains to where exact averaging does, on any graph") {
   const auto exact = at_all_ranks(4, {}, 0.0f, 12);
   for (const auto graph : graphs) {
-    const auto mixed = at_all_ranks(4, {.what = muster::sync_mode::kind::gossip, .graph = graph}, 0.0f, 12);
+    const auto mixed = at_all_ranks(4, {.method = muster::sync_mode::kind::gossip, .graph = graph}, 0.0f, 12);
     CHECK(distance(mixed.front(), exact.front()) < 0.05);
     CHECK(mixed.front().spread > 0.0);
     CHECK(mixed.front().spread < 0.5);
@@ -236,7 +236,7 @@ TEST_CASE("in modes that exchange weights a step that fails after the optimizer 
                           muster::sync_mode::kind::gossip}) {
     heap memory;
     muster::arena arena(memory, {{"w", {33}}});
-    muster::gradient_sync sync(arena, {.mode = {.what = kind}});
+    muster::gradient_sync sync(arena, {.mode = {.method = kind}});
     muster::sgd optimizer(arena, {.momentum = 0.5f});
     muster::state state{arena, optimizer};
     muster::group self(muster::make_self_transport());

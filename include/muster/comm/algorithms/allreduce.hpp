@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Performs an allreduce in place. Uses recursive doubling for an algorithm that an allreduce does not have.
-inline task allreduce_by(executor& ctx, algorithm selected, std::byte* data, std::size_t count,
+inline task allreduce_by(collective_context& ctx, algorithm selected, std::byte* data, std::size_t count,
                          const reduction& reduce) {
   switch (selected) {
     case algorithm::ring:

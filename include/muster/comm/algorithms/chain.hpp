@@ -18,7 +18,7 @@ inline constexpr std::size_t chain_chunk = 65536;
 /// chunk k+1 while it sends chunk k, with room for one more chunk in either direction, so that no rank waits for a
 /// neighbour's turn. The last rank has all data N-2 chunks after the first chunk is sent: the time is nearly that of a
 /// single copy, for any N.
-inline task chain_broadcast(executor& ctx, std::byte* data, std::size_t bytes, int root) {
+inline task chain_broadcast(collective_context& ctx, std::byte* data, std::size_t bytes, int root) {
   const int n = ctx.size();
   const int previous = (ctx.rank() + n - 1) % n;
   const int next = (ctx.rank() + 1) % n;

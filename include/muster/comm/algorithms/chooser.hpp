@@ -29,7 +29,7 @@ namespace muster { inline namespace v0 {
 
 /// A group's choice of algorithms, computed once: for each collective the sizes at which the choice changes. A lookup
 /// takes a few comparisons. The same at every rank that has the same rules.
-class choices {
+class algorithm_selector {
  public:
   /// An algorithm for the sizes below `below`, from the end of the previous row. The last row ends at
   /// `algorithm_rules::no_limit`.
@@ -40,10 +40,10 @@ class choices {
     bool operator==(const row&) const = default;
   };
 
-  /// Rules have priority, then `native` for a transport with `native_first`, then the model. Throws configuration_error
-  /// when a rule requests native and the transport has no native collectives, unless there is a single rank, which
-  /// sends nothing.
-  choices(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
+  /// Rules have priority, then `native` for a transport with `prefers_native`, then the model. Throws
+  /// configuration_error when a rule requests native and the transport has no native collectives, unless there is a
+  /// single rank, which sends nothing.
+  algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
 
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
     const row* found = tables_[static_cast<std::size_t>(kind)].data();

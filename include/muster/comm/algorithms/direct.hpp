@@ -11,7 +11,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Sends piece p of every rank's `in` to rank p's `out`, in the order of ranks; `bytes` per piece. In each of N-1
 /// rounds every rank sends to one rank and receives from one rank, so that no rank is flooded.
-inline task direct_all_to_all(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes) {
+inline task direct_all_to_all(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes) {
   const int n = ctx.size();
   const int me = ctx.rank();
   const auto piece = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
@@ -24,7 +24,7 @@ inline task direct_all_to_all(executor& ctx, const std::byte* in, std::byte* out
 }
 
 /// Combines block p of every rank's `in` at rank p, in the order of rounds, into `out` (one block), finished.
-inline task direct_reduce_scatter(executor& ctx, blocks in, std::byte* out, const reduction& reduce) {
+inline task direct_reduce_scatter(collective_context& ctx, blocks in, std::byte* out, const reduction& reduce) {
   const int n = ctx.size();
   const int me = ctx.rank();
   const auto mine = in.at(me);
@@ -63,7 +63,7 @@ class pool_array {
 /// peer's block.
 class direct_exchange {
  public:
-  direct_exchange(executor& ctx, blocks data, const reduction& reduce)
+  direct_exchange(collective_context& ctx, blocks data, const reduction& reduce)
       : ctx_(ctx),
         data_(data),
         reduce_(reduce),
@@ -89,7 +89,7 @@ class direct_exchange {
     // None has completed by itself: tests one outstanding request, each time another.
     for (std::size_t tries = requests_.size(); tries > 0; --tries) {
       last_tested_ = (last_tested_ + 1) % requests_.size();
-      if (!executor::is_over(requests_[last_tested_])) return ctx_.test(requests_[last_tested_]);
+      if (!collective_context::is_over(requests_[last_tested_])) return ctx_.test(requests_[last_tested_]);
     }
     return false;
   }
@@ -154,7 +154,7 @@ class direct_exchange {
   bool check(std::size_t j, lane which) {
     auto& s = state_[j];
     bool changed = false;
-    while (s.done[which] < s.started[which] && executor::is_over(slot(j, which, s.done[which]))) {
+    while (s.done[which] < s.started[which] && collective_context::is_over(slot(j, which, s.done[which]))) {
       const std::size_t i = s.done[which]++;
       if (which == in && j == peers_ - 1 && i < pieces_of(ctx_.rank())) {
         const auto combined_piece = piece(ctx_.rank(), i);
@@ -166,7 +166,7 @@ class direct_exchange {
     return changed;
   }
 
-  executor& ctx_;
+  collective_context& ctx_;
   blocks data_;
   const reduction& reduce_;
   std::size_t peers_;
@@ -180,13 +180,13 @@ class direct_exchange {
 /// peer, each of 1/N of the data, and to all peers at once. The blocks are cut into pieces, so that a piece is sent
 /// while the next piece is received. The order of combination does not depend on the order of arrival, so every run has
 /// the same bits.
-inline task direct_allreduce(executor& ctx, blocks data, const reduction& reduce) {
+inline task direct_allreduce(collective_context& ctx, blocks data, const reduction& reduce) {
   direct_exchange exchange(ctx, data, reduce);
   while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.turn(); });
 }
 
 /// Performs a gather: every rank sends directly to the root.
-inline task direct_gather(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_gather(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (ctx.rank() != root) {
     co_await ctx.send_to(root, {in, bytes});
     co_return;
@@ -202,7 +202,7 @@ inline task direct_gather(executor& ctx, const std::byte* in, std::byte* out, st
 }
 
 /// Performs a scatter: the root sends directly to every rank.
-inline task direct_scatter(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_scatter(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   if (ctx.rank() != root) {
     co_await ctx.receive_from(root, {out, bytes});
     co_return;

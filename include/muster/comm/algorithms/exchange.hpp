@@ -10,9 +10,9 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Exchanges data that is combined with `in`, as `ctx.exchange` does. If the transport buffers whole messages before it
 /// combines them, the data is sent in pieces, two outstanding at a time.
-inline task exchange_pieces(executor& ctx, int destination, std::span<const std::byte> out, int source,
+inline task exchange_pieces(collective_context& ctx, int destination, std::span<const std::byte> out, int source,
                             std::span<std::byte> in, const reduction& reduce) {
-  if (!ctx.abilities().combines_whole) {
+  if (!ctx.abilities().buffers_whole_message) {
     co_await ctx.exchange(destination, out, source, in, &reduce);
     co_return;
   }
@@ -36,7 +36,8 @@ inline task exchange_pieces(executor& ctx, int destination, std::span<const std:
 
 /// Exchanges and combines data with a partner, each in its own buffer, in pieces, two outstanding at a time. A received
 /// piece is combined in place if its send is already done, and otherwise copied to scratch memory until then.
-inline task exchange_combine(executor& ctx, int partner, std::byte* data, std::size_t bytes, const reduction& reduce) {
+inline task exchange_combine(collective_context& ctx, int partner, std::byte* data, std::size_t bytes,
+                             const reduction& reduce) {
   const std::size_t count = pieces_of(bytes);
   std::byte* const staging = ctx.scratch(2 * std::min(bytes, exchange_piece));
   request sending[2];
@@ -47,7 +48,7 @@ inline task exchange_combine(executor& ctx, int partner, std::byte* data, std::s
       const auto piece = piece_of(std::span(data, bytes), k);
       request& in = receiving[k % 2];
       ctx.send(sending[k % 2], partner, piece.data(), piece.size());
-      in_place[k % 2] = executor::is_over(sending[k % 2]);
+      in_place[k % 2] = collective_context::is_over(sending[k % 2]);
       if (in_place[k % 2]) {
         ctx.receive_combine(in, partner, piece.data(), piece.size(), reduce);
       } else {

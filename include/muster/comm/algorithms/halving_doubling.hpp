@@ -9,7 +9,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Performs the reduce-scatter. Afterwards the working rank with number v holds block v of `fold.power` blocks,
 /// combined over all ranks and unfinished. Halves are exchanged with the farthest partner first; each block is combined
 /// on one path.
-inline task halving_reduce_scatter(executor& ctx, folding fold, blocks data, const reduction& reduce) {
+inline task halving_reduce_scatter(collective_context& ctx, folding fold, blocks data, const reduction& reduce) {
   int first = 0;
   for (int width = fold.power / 2; width > 0; width /= 2) {
     const int number = fold.number();
@@ -23,7 +23,7 @@ inline task halving_reduce_scatter(executor& ctx, folding fold, blocks data, con
 }
 
 /// Performs the allgather, the inverse: working rank v begins with block v, and all working ranks end with all blocks.
-inline task doubling_allgather(executor& ctx, folding fold, blocks data) {
+inline task doubling_allgather(collective_context& ctx, folding fold, blocks data) {
   for (int width = 1; width < fold.power; width *= 2) {
     const int number = fold.number();
     const int mine = number / width * width;
@@ -33,7 +33,8 @@ inline task doubling_allgather(executor& ctx, folding fold, blocks data) {
   }
 }
 
-inline task halving_doubling_allreduce(executor& ctx, std::byte* data, std::size_t count, const reduction& reduce) {
+inline task halving_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t count,
+                                       const reduction& reduce) {
   const folding fold(ctx.rank(), ctx.size());
   const std::span all(data, count * reduce.element_size());
   if (fold.lends()) {

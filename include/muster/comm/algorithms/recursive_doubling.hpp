@@ -28,7 +28,8 @@ struct folding {
 
 /// Performs log2 N rounds with the whole buffer. Partners combine in the order of their ranks, so both get the same
 /// bits, and by induction all ranks do.
-inline task recursive_doubling_allreduce(executor& ctx, std::byte* data, std::size_t bytes, const reduction& reduce) {
+inline task recursive_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t bytes,
+                                         const reduction& reduce) {
   const folding fold(ctx.rank(), ctx.size());
   if (fold.lends()) {
     co_await ctx.send_to(fold.neighbour(), {data, bytes});
@@ -45,7 +46,7 @@ inline task recursive_doubling_allreduce(executor& ctx, std::byte* data, std::si
 /// Performs Bruck's allgather (1997, https://doi.org/10.1109/71.642949) on balanced blocks. At step k a rank sends 2^k
 /// blocks starting with its own, in at most two runs because of the wrap-around, so that the result needs no rotation
 /// and any N works.
-inline task recursive_doubling_allgather(executor& ctx, blocks data) {
+inline task recursive_doubling_allgather(collective_context& ctx, blocks data) {
   const int n = ctx.size();
   const int me = ctx.rank();
   for (int held = 1; held < n; held *= 2) {
@@ -77,7 +78,7 @@ inline task recursive_doubling_allgather(executor& ctx, blocks data) {
 
 /// Performs the dissemination barrier (Hensgen, Finkel and Manber 1988): at step k rank r notifies rank r + 2^k; any N
 /// works.
-inline task dissemination_barrier(executor& ctx) {
+inline task dissemination_barrier(collective_context& ctx) {
   const int n = ctx.size();
   for (int distance = 1; distance < n; distance *= 2)
     co_await ctx.exchange((ctx.rank() + distance) % n, {}, (ctx.rank() + n - distance) % n, {});

@@ -9,7 +9,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Performs N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks
 /// hold partial sums. Each block is combined along one path around the ring, so its order of combination is the same
 /// for every rank.
-inline task ring_reduce_scatter(executor& ctx, blocks data, const reduction& reduce) {
+inline task ring_reduce_scatter(collective_context& ctx, blocks data, const reduction& reduce) {
   const int n = ctx.size();
   const int me = ctx.rank();
   const int next = (me + 1) % n;
@@ -22,7 +22,7 @@ inline task ring_reduce_scatter(executor& ctx, blocks data, const reduction& red
 }
 
 /// Performs N-1 steps: rank r begins with block r, every rank ends with all blocks.
-inline task ring_allgather(executor& ctx, blocks data) {
+inline task ring_allgather(collective_context& ctx, blocks data) {
   const int n = ctx.size();
   const int me = ctx.rank();
   const int next = (me + 1) % n;
@@ -33,7 +33,7 @@ inline task ring_allgather(executor& ctx, blocks data) {
 }
 
 /// Performs exactly 2(N-1) steps, each with 1/N of the data.
-inline task ring_allreduce(executor& ctx, blocks data, const reduction& reduce) {
+inline task ring_allreduce(collective_context& ctx, blocks data, const reduction& reduce) {
   co_await ring_reduce_scatter(ctx, data, reduce);
   co_await ring_allgather(ctx, data);
 }

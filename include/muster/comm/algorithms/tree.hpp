@@ -33,7 +33,7 @@ struct tree_place {
 };
 
 /// Broadcasts the root's `data` to every rank; each rank sends to its largest subtree first.
-inline task tree_broadcast(executor& ctx, std::byte* data, std::size_t bytes, int root) {
+inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t bytes, int root) {
   const tree_place at(ctx.rank(), ctx.size(), root);
   if (!at.is_root()) co_await ctx.receive_from(at.parent(), {data, bytes});
   for (int step = at.extent / 2; step > 0; step /= 2) {
@@ -43,7 +43,8 @@ inline task tree_broadcast(executor& ctx, std::byte* data, std::size_t bytes, in
 
 /// Combines every rank's `data` in place up the tree: afterwards the root's buffer holds the finished result and the
 /// other buffers hold partial results.
-inline task tree_reduce(executor& ctx, std::byte* data, std::size_t bytes, int root, const reduction& reduce) {
+inline task tree_reduce(collective_context& ctx, std::byte* data, std::size_t bytes, int root,
+                        const reduction& reduce) {
   const tree_place at(ctx.rank(), ctx.size(), root);
   for (int step = 1; step < at.extent; step *= 2) {
     if (at.number + step >= at.n) break;
@@ -57,14 +58,14 @@ inline task tree_reduce(executor& ctx, std::byte* data, std::size_t bytes, int r
 }
 
 /// Reduces to rank 0, then broadcasts.
-inline task tree_allreduce(executor& ctx, std::byte* data, std::size_t bytes, const reduction& reduce) {
+inline task tree_allreduce(collective_context& ctx, std::byte* data, std::size_t bytes, const reduction& reduce) {
   co_await tree_reduce(ctx, data, bytes, 0, reduce);
   co_await tree_broadcast(ctx, data, bytes, 0);
 }
 
 /// Gathers every rank's `bytes` at `in` into the root's `out`, in the order of ranks. A rank collects its whole subtree
 /// before it sends, so the root receives log2 N messages.
-inline task tree_gather(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_gather(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(ctx.rank(), ctx.size(), root);
   // Numbers count from the root. Only with root 0 do the pieces have their final positions in `out` from the start.
   const std::size_t subtree_bytes = at.covered(at.number, at.extent) * bytes;
@@ -85,7 +86,7 @@ inline task tree_gather(executor& ctx, const std::byte* in, std::byte* out, std:
 }
 
 /// Scatters the root's `in`, one piece of `bytes` per rank, to the ranks' `out`.
-inline task tree_scatter(executor& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task tree_scatter(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
   const tree_place at(ctx.rank(), ctx.size(), root);
   const std::size_t subtree_bytes = at.covered(at.number, at.extent) * bytes;
   const std::byte* held = in;

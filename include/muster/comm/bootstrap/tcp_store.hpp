@@ -49,13 +49,13 @@ class store_server {
 
   /// Numbers of connections so far.
   struct counts {
-    std::uint64_t served = 0;     ///< authenticated
-    std::uint64_t strangers = 0;  ///< dropped before they authenticated
-    std::uint64_t offenders = 0;  ///< dropped later, for a malformed frame or for not reading their replies
-    std::uint64_t present = 0;    ///< served and connected now
+    std::uint64_t served = 0;           ///< authenticated
+    std::uint64_t unauthenticated = 0;  ///< dropped before they authenticated
+    std::uint64_t offenders = 0;        ///< dropped later, for a malformed frame or for not reading their replies
+    std::uint64_t present = 0;          ///< served and connected now
   };
   /// Returns the numbers of connections. Thread safe.
-  [[nodiscard]] counts met() const noexcept;
+  [[nodiscard]] counts connection_counts() const noexcept;
   /// Returns true if the server has stopped serving, for lack of memory or of disk space. The log has the reason.
   /// Thread safe.
   [[nodiscard]] bool has_ended() const noexcept;

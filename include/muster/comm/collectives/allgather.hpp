@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out>
-collective_call allgather_call(group& ranks, In& in, Out& out, const options& call_options) {
+collective_call allgather_call(group& ranks, In& in, Out& out, const collective_options& call_options) {
   const std::size_t total = std::ranges::size(out);
   require_size(ranks, collective::allgather, "input", std::ranges::size(in),
                block_of(total, ranks.rank(), ranks.size()).count);
@@ -21,13 +21,13 @@ collective_call allgather_call(group& ranks, In& in, Out& out, const options& ca
 /// divide n. `in` may be this rank's block of `out`. Throws mismatch_error, timeout_error, peer_failure;
 /// configuration_error for a wrong size.
 template <element_range In, mutable_element_range Out>
-void allgather(group& ranks, In&& in, Out&& out, const options& call_options = {}) {
+void allgather(group& ranks, In&& in, Out&& out, const collective_options& call_options = {}) {
   detail::run(ranks, detail::allgather_call(ranks, in, out, call_options));
 }
 
 /// Starts an allgather; the call owns the buffers until the work is done.
 template <lasting_element_range In, lasting_mutable_range Out>
-work allgather_async(group& ranks, In&& in, Out&& out, const options& call_options = {}) {
+work allgather_async(group& ranks, In&& in, Out&& out, const collective_options& call_options = {}) {
   return detail::start(ranks, detail::allgather_call(ranks, in, out, call_options));
 }
 

@@ -6,19 +6,19 @@
 namespace muster { inline namespace v0 {
 
 namespace detail {
-inline collective_call barrier_call(const options& call_options) {
+inline collective_call barrier_call(const collective_options& call_options) {
   return collective_call({.kind = collective::barrier, .algorithm = call_options.algorithm}, nullptr, nullptr, 1, {},
                          call_options.timeout);
 }
 }  // namespace detail
 
 /// Returns when every rank of the group has called it. Throws mismatch_error, timeout_error, peer_failure.
-inline void barrier(group& ranks, const options& call_options = {}) {
+inline void barrier(group& ranks, const collective_options& call_options = {}) {
   detail::run(ranks, detail::barrier_call(call_options));
 }
 
 /// Starts a barrier.
-inline work barrier_async(group& ranks, const options& call_options = {}) {
+inline work barrier_async(group& ranks, const collective_options& call_options = {}) {
   return detail::start(ranks, detail::barrier_call(call_options));
 }
 

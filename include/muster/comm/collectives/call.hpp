@@ -53,7 +53,7 @@ template <class R>
 using element_of = std::remove_cv_t<std::ranges::range_value_t<R>>;
 
 template <class In, class Out>
-collective_call make_call(collective kind, In& in, Out& out, std::size_t count, const options& call_options,
+collective_call make_call(collective kind, In& in, Out& out, std::size_t count, const collective_options& call_options,
                           int root = 0, reduction reduce = {}) {
   using T = element_of<In>;
   static_assert(std::same_as<T, element_of<Out>>, "both buffers hold the same type");

@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 {
 namespace detail {
 template <class In, class Out>
 [[gnu::always_inline]] inline collective_call gather_call(group& ranks, In& in, Out& out, int root,
-                                                          const options& call_options) {
+                                                          const collective_options& call_options) {
   require_root(ranks, collective::gather, root);
   if (ranks.rank() == root) {
     require_size(ranks, collective::gather, "output", std::ranges::size(out),
@@ -23,14 +23,14 @@ template <class In, class Out>
 /// timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
 [[gnu::always_inline]] inline void gather(group& ranks, In&& in, Out&& out, int root,
-                                          const options& call_options = {}) {
+                                          const collective_options& call_options = {}) {
   detail::run(ranks, detail::gather_call(ranks, in, out, root, call_options));
 }
 
 /// Starts a gather; the call owns the buffers until the work is done.
 template <lasting_element_range In, lasting_mutable_range Out>
 [[gnu::always_inline]] inline work gather_async(group& ranks, In&& in, Out&& out, int root,
-                                                const options& call_options = {}) {
+                                                const collective_options& call_options = {}) {
   return detail::start(ranks, detail::gather_call(ranks, in, out, root, call_options));
 }
 

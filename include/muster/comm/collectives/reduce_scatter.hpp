@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 {
 
 namespace detail {
 template <class In, class Out, class Op>
-collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const options& call_options) {
+collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const collective_options& call_options) {
   const std::size_t total = std::ranges::size(in);
   require_size(ranks, collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
@@ -21,13 +21,13 @@ collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const
 /// every rank, is only read and does not overlap `out`, which has `block_of(n, rank, size).count` elements. The inverse
 /// of allgather. Throws mismatch_error, timeout_error, peer_failure; configuration_error for a wrong size.
 template <element_range In, mutable_element_range Out, reduction_operation<detail::element_of<In>> Op>
-void reduce_scatter(group& ranks, In&& in, Out&& out, Op op, const options& call_options = {}) {
+void reduce_scatter(group& ranks, In&& in, Out&& out, Op op, const collective_options& call_options = {}) {
   detail::run(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), call_options));
 }
 
 /// Starts a reduce-scatter; the call owns the buffers until the work is done.
 template <lasting_element_range In, lasting_mutable_range Out, reduction_operation<detail::element_of<In>> Op>
-work reduce_scatter_async(group& ranks, In&& in, Out&& out, Op op, const options& call_options = {}) {
+work reduce_scatter_async(group& ranks, In&& in, Out&& out, Op op, const collective_options& call_options = {}) {
   return detail::start(ranks, detail::reduce_scatter_call(ranks, in, out, std::move(op), call_options));
 }
 

@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 {
 namespace detail {
 template <class In, class Out>
 [[gnu::always_inline]] inline collective_call scatter_call(group& ranks, In& in, Out& out, int root,
-                                                           const options& call_options) {
+                                                           const collective_options& call_options) {
   require_root(ranks, collective::scatter, root);
   if (ranks.rank() == root) {
     require_size(ranks, collective::scatter, "input", std::ranges::size(in),
@@ -23,14 +23,14 @@ template <class In, class Out>
 /// mismatch_error, timeout_error, peer_failure; configuration_error for a wrong root or size.
 template <element_range In, mutable_element_range Out>
 [[gnu::always_inline]] inline void scatter(group& ranks, In&& in, Out&& out, int root,
-                                           const options& call_options = {}) {
+                                           const collective_options& call_options = {}) {
   detail::run(ranks, detail::scatter_call(ranks, in, out, root, call_options));
 }
 
 /// Starts a scatter; the call owns the buffers until the work is done.
 template <lasting_element_range In, lasting_mutable_range Out>
 [[gnu::always_inline]] inline work scatter_async(group& ranks, In&& in, Out&& out, int root,
-                                                 const options& call_options = {}) {
+                                                 const collective_options& call_options = {}) {
   return detail::start(ranks, detail::scatter_call(ranks, in, out, root, call_options));
 }
 

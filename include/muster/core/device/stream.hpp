@@ -52,7 +52,7 @@ class device_event {
   /// Waits for the event like `wait_for`.
   void wait(clock::time_point deadline) const;
   /// Delays all later operations on `stream` until this event is complete. Does not block the processor.
-  void hold_back(device_stream_ref stream) const;
+  void delay(device_stream_ref stream) const;
 
  private:
   struct release {

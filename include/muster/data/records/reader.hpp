@@ -35,7 +35,7 @@ struct record_read_options {
   /// in the shard's own order. The digest covers the manifest's entries.
   bool shards = false;
   /// With `shards`: files that the manifest lists may be missing. Their records cannot be read by this process. See
-  /// held().
+  /// available_shards().
   bool local = false;
   /// With `shards`: the value of held_shards::weight.
   std::uint64_t weight = 1;
@@ -80,7 +80,7 @@ class record_files : public detail::source_with_facts {
   /// background.
   void expect(std::span<const sample_id> ids) const;
   /// Returns the files that this process can read, with `shards`. Otherwise names no shards.
-  [[nodiscard]] held_shards held() const;
+  [[nodiscard]] held_shards available_shards() const;
   /// Returns the order of the files in an epoch, with `shards`.
   [[nodiscard]] const std::shared_ptr<const detail::proportions>& mixture_order() const noexcept;
   /// Returns the value of record_read_options::every. See any_record_source.

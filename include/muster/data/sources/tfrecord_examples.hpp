@@ -64,11 +64,11 @@ static_assert(record_source<tfrecord_examples>);
 namespace detail {
 
 /// A message as a record. `bytes` receives the fields one after another (an empty span: no fields are requested).
-/// `whole` is the value of a feature of type none, a view into the message.
+/// `bytes_value` is the value of a feature of type none, a view into the message.
 struct example_row {
   std::span<std::byte> bytes;
   std::span<float> labels;
-  std::span<const std::byte> whole = {};
+  std::span<const std::byte> bytes_value = {};
 };
 /// Reads a message. Returns an error description (problem (why) suggestion), or an empty string on success.
 [[nodiscard]] std::string read_example(std::span<const std::byte> message, const example_columns& columns,

@@ -33,7 +33,7 @@ class device_arena final : public arena_in<device_span<float>, device_buffer<flo
 
  private:
   void add_array(state_parts& parts, const std::string& name, device_span<float> array, state_kind kind,
-                 in_step change) override;
+                 rollback_policy change) override;
 
   device_stream_ref stream_;
 };

@@ -91,8 +91,9 @@ class schedule {
   void describe(state_parts& parts) {
     if (!plateau_) return;
     parts.add_property("the plateau schedule", plateau_->described());
+    // Observations happen between steps, so the observations of an evaluation persist.
     parts.add("what the schedule has seen", std::span(&plateau_->observed, 1), state_kind::replicated,
-              in_step::keep_on_failure);  // observations happen between steps, so those in an evaluation persist
+              rollback_policy::keep_on_failure);
   }
 
  private:

@@ -20,7 +20,7 @@ struct sync_mode {
     gossip,           ///< after each step every rank averages its weights with its neighbours in a graph
     parameter_server  ///< some ranks hold the weights, the others push gradients to them: see <muster/ps/job.hpp>
   };
-  kind what = kind::allreduce;
+  kind method = kind::allreduce;
   std::uint64_t period = 1;                 ///< steps between averages, for local_sgd
   gossip_graph graph = gossip_graph::ring;  ///< graph of neighbours, for gossip
 

@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// ranks.
 [[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities network) noexcept {
   network.name = "hierarchical";
-  network.native_collectives = network.native_first = true;
+  network.native_collectives = network.prefers_native = true;
   return network;
 }
 

@@ -23,7 +23,7 @@ struct host_map {
         hosts.emplace_back();
       }
       host_of.push_back(static_cast<int>(index));
-      place_of.push_back(static_cast<int>(hosts[index].size()));
+      local_rank_of.push_back(static_cast<int>(hosts[index].size()));
       hosts[index].push_back(static_cast<int>(r));
     }
     rails = static_cast<int>(host_of_rank.size());
@@ -33,7 +33,7 @@ struct host_map {
   /// Returns the index of the host that `rank` runs on.
   [[nodiscard]] int host(int rank) const { return host_of[static_cast<std::size_t>(rank)]; }
   /// Returns the number of a rank among the ranks on its host.
-  [[nodiscard]] int local_rank(int rank) const { return place_of[static_cast<std::size_t>(rank)]; }
+  [[nodiscard]] int local_rank(int rank) const { return local_rank_of[static_cast<std::size_t>(rank)]; }
   /// Returns the ranks on the host of `rank`, including `rank`.
   [[nodiscard]] const std::vector<int>& neighbours(int rank) const {
     return hosts[static_cast<std::size_t>(host(rank))];
@@ -52,8 +52,8 @@ struct host_map {
   [[nodiscard]] bool all_alone() const noexcept { return hosts.size() == host_of.size(); }
 
   std::vector<std::vector<int>> hosts;
-  std::vector<int> host_of;   ///< by rank
-  std::vector<int> place_of;  ///< by rank: its number among the ranks on its host
+  std::vector<int> host_of;        ///< by rank
+  std::vector<int> local_rank_of;  ///< by rank: its number among the ranks on its host
   /// number of ranks on the smallest host: so many ranks of a host can exchange blocks with other hosts in parallel
   int rails = 0;
 };

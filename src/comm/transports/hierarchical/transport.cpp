@@ -60,7 +60,7 @@ bool hierarchical_transport::native(const collective_call& call, request& r) {
 }
 
 bool hierarchical_transport::test(request& r) {
-  const auto* const owner = r.held_by();
+  const auto* const owner = r.owning_transport();
   if (owner == nullptr) return true;
   if (owner == host_transport_.get()) return host_transport_->test(r);
   if (owner != this) return inner().test(r);
@@ -83,7 +83,7 @@ void hierarchical_transport::cancel(request& r) noexcept {
 // ended, and then look for a reason. Peers ignore the second copy of the message.
 void hierarchical_transport::notify(int peer, const control_message& message) {
   const bool is_on_host = host_transport_ && hosts_.host(peer) == hosts_.host(rank());
-  if (is_on_host && message.what != control_message::kind::position)
+  if (is_on_host && message.type != control_message::kind::position)
     host_transport_->notify(hosts_.local_rank(peer), message);
   inner().notify(peer, message);
 }
@@ -124,12 +124,13 @@ std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call&
   std::vector<std::uint64_t> host_of_member;
   for (const int member : call.members) host_of_member.push_back(static_cast<std::uint64_t>(hosts_.host(member)));
   auto network = inner().subgroup(call);
-  std::vector<std::uint64_t> words;
+  std::vector<std::uint64_t> prepared;
   for (const int neighbour : hosts_.neighbours(rank()))
-    words.push_back(call.words[static_cast<std::size_t>(neighbour)]);
+    prepared.push_back(call.prepared[static_cast<std::size_t>(neighbour)]);
   const auto local_members = members_on_host(call.members);
-  auto host_group =
-      local_members.size() > 1 ? host_transport_->make_subgroup({local_members, call.id, words, call.until}) : nullptr;
+  auto host_group = local_members.size() > 1
+                        ? host_transport_->make_subgroup({local_members, call.id, prepared, call.until})
+                        : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(network), std::move(host_group), host_map(host_of_member));
 }
 
@@ -155,7 +156,8 @@ hierarchical_transport::body_type hierarchical_transport::body_of(collective kin
   }
 }
 
-task hierarchical_transport::within_host(executor& ctx, hierarchical_transport& self, const collective_call& step) {
+task hierarchical_transport::within_host(collective_context& ctx, hierarchical_transport& self,
+                                         const collective_call& step) {
   if (!self.host_transport_) co_return;
   request r;
   self.waits_on_host_ = true;
@@ -167,7 +169,7 @@ task hierarchical_transport::within_host(executor& ctx, hierarchical_transport& 
   self.waits_on_host_ = false;
 }
 
-task hierarchical_transport::within_host_by_rails(executor& ctx, hierarchical_transport& self,
+task hierarchical_transport::within_host_by_rails(collective_context& ctx, hierarchical_transport& self,
                                                   const collective_call& call, int rails, bool combines) {
   const blocks in{const_cast<std::byte*>(call.in), call.count, call.element_size, rails};
   const blocks out{call.out, call.count, call.element_size, rails};
@@ -191,7 +193,8 @@ task hierarchical_transport::within_host_by_rails(executor& ctx, hierarchical_tr
   }
 }
 
-task hierarchical_transport::allreduce(executor& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::allreduce(collective_context& ctx, hierarchical_transport& self,
+                                       const collective_call& call) {
   const int rails = self.rails_for(call.count * call.element_size);
   collective_call work = step_of(call);
   work.reduce = call.reduce.unfinished();  // finished after all ranks are combined, not after the ranks of a host are
@@ -207,7 +210,8 @@ task hierarchical_transport::allreduce(executor& ctx, hierarchical_transport& se
   co_await within_host_by_rails(ctx, self, work, rails, false);
 }
 
-task hierarchical_transport::reduce(executor& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::reduce(collective_context& ctx, hierarchical_transport& self,
+                                    const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int representative = self.representative_for(call.root);
   const bool is_representative = representative == self.rank();
@@ -223,7 +227,8 @@ task hierarchical_transport::reduce(executor& ctx, hierarchical_transport& self,
   if (self.rank() == call.root) call.reduce.finish(partial, bytes, self.size());
 }
 
-task hierarchical_transport::broadcast(executor& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::broadcast(collective_context& ctx, hierarchical_transport& self,
+                                       const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const int representative = self.representative_for(call.root);
   if (representative == self.rank()) {
@@ -240,7 +245,8 @@ task hierarchical_transport::broadcast(executor& ctx, hierarchical_transport& se
   co_await within_host(ctx, self, step);
 }
 
-task hierarchical_transport::barrier(executor& ctx, hierarchical_transport& self, const collective_call& call) {
+task hierarchical_transport::barrier(collective_context& ctx, hierarchical_transport& self,
+                                     const collective_call& call) {
   collective_call step = step_of(call);
   step.kind = collective::barrier;
   co_await within_host(ctx, self, step);

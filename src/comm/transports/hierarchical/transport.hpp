@@ -61,18 +61,18 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] int rails_for(std::size_t bytes) const { return bytes <= one_rail_up_to ? 1 : hosts_.rails; }
 
   /// Returns the two-level coroutine for a collective; null if there is none.
-  using body_type = task (*)(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  using body_type = task (*)(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   [[nodiscard]] static body_type body_of(collective kind) noexcept;
-  static task allreduce(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  static task allreduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   /// With `combines`: afterwards the ranks with local rank 0 to rails - 1 on this host hold their block, combined over
   /// the host. Without: the blocks are sent to all ranks on this host.
-  static task within_host_by_rails(executor& ctx, hierarchical_transport& self, const collective_call& call, int rails,
-                                   bool combines);
-  static task reduce(executor& ctx, hierarchical_transport& self, const collective_call& call);
-  static task broadcast(executor& ctx, hierarchical_transport& self, const collective_call& call);
-  static task barrier(executor& ctx, hierarchical_transport& self, const collective_call& call);
+  static task within_host_by_rails(collective_context& ctx, hierarchical_transport& self, const collective_call& call,
+                                   int rails, bool combines);
+  static task reduce(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
+  static task broadcast(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
+  static task barrier(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   /// Runs one collective among the ranks on this host; does nothing if there is only one.
-  static task within_host(executor& ctx, hierarchical_transport& self, const collective_call& step);
+  static task within_host(collective_context& ctx, hierarchical_transport& self, const collective_call& step);
 
   std::unique_ptr<shm_transport> host_transport_;
   host_map hosts_;
@@ -82,7 +82,7 @@ class hierarchical_transport final : public transport_decorator {
   frame_pool pool_;
   std::vector<buffer<std::byte>> scratch_;
   std::vector<int> network_ranks_;  // this rank and the ranks on other hosts with which it exchanges data
-  std::optional<executor> ctx_;
+  std::optional<collective_context> ctx_;
   task body_;
 };
 

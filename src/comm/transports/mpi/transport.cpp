@@ -134,7 +134,7 @@ mpi_transport::operation_state& mpi_transport::begin(request& r, operation_state
   slot* const message_slot = free_slots_.back();
   free_slots_.pop_back();
   r.owner = this;
-  return *::new (r.room)
+  return *::new (r.transport_storage)
       operation_state{kind, MPI_REQUEST_NULL, MPI_REQUEST_NULL, message_slot, nullptr, false, nullptr};
 }
 
@@ -290,7 +290,7 @@ void mpi_transport::reclaim_slots() noexcept {
 void mpi_transport::notify(int peer, const control_message& message) {
   // A message that is under way when the communicator is freed might arrive in a later communicator: see
   // mpi_library::retire.
-  const bool may_arrive_late = message.what == control_message::kind::leave && !survives_deaths_;
+  const bool may_arrive_late = message.type == control_message::kind::leave && !survives_deaths_;
   if (library_->abandoned() || may_arrive_late) return;
   sent_end_ = sent_end_ || message.is_end();
   std::erase_if(control_sends_, [](const auto& outgoing) {
@@ -315,7 +315,7 @@ bool mpi_transport::poll_deaths(control_message& message) {
     if (std::find(reported_deaths_.begin(), reported_deaths_.end(), rank) != reported_deaths_.end()) continue;
     reported_deaths_.push_back(rank);
     last_death_check_ = {};  // the next call checks again at once: more ranks may have ended
-    message = control_message::gone_rank(rank, text_of_end(comm_, rank));
+    message = control_message::rank_ended(rank, text_of_end(comm_, rank));
     return true;
   }
   return false;

@@ -26,7 +26,7 @@ inline constexpr transport_abilities mpi_abilities{
     .name = "mpi",
     .native_collectives = true,
     .any_source = true,
-    .combines_whole = true,
+    .buffers_whole_message = true,
     .costs = {.latency = 3.0e-6, .per_byte = 1.6e-10, .reduce_per_byte = 0.6e-10}};
 
 /// A rank in a communicator. Used by one thread at a time.
@@ -77,7 +77,7 @@ class mpi_transport final : public transport {
     MPI_Request sent = MPI_REQUEST_NULL;
     control_message text;
   };
-  // The state of a request, in request::room.
+  // The state of a request, in request::transport_storage.
   struct operation_state {
     enum class kind_type { send, receive, native } kind;
     MPI_Request head;
@@ -87,8 +87,8 @@ class mpi_transport final : public transport {
     bool head_done;
     const reduction* reduce;  // reduction to finish after a native collective
   };
-  static_assert(sizeof(operation_state) <= sizeof(request::room));
-  static operation_state& state_of(request& r) { return *reinterpret_cast<operation_state*>(r.room); }
+  static_assert(sizeof(operation_state) <= sizeof(request::transport_storage));
+  static operation_state& state_of(request& r) { return *reinterpret_cast<operation_state*>(r.transport_storage); }
 
   operation_state& begin(request& r, operation_state::kind_type kind);
   void post_body(request& r, int source, int tag);

@@ -33,8 +33,8 @@ void work::wait() {
   operation_.reset();
 }
 
-void work::hold_back(device_stream_ref stream) const {
-  if (operation_ != nullptr) operation_->mark().hold_back(stream);
+void work::delay(device_stream_ref stream) const {
+  if (operation_ != nullptr) operation_->mark().delay(stream);
 }
 
 // ---- communicator ----

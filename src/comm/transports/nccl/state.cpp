@@ -63,7 +63,7 @@ ncclResult_t start_call(const nccl::device_call& call, bool single_rank, ncclCom
   // In a group with a single rank every reduction returns its input. The mean of NCCL 2.28.9 leaves out the last of
   // 65537 doubles then.
   const auto op = single_rank ? ncclSum : op_of(call.op);
-  switch (call.what) {
+  switch (call.function) {
     case call_kind::reduce:
       return ncclReduce(call.in, call.out, call.count, type, op, call.peer, comm, stream);
     case call_kind::broadcast:
@@ -209,7 +209,7 @@ std::uint64_t nccl_state::start_calls(std::span<const nccl::device_call> calls, 
     const auto ended = ncclGroupEnd();
     if (is_accepted(result)) result = ended;
   }
-  wait_until_accepted(result, name_of(calls.front().what), deadline);
+  wait_until_accepted(result, name_of(calls.front().function), deadline);
   return sequence_++;
 }
 
@@ -222,7 +222,7 @@ void nccl_state::check(const std::string& call_name) {
 nccl_operation::nccl_operation(std::shared_ptr<nccl_state> state, std::span<const nccl::device_call> calls,
                                device_stream_ref stream)
     : state_(std::move(state)),
-      operation_(std::string("device ") + name_of(calls.front().what)),
+      operation_(std::string("device ") + name_of(calls.front().function)),
       deadline_(deadline_after(state_->timeout())),
       sequence_(state_->start_calls(calls, stream, deadline_)),
       end_event_(stream) {

@@ -7,7 +7,7 @@
 //   has arrived.
 // - When all records have arrived, rank 0 sends to each rank all other records, with their descriptors.
 // - A rank that fails because of the system sends a record with an `error_code` over its open connections. The receiver
-//   throws the same failure. Rank 0 also sends that record to ranks that connect within `shm_timing::last_word`.
+//   throws the same failure. Rank 0 also sends that record to ranks that connect within `shm_timing::failure_report`.
 //
 // Invariant: no rank returns from the bootstrap without every rank's memory.
 #include <fcntl.h>
@@ -264,10 +264,10 @@ class bootstrap {
   void report_failure(const descriptor& listener, std::size_t count, int code) const {
     peer_info report;
     report.record.error_code = code;
-    const auto until = deadline_after(shm_timing::last_word);
+    const auto until = deadline_after(shm_timing::failure_report);
     pollfd watched{listener.get(), POLLIN, 0};
     for (; count > 0 && clock::now() < until; --count) {
-      if (::poll(&watched, 1, static_cast<int>(shm_timing::last_word.count() * 1e3)) != 1) return;
+      if (::poll(&watched, 1, static_cast<int>(shm_timing::failure_report.count() * 1e3)) != 1) return;
       const descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
       if (accepted && user_of(accepted.get()) == ::getuid()) (void)send(accepted.get(), report);
     }

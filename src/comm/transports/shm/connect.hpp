@@ -18,7 +18,7 @@ namespace muster { inline namespace v0 { namespace detail {
 inline constexpr transport_abilities shm_abilities{
     .name = "shm",
     .native_collectives = true,
-    .native_first = true,
+    .prefers_native = true,
     .any_source = true,
     .moves_buffers = true,
     .concurrent_groups = true,

@@ -75,10 +75,11 @@ void core_spreader::spread(int rank) {
   if (now < next_check_) return;
   // This costs a system call and an allocation. Only one rank of a shared core does it, at most once a millisecond.
   const int better = emptier_core(last_cores_, rank, allowed_cores());
-  next_check_ = now + shm_timing::shortest_rest;
+  next_check_ = now + shm_timing::shortest_move_interval;
   if (better < 0) return;
-  wait_ = now > last_move_ + shm_timing::lasting_move ? shm_timing::shortest_rest
-                                                      : std::min<clock::duration>(2 * wait_, shm_timing::longest_rest);
+  wait_ = now > last_move_ + shm_timing::lasting_move
+              ? shm_timing::shortest_move_interval
+              : std::min<clock::duration>(2 * wait_, shm_timing::longest_move_interval);
   last_move_ = now;
   next_check_ = now + wait_;
   move_to_core(static_cast<std::uint32_t>(better));

@@ -31,7 +31,7 @@ void shm_host::retire(const retired& memory) {
   retired_memory_.push_back(memory);
 }
 
-void shm_host::give_back(bool all) noexcept {
+void shm_host::release_retired(bool all) noexcept {
   const std::lock_guard lock(mutex_);
   std::erase_if(retired_memory_, [&](const retired& entry) {
     if (!all && entry.leavers->load(std::memory_order_acquire) != entry.users) return false;

@@ -63,11 +63,11 @@ class shm_host {
     std::atomic<std::uint32_t>* leavers;
     std::uint32_t users;
   };
-  /// Registers memory for `give_back`.
+  /// Registers memory for `release_retired`.
   void retire(const retired& memory);
   /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives.
   /// Memory that a dead rank still counts as a user is freed when this process ends.
-  void give_back(bool all) noexcept;
+  void release_retired(bool all) noexcept;
 
  private:
   static constexpr std::size_t least_past_caches = 4096;  // a shorter copy would wait for the memory

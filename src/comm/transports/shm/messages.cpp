@@ -38,7 +38,7 @@ shm_messages::shm_messages(shm_group& shm)
 void shm_messages::send(request& r, transport& owner) {
   r.owner = &owner;
   r.state = message_progress::waiting;
-  ::new (r.room) message_progress{.group = &group_, .announces = r.tag != 0 && r.bytes > eager};
+  ::new (r.transport_storage) message_progress{.group = &group_, .announces = r.tag != 0 && r.bytes > eager};
   outbox& sends = outgoing_to(r.peer).sends;
   sends.push(r);
   if (sends.front() == &r) send_pending(r.peer);
@@ -146,7 +146,7 @@ std::uint64_t shm_messages::unread(int peer) {
 void shm_messages::receive(request& r, transport& owner) {
   r.owner = &owner;
   r.state = message_progress::waiting;
-  ::new (r.room) message_progress{.group = &group_, .receives = true};
+  ::new (r.transport_storage) message_progress{.group = &group_, .receives = true};
   matcher_.post(r);
 }
 
@@ -159,7 +159,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
   header head;
   std::memcpy(&head, ring.bytes() + tail % shm_.layout().fifo_bytes, sizeof head);
   outbox& sends = outgoing_to(peer).sends;
-  auto& target = matcher_.arrival_of(peer);
+  auto& target = matcher_.target_of(peer);
   if (head.kind == message_kind::cts) {
     require(peer, sends.clear(head.number));
   } else if (head.kind == message_kind::data) {
@@ -176,7 +176,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
 // Copies the bytes that have arrived of the message in progress.
 void shm_messages::copy_payload(int peer, incoming& in) {
   fifo& ring = shm_.messages(peer, shm_.rank());
-  const auto& target = matcher_.arrival_of(peer);
+  const auto& target = matcher_.target_of(peer);
   const std::uint64_t capacity = shm_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   const std::uint64_t old_tail = tail;
@@ -201,7 +201,7 @@ void shm_messages::receive_pending(int peer) {
     copy_payload(peer, in);
     if (in.moved < in.total) return;
     in.open = false;
-    matcher_.came(matcher_.arrival_of(peer));
+    matcher_.on_complete(matcher_.target_of(peer));
   }
 }
 

@@ -220,7 +220,7 @@ void shm_native::cancel() noexcept {
   body_.reset();
   shm_.mine().revoked.store(1, std::memory_order_seq_cst);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  const auto deadline = deadline_after(shm_timing::writer);
+  const auto deadline = deadline_after(shm_timing::peer_write);
   bool peer_is_stuck = false;
   for (int p = 0; p < shm_.size(); ++p) {
     if (p == shm_.rank()) continue;

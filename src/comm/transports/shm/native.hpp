@@ -56,7 +56,7 @@ class shm_native {
   void cancel() noexcept;
 
  private:
-  using scheduler_type = driver;
+  using scheduler_type = coroutine_scheduler;
 
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(shm_.size()); }
 

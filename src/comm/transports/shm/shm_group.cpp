@@ -112,7 +112,7 @@ int shm_group::find_ended_peer() {
     if (written != mailbox.read.load(std::memory_order_relaxed)) continue;
     reported_ended_[index] = true;
     const bool has_reported_end =
-        written > 0 && mailbox.ring[(written - 1) % control_mailbox::capacity].what != control_message::kind::position;
+        written > 0 && mailbox.ring[(written - 1) % control_mailbox::capacity].type != control_message::kind::position;
     if (!has_reported_end) return r;
   }
   return -1;

@@ -54,7 +54,7 @@
 // - A rank writes contribution number n only when all ranks have finished collective n - `slot_head::turns`.
 // - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
 //   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
-//   detects the other. A writer that stays stopped for longer than `shm_timing::writer` is not waited for: the owner
+//   detects the other. A writer that stays stopped for longer than `shm_timing::peer_write` is not awaited: the owner
 //   then detaches the output buffer from the segment.
 // - No rank touches a slot after the rank has raised `leavers` in the slot. The owner reuses the memory when `leavers`
 //   equals the size of the group.

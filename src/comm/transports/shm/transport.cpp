@@ -48,7 +48,7 @@ void shm_transport::notify(int peer, const control_message& message) {
   // A position message is soon obsolete, so it may be dropped. The last place in the mailbox is reserved for the
   // message about this rank's end.
   if (unread >= control_mailbox::capacity ||
-      (unread + 1 >= control_mailbox::capacity && message.what == control_message::kind::position))
+      (unread + 1 >= control_mailbox::capacity && message.type == control_message::kind::position))
     return;
   control_message& slot = mailbox.ring[written % control_mailbox::capacity];
   slot = message;
@@ -74,7 +74,7 @@ bool shm_transport::read_mailboxes(control_message& message) {
 
 void shm_transport::describe_ended_peer(int peer, control_message& message) const {
   const auto process = std::to_string(shm_.host().process(shm_.host_rank(peer)));
-  message = control_message::gone_rank(
+  message = control_message::rank_ended(
       peer, "rank " + std::to_string(shm_.reported_rank(peer)) + " is gone (its process " + process +
                 " ended before it finished the group's collectives); see the output of its launcher");
 }
@@ -107,7 +107,7 @@ void shm_transport::look_after_peers() {
 }
 
 std::uint64_t shm_transport::prepare(std::span<const int> members) {
-  shm_.host().give_back(false);
+  shm_.host().release_retired(false);
   return shm_group::allocate_slot(shm_.host().own(), static_cast<int>(members.size()));
 }
 
@@ -115,10 +115,10 @@ std::unique_ptr<shm_transport> shm_transport::make_subgroup(const subgroup_call&
   std::vector<std::uint64_t> slots;
   std::vector<int> on_host;
   for (const int member : call.members) {
-    slots.push_back(call.words[static_cast<std::size_t>(member)]);
+    slots.push_back(call.prepared[static_cast<std::size_t>(member)]);
     on_host.push_back(shm_.host_rank(member));
   }
-  return std::make_unique<shm_transport>(shm_.shared_host(), std::move(on_host), call.place_of(rank()), slots);
+  return std::make_unique<shm_transport>(shm_.shared_host(), std::move(on_host), call.new_rank_of(rank()), slots);
 }
 
 }}}  // namespace muster::v0::detail

@@ -78,7 +78,7 @@ tcp_peer read_endpoints(const std::string& endpoints, int rank) {
   while (!reader.rest().empty()) {
     if (const auto parsed = address::parse(reader.text()); !parsed.empty()) peer.addresses.push_back(parsed);
   }
-  if (!has_mark || !reader.whole() || peer.addresses.empty()) {
+  if (!has_mark || !reader.is_complete() || peer.addresses.empty()) {
     throw error(
         error_kind::other,
         "the description of rank " + std::to_string(rank) +
@@ -107,15 +107,15 @@ tcp_plan plan_of(const settings& configuration) {
   tcp_plan plan;
   plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
   plan.beat = seconds(configuration.positive(setting::heartbeat));
-  plan.missed = static_cast<int>(configuration.integer(setting::missed_heartbeats));
-  plan.patience = seconds(configuration.positive(setting::timeout));
+  plan.missed_heartbeats = static_cast<int>(configuration.integer(setting::missed_heartbeats));
+  plan.connect_timeout = seconds(configuration.positive(setting::timeout));
   plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
   return plan;
 }
 
 std::unique_ptr<transport> connect_tcp(const settings& configuration, const launch_env& launch) {
   const tcp_plan plan = plan_of(configuration);
-  const auto deadline = deadline_after(plan.patience);
+  const auto deadline = deadline_after(plan.connect_timeout);
   tcp_listeners listeners(interface_of(configuration, launch), configuration.origin(setting::interface));
   std::vector<std::string> endpoints{listeners.endpoints()};
   std::string token;
@@ -133,12 +133,12 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
   std::vector<std::string> endpoints;
   for (int k = 0; k < count; ++k) {
     listeners.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
-    const auto all_endpoints = words_of_all(ranks, listeners.back().endpoints());
+    const auto all_endpoints = allgather_strings(ranks, listeners.back().endpoints());
     endpoints.insert(endpoints.end(), all_endpoints.begin(), all_endpoints.end());
   }
   // Only the processes in the group learn the token that rank 0 draws.
-  const auto token = word_of(ranks, random_token(), 0);
-  const auto deadline = deadline_after(plan.patience);
+  const auto token = broadcast_string(ranks, random_token(), 0);
+  const auto deadline = deadline_after(plan.connect_timeout);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,
                         std::move(listeners[static_cast<std::size_t>(k)]), token, deadline);

@@ -29,7 +29,7 @@ connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> pee
           loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), max_pending,
           [this](const introduction& identity) { return accepts_connection(identity); },
           [this](tcp_socket socket, const introduction& identity) {
-            add_connection(static_cast<int>(identity.from), identity.which, std::move(socket), stage::accepting);
+            add_connection(static_cast<int>(identity.sender), identity.channel, std::move(socket), stage::accepting);
           }),
       remotes_(peers.size()) {
   for (std::size_t i = 0; i < peers.size(); ++i) remotes_[i].info = std::move(peers[i]);
@@ -124,7 +124,7 @@ void connection_manager::run(const std::stop_token& stop) {
       expire(now);
       if (now >= next_heartbeat_) send_heartbeats();
       const std::lock_guard lock(controls_mutex_);
-      for (auto& peer : remotes_) peer.ready.want(EPOLLIN | (peer.control.unsent() > 0 ? EPOLLOUT : 0U));
+      for (auto& peer : remotes_) peer.ready.set_events(EPOLLIN | (peer.control.unsent() > 0 ? EPOLLOUT : 0U));
     } catch (const std::exception& failed) {
       log(log_level::error, std::string("an error in the thread of the heartbeats: ") + failed.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -196,7 +196,7 @@ void connection_manager::read_control(int peer) {
   } catch (const socket_error& failed) {
     if (remote.has_departed) return close(remote);
     const bool data_broke = remote.suspect_deadline != clock::time_point::max();
-    lose_peer(peer, data_broke ? remote.failure_reason : failed.as_seen());
+    lose_peer(peer, data_broke ? remote.failure_reason : failed.describe_observation());
   }
 }
 
@@ -204,13 +204,13 @@ void connection_manager::on_control_frame(int peer, const frame& head, std::span
   switch (head.kind) {
     case frame_kind::beat: {
       control_message position;
-      position.what = control_message::kind::position;
+      position.type = control_message::kind::position;
       position.signature = head.signature;
       return mesh_.on_control_message(peer, head, position);
     }
     case frame_kind::control_message: {
       control_message message;
-      if (!decode_notice(payload, message)) return;
+      if (!decode_control_message(payload, message)) return;
       return mesh_.on_control_message(peer, head, message);
     }
     case frame_kind::goodbye:
@@ -238,7 +238,7 @@ void connection_manager::expire(clock::time_point now) {
     fail_attempt(attempt, "it did not answer in time");
   }
   std::erase_if(pending_connections_, [](const pending_connection& attempt) { return attempt.finished; });
-  const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
+  const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed_heartbeats);
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote_peer& remote = remotes_[i];
@@ -251,7 +251,7 @@ void connection_manager::expire(clock::time_point now) {
     }
     const bool is_pending = remote.state == stage::connecting || remote.state == stage::accepting;
     if (!is_pending || now < remote.deadline) continue;
-    const std::string limit = std::to_string(static_cast<int>(plan_.patience.count())) + " s";
+    const std::string limit = std::to_string(static_cast<int>(plan_.connect_timeout.count())) + " s";
     lose_peer(peer, "it could not be connected " + (remote.was_connected ? "again" : "in " + limit) +
                         (remote.last_error.empty() ? "" : ": " + remote.last_error));
   }

@@ -50,7 +50,7 @@ class connection_manager {
   ~connection_manager();
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return remote_of(rank).info; }
-  [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
+  [[nodiscard]] std::uint64_t unauthenticated() const noexcept { return acceptor_.unauthenticated(); }
   /// Returns the errno for which no rank can connect to this process; 0 if each can.
   [[nodiscard]] int accept_error() const noexcept { return acceptor_.trouble(); }
   /// Returns the last error of the attempts to connect to the rank; empty if there was none.

@@ -55,17 +55,17 @@ const char* decode(std::span<const std::byte, frame_bytes> header, frame& into) 
   return nullptr;
 }
 
-std::span<const std::byte> encode_notice(const control_message& message) noexcept {
+std::span<const std::byte> encode_control_message(const control_message& message) noexcept {
   return std::as_bytes(std::span(&message, 1))
       .first(control_message_head + ::strnlen(message.text, sizeof message.text - 1));
 }
 
-bool decode_notice(std::span<const std::byte> payload, control_message& into) noexcept {
+bool decode_control_message(std::span<const std::byte> payload, control_message& into) noexcept {
   if (payload.size() < control_message_head || payload.size() >= control_message_head + sizeof into.text) return false;
   into = {};
   std::memcpy(&into, payload.data(), payload.size());
-  // `gone` is created by the local transport and is never sent by a peer.
-  return into.what >= control_message::kind::abort && into.what <= control_message::kind::leave;
+  // `peer_ended` is created by the local transport and is never sent by a peer.
+  return into.type >= control_message::kind::abort && into.type <= control_message::kind::leave;
 }
 
 }}}  // namespace muster::v0::detail

@@ -83,8 +83,8 @@ inline constexpr std::uint64_t largest_control_payload = 1024;
 
 /// Returns the control message as a payload, without the unused text bytes. The bytes are valid as long as the
 /// message.
-[[nodiscard]] std::span<const std::byte> encode_notice(const control_message& message) noexcept;
+[[nodiscard]] std::span<const std::byte> encode_control_message(const control_message& message) noexcept;
 /// Decodes a control message. Returns false if the payload is none. The caller sets `origin`.
-[[nodiscard]] bool decode_notice(std::span<const std::byte> payload, control_message& into) noexcept;
+[[nodiscard]] bool decode_control_message(std::span<const std::byte> payload, control_message& into) noexcept;
 
 }}}  // namespace muster::v0::detail

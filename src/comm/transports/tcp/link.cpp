@@ -26,7 +26,7 @@ tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::u
       limits_(limits),
       number_(number),
       send_credit_(limits.credit),
-      target_(messages.arrival_of(peer)) {}
+      target_(messages.target_of(peer)) {}
 
 void tcp_link::attach(tcp_socket connection) {
   socket_ = std::move(connection);
@@ -37,7 +37,7 @@ void tcp_link::sever(std::string reason) noexcept {
   if (connection_error_.empty()) connection_error_ = std::move(reason);
   socket_ = {};
   frame_out_ = {};
-  messages_.lose(peer_);
+  messages_.on_peer_lost(peer_);
 }
 
 // ---- sending: requests ----
@@ -198,7 +198,7 @@ void tcp_link::write_pending() noexcept {
       if (request* const r = std::exchange(frame_out_.payload_request, nullptr)) sends_.finish(*r);
     } while (begin_next_frame());
   } catch (const socket_error& failure) {
-    write_error_ = failure.as_seen();
+    write_error_ = failure.describe_observation();
   } catch (const std::exception& failure) {
     sever(failure.what());
   }

@@ -165,7 +165,7 @@ class tcp_link {
   std::uint64_t position_ = 0;  // offset of the next byte in the stream
   // The frame that is being received.
   frame frame_in_;
-  matcher::arrival& target_;
+  matcher::inbound_target& target_;
   std::uint64_t payload_left_ = 0;  // bytes of its payload that have not arrived
   std::size_t trailer_bytes_ = 0;   // bytes after the payload
   bool in_payload_ = false;         // set while the payload or the trailer is being read

@@ -86,7 +86,7 @@ void tcp_link::read_pending() noexcept {
     sever(failure.reason);
   } catch (const socket_error& failure) {
     const bool in_a_frame = in_payload_ || begin_ != end_;
-    sever(failure.as_seen() + (failure.ended() && in_a_frame ? " in the middle of a message" : ""));
+    sever(failure.describe_observation() + (failure.ended() && in_a_frame ? " in the middle of a message" : ""));
   } catch (const std::exception& failure) {
     sever(failure.what());
   }
@@ -98,7 +98,7 @@ void tcp_link::read_frames() {
   for (;;) {
     // The buffered bytes.
     while (in_payload_ || begin_payload()) {
-      const request* const r = target_.to;
+      const request* const r = target_.receive;
       std::span<const std::byte> bytes = buffered(payload_left_);
       if (r != nullptr && r->combine != nullptr)
         bytes = bytes.first(bytes.size() / r->combine->element_size() * r->combine->element_size());
@@ -149,8 +149,9 @@ bool tcp_link::end_payload() {
   in_payload_ = false;
   // An unexpected message uses credit until it is received.
   if (frame_in_.kind == frame_kind::message)
-    (target_.aside != nullptr ? target_.aside->owed : messages_.taken_of(peer_)) += credit_cost(frame_in_.total);
-  messages_.came(target_);
+    (target_.unexpected_message != nullptr ? target_.unexpected_message->credit_owed
+                                           : messages_.consumed_credits(peer_)) += credit_cost(frame_in_.total);
+  messages_.on_complete(target_);
   return true;
 }
 
@@ -203,7 +204,7 @@ bool tcp_link::begin_payload() {
   trailer_bytes_ = frame_in_.trailer_bytes();
   checksum_ = 0;
   in_payload_ = true;
-  last_combined_ = target_.to != nullptr && target_.to->combine != nullptr;
+  last_combined_ = target_.receive != nullptr && target_.receive->combine != nullptr;
   return true;
 }
 
@@ -226,13 +227,13 @@ bool tcp_link::begin_message() {
 void tcp_link::handle_announce() {
   if (announced_ >= max_announced) throw link_broken{"it announces too many messages"};
   ++announced_;
-  matcher::arrival no_target;  // no payload follows the announcement
+  matcher::inbound_target no_target;  // no payload follows the announcement
   (void)messages_.match(peer_, envelope_of(frame_in_), true, no_target);
 }
 
 // Returns credit to the sender once a quarter of the credit is free.
 void tcp_link::return_credit() {
-  std::uint64_t& received = messages_.taken_of(peer_);
+  std::uint64_t& received = messages_.consumed_credits(peer_);
   if (received < limits_.credit / 4) return;
   queue_frame(frame_kind::credit, received);
   credit_owed_ -= received;

@@ -88,7 +88,7 @@ void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>
     return missing_ranks.empty() || std::any_of(missing_ranks.begin(), missing_ranks.end(), is_lost);
   };
   const auto next_check = [&] {
-    return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
+    return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::cancelled_poll : tcp_timing::acceptor_poll));
   };
   while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
     if (const int code = manager_.accept_error()) {
@@ -124,7 +124,7 @@ void tcp_mesh::open(matching_group& group) {
   for (auto& early : early_messages_) {
     if (early.generation != group.generation() || group.member(early.peer) < 0) continue;
     early.message.origin = group.member(early.peer);
-    group.tell(early.message);
+    group.post_control_message(early.message);
   }
   std::erase_if(early_messages_, [&](const early_message& early) { return early.generation == group.generation(); });
 }
@@ -171,12 +171,12 @@ void tcp_mesh::attach(int peer, tcp_socket connection) {
 
 void tcp_mesh::report_lost_peer(matching_group& group, int peer, const std::string& reason) {
   const int member = group.member(peer);
-  if (member < 0 || group.has_lost(member)) return;
-  group.lost[static_cast<std::size_t>(member)] = true;
+  if (member < 0 || group.has_ended(member)) return;
+  group.ended_members[static_cast<std::size_t>(member)] = true;
   const auto& info = manager_.peer(peer);
-  group.tell(control_message::gone_rank(member, "rank " + std::to_string(member) + " is gone (" + reason +
-                                                    "; it is process " + std::to_string(info.process) + " on " +
-                                                    info.name + "); see the output of its launcher"));
+  group.post_control_message(control_message::rank_ended(
+      member, "rank " + std::to_string(member) + " is gone (" + reason + "; it is process " +
+                  std::to_string(info.process) + " on " + info.name + "); see the output of its launcher"));
 }
 
 void tcp_mesh::on_lost(int peer, const std::string& reason) {
@@ -201,7 +201,7 @@ void tcp_mesh::on_departure(int peer) {
 }
 
 void tcp_mesh::on_control_message(int peer, const frame& head, control_message& message) {
-  const bool is_position = message.what == control_message::kind::position;
+  const bool is_position = message.type == control_message::kind::position;
   if (is_position && head.signature.kind == collective::none) return;
   const std::lock_guard lock(mutex_);
   matching_group* const group = messages_.find(head.generation);
@@ -211,8 +211,8 @@ void tcp_mesh::on_control_message(int peer, const frame& head, control_message& 
     return;
   }
   message.origin = group->member(peer);
-  if (message.origin < 0 || (is_position && group->news() >= max_positions)) return;
-  group->tell(message);
+  if (message.origin < 0 || (is_position && group->unread_control_messages() >= max_positions)) return;
+  group->post_control_message(message);
 }
 
 frame tcp_mesh::position() {

@@ -19,12 +19,12 @@ namespace muster { inline namespace v0 { namespace detail {
 
 class tcp_transport;
 
-/// The parameters of the connections of a job; the same in all processes, except `patience`.
+/// The parameters of the connections of a job; the same in all processes, except `connect_timeout`.
 struct tcp_plan {
-  bool lazy = false;     ///< connections are made when first needed, not all at the start
-  seconds beat{0.1};     ///< interval between heartbeats
-  int missed = 5;        ///< number of missing heartbeats after which a process is lost
-  seconds patience{30};  ///< time limit for a connection
+  bool lazy = false;            ///< connections are made when first needed, not all at the start
+  seconds beat{0.1};            ///< interval between heartbeats
+  int missed_heartbeats = 5;    ///< number of missing heartbeats after which a process is lost
+  seconds connect_timeout{30};  ///< time limit for a connection
   tcp_limits limits;
 };
 
@@ -46,7 +46,7 @@ class tcp_mesh {
   /// Returns the largest number of ranks a core on any host; the same at all ranks.
   [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Returns the number of connections that were refused or closed because the peer did not belong to this job.
-  [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept { return manager_.strangers(); }
+  [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept { return manager_.unauthenticated(); }
   /// Waits until every other process is connected. Throws timeout_error with the processes that are not connected.
   /// Throws peer_failure if a process is lost, or if `is_aborted`, which is called every few milliseconds, returns
   /// true.

@@ -20,7 +20,7 @@ void connection_manager::start_connecting(int peer) {
   remote_peer& remote = remote_of(peer);
   if (remote.state != stage::idle || peer == rank_) return;
   remote.state = stage::connecting;
-  remote.deadline = deadline_after(plan_.patience);
+  remote.deadline = deadline_after(plan_.connect_timeout);
   for (std::uint32_t k = 0; k < remote.sockets.size(); ++k) {
     start_attempt(pending_connections_.emplace_back(pending_connection{peer, k}));
     if (remote.state != stage::connecting) return;  // the peer is lost
@@ -77,8 +77,8 @@ void connection_manager::advance(pending_connection& attempt) {
         failure.code() == ECONNREFUSED);
   }
   using handshake_state = handshake::state;
-  const auto state = attempt.negotiation->now();
-  attempt.ready.want(state == handshake_state::sending ? EPOLLOUT : EPOLLIN);
+  const auto state = attempt.negotiation->current_state();
+  attempt.ready.set_events(state == handshake_state::sending ? EPOLLOUT : EPOLLIN);
   if (state == handshake_state::done) {
     attempt.finished = true;
     attempt.ready = {};
@@ -100,10 +100,10 @@ void connection_manager::advance(pending_connection& attempt) {
 // Returns true if this process accepts the connection of an authenticated peer. When both sides connect at the same
 // time, the connection of the lower rank is kept.
 bool connection_manager::accepts_connection(const introduction& identity) {
-  const int peer = static_cast<int>(identity.from);
-  if (identity.from >= remotes_.size() || identity.which >= remote_of(peer).sockets.size()) return false;
+  const int peer = static_cast<int>(identity.sender);
+  if (identity.sender >= remotes_.size() || identity.channel >= remote_of(peer).sockets.size()) return false;
   remote_peer& remote = remote_of(peer);
-  const auto deadline = remote.state == stage::connecting ? remote.deadline : deadline_after(plan_.patience);
+  const auto deadline = remote.state == stage::connecting ? remote.deadline : deadline_after(plan_.connect_timeout);
   if (remote.state == stage::connecting && peer < rank_) abandon_attempts(peer, stage::idle);
   if (remote.state == stage::idle || remote.state == stage::broken) {
     remote.state = stage::accepting;
@@ -119,8 +119,8 @@ void connection_manager::add_connection(int peer, std::uint32_t connection_index
   if (remote.state != expected) return;
   try {
     socket.set_no_delay();
-    const seconds silent = std::max(seconds(2), plan_.patience);
-    socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed), silent);
+    const seconds silent = std::max(seconds(2), plan_.connect_timeout);
+    socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed_heartbeats), silent);
     // Data may wait in the peer's system until the peer reads. Heartbeats are always read.
     if (connection_index == 0) socket.set_acknowledged_within(silent);
   } catch (const socket_error&) {  // the socket is broken already, and the next read detects that

@@ -40,7 +40,7 @@ void tcp_channel::set_asleep(bool is_asleep) noexcept {
 void tcp_transport::begin(request& r, bool receives) noexcept {
   r.owner = this;
   r.state = message_progress::waiting;
-  ::new (r.room) message_progress{
+  ::new (r.transport_storage) message_progress{
       .group = &group_, .generation = group_.generation(), .connection = no_connection, .receives = receives};
   if (r.signature.kind == collective::none || r.signature.sequence < group_.called) return;
   group_.called = r.signature.sequence + 1;
@@ -65,7 +65,7 @@ void tcp_transport::send(request& r) {
     end(r);
     return;
   }
-  if (group_.has_lost(r.peer)) return;
+  if (group_.has_ended(r.peer)) return;
   progress_of(r).connection = mesh_->link(peer).number();
   mesh_->link(peer).send(r);
   if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);
@@ -83,7 +83,7 @@ void tcp_transport::receive(request& r) {
 bool tcp_transport::test(request& r) {
   const std::lock_guard lock(mesh_->mutex_);
   if (r.owner != nullptr && !group_.failure) mesh_->progress();
-  group_.looked = group_.finished;
+  group_.finished_at_last_test = group_.finished;
   if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
   return r.owner == nullptr;
 }
@@ -117,8 +117,8 @@ void tcp_transport::notify(int member, const control_message& message) {
   head.kind = frame_kind::control_message;
   head.generation = group_.generation();
   const int peer = group_.peer(member);
-  const bool is_required = message.what != control_message::kind::position;
-  mesh_->manager_.send_control_frame(peer, head, encode_notice(message), is_required);
+  const bool is_required = message.type != control_message::kind::position;
+  mesh_->manager_.send_control_frame(peer, head, encode_control_message(message), is_required);
   if (mesh_->plan_.lazy && is_required) mesh_->manager_.request_connection(peer);
 }
 
@@ -129,13 +129,13 @@ void tcp_transport::pause(clock::time_point deadline) {
   {
     const std::lock_guard lock(mesh_->mutex_);
     group_.set_asleep(true);
-    if (group_.finished != group_.looked) deadline = {};
+    if (group_.finished != group_.finished_at_last_test) deadline = {};
     for (const auto& peer : mesh_->peers_) {
       const int events = (peer.link->can_read() ? POLLIN : 0) | (peer.link->has_output() ? POLLOUT : 0);
       if (events != 0) files.push_back({peer.link->file(), static_cast<short>(events), 0});
     }
   }
-  if (group_.news() == 0) {
+  if (group_.unread_control_messages() == 0) {
     const auto remaining = std::max(deadline - clock::now(), clock::duration::zero());
     const auto seconds_part = std::chrono::floor<std::chrono::seconds>(remaining);
     const timespec span{static_cast<time_t>(seconds_part.count()),
@@ -149,14 +149,14 @@ bool tcp_transport::renew(int member, clock::time_point deadline) {
   const std::lock_guard lock(mesh_->mutex_);
   const int peer = group_.peer(member);
   const tcp_mesh::peer_state& peer_state = mesh_->state(peer);
-  if (!group_.has_lost(member) || peer_state.lost_reason.empty() || peer_state.departed) return false;
+  if (!group_.has_ended(member) || peer_state.lost_reason.empty() || peer_state.departed) return false;
   if (peer_state.disconnected) {
     if (!peer_state.link->was_established()) return false;  // a renewal was already tried
     mesh_->replace_link(peer);
     mesh_->manager_.request_connection(peer, deadline);
   }
-  mesh_->messages_.forget(peer, group_.generation());
-  group_.lost[static_cast<std::size_t>(member)] = false;
+  mesh_->messages_.drop_unexpected_of(peer, group_.generation());
+  group_.ended_members[static_cast<std::size_t>(member)] = false;
   return true;
 }
 
@@ -164,7 +164,7 @@ bool tcp_transport::renew(int member, clock::time_point deadline) {
 std::unique_ptr<transport> tcp_transport::subgroup(const subgroup_call& call) {
   std::vector<int> world_ranks;
   for (const int member : call.members) world_ranks.push_back(group_.peer(member));
-  return std::make_unique<tcp_transport>(mesh_, std::move(world_ranks), call.place_of(rank()), call.id);
+  return std::make_unique<tcp_transport>(mesh_, std::move(world_ranks), call.new_rank_of(rank()), call.id);
 }
 
 }}}  // namespace muster::v0::detail

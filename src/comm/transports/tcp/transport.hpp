@@ -47,7 +47,7 @@ class tcp_transport final : public transport {
   void cancel(request& r) noexcept override;
   bool move_buffer(request& r, std::byte* destination) noexcept override;
   void notify(int peer, const control_message& message) override;
-  bool poll(control_message& message) override { return group_.hear(message); }
+  bool poll(control_message& message) override { return group_.next_control_message(message); }
   void pause(clock::time_point deadline) override;
   /// Connects again to a lost peer. Both sides connect. Each side ignores the peer's frames in the group until it has
   /// itself renewed the group, so no message from before the break is matched with a receive from after it.

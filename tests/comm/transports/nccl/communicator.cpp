@@ -202,7 +202,7 @@ TEST_CASE("collectives on streams need no wait of the processor between them") {
       double expected = 1;
       for (int round = 0; round < 20; ++round) {
         const device_stream_ref stream = round % 2 == 0 ? first : second;
-        if (!pending.empty()) pending.back().hold_back(stream);
+        if (!pending.empty()) pending.back().delay(stream);
         pending.push_back(all.allreduce(data.span(), muster::sum, stream));
         expected *= ranks;
       }

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include <muster/comm/collectives/barrier.hpp>
-#include <muster/comm/transports/local.hpp>
 #include <muster/comm/transports/nccl/communicator.hpp>
+#include <muster/comm/transports/threads.hpp>
 #include <muster/core/device/memory.hpp>
 
 #include "catch.hpp"
@@ -47,16 +47,16 @@ inline std::vector<int> worlds() {
 inline constexpr muster::seconds patience{30};
 
 /// Runs `body` on `ranks` ranks and returns the exception that each rank threw, or null. Each rank is a thread with a
-/// group over `local`, and has its own device if there are enough devices.
+/// group over `threads`, and has its own device if there are enough devices.
 inline std::vector<std::exception_ptr> outcomes(int ranks, const std::function<void(muster::group&)>& body) {
-  const auto hub = std::make_shared<muster::local_hub>(ranks);
+  const auto hub = std::make_shared<muster::thread_hub>(ranks);
   std::vector<std::exception_ptr> thrown(static_cast<std::size_t>(ranks));
   std::vector<std::jthread> threads;
   for (int rank = 0; rank < ranks; ++rank) {
     threads.emplace_back([&, rank] {
       try {
         muster::use_device(rank % muster::device_count());
-        muster::group world(std::make_unique<muster::local_transport>(hub, rank), {.timeout = patience});
+        muster::group world(std::make_unique<muster::thread_transport>(hub, rank), {.timeout = patience});
         body(world);
       } catch (...) {
         thrown[static_cast<std::size_t>(rank)] = std::current_exception();

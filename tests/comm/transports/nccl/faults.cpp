@@ -210,7 +210,7 @@ TEST_CASE("a work that was never waited for leaves its buffer alone, and its err
 TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
   for (const int ranks : {2, 3, 4}) {
     CAPTURE(ranks);
-    const auto new_hub = std::make_shared<muster::local_hub>(ranks - 1);
+    const auto new_hub = std::make_shared<muster::thread_hub>(ranks - 1);
     const auto thrown = devices::outcomes(ranks, [&](muster::group& world) {
       communicator all(world, {.timeout = devices::patience});
       const muster::device_stream stream;
@@ -226,7 +226,7 @@ TEST_CASE("ranks are rebuilt after a death, with a new id, and go on") {
         throw std::runtime_error("an allreduce with the dead ended well");
       } catch (const muster::peer_failure&) {
       }
-      muster::group survivors(std::make_unique<muster::local_transport>(new_hub, world.rank() - 1));
+      muster::group survivors(std::make_unique<muster::thread_transport>(new_hub, world.rank() - 1));
       all.rebuild(survivors);
       registration = all.register_memory(data.span());
       all.allreduce(data.span(), muster::sum, stream).wait();

@@ -13,7 +13,7 @@ using namespace meshes;  // NOLINT: this is about nothing else
 
 TEST_CASE("ranks with different tokens do not come together, and the error says what was seen", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
-  plan.patience = muster::seconds(2);
+  plan.connect_timeout = muster::seconds(2);
   test::tcp_job job(2, plan);
   std::string text[2];
   std::vector<std::thread> threads;

@@ -52,7 +52,8 @@ void exchange_messages(handshake& first, handshake& second) {
   for (bool moved = true; moved;) {
     moved = false;
     for (const auto& [sender, receiver] : {std::pair(&first, &second), std::pair(&second, &first)}) {
-      while (sender->now() == handshake::state::sending && receiver->now() == handshake::state::reading) {
+      while (sender->current_state() == handshake::state::sending &&
+             receiver->current_state() == handshake::state::reading) {
         const auto part = sender->output().first(std::min<std::size_t>(sender->output().size(), 7));
         receiver->received(part);
         sender->sent(part.size());
@@ -102,21 +103,21 @@ TEST_CASE("any bytes whatever are a frame within the limits, or none") {
 
 TEST_CASE("a notice is read as it was written") {
   muster::control_message sent;
-  sent.what = muster::control_message::kind::abort;
+  sent.type = muster::control_message::kind::abort;
   sent.status = 3;
   sent.signature.sequence = 17;
   for (const std::size_t length : {std::size_t{0}, std::size_t{1}, sizeof sent.text - 1}) {
     sent.set_text(std::string(length, 'x'));
-    const auto payload = encode_notice(sent);
+    const auto payload = encode_control_message(sent);
     muster::control_message decoded;
-    REQUIRE(decode_notice(payload, decoded));
-    CHECK(decoded.what == sent.what);
+    REQUIRE(decode_control_message(payload, decoded));
+    CHECK(decoded.type == sent.type);
     CHECK(decoded.status == 3);
     CHECK(decoded.signature == sent.signature);
     CHECK(std::string(decoded.text) == std::string(length, 'x'));
-    CHECK_FALSE(decode_notice(payload.first(offsetof(muster::control_message, text) - 1), decoded));
+    CHECK_FALSE(decode_control_message(payload.first(offsetof(muster::control_message, text) - 1), decoded));
     const std::vector<std::byte> longer(sizeof sent, std::byte{1});
-    CHECK_FALSE(decode_notice(longer, decoded));
+    CHECK_FALSE(decode_control_message(longer, decoded));
   }
 }
 
@@ -125,8 +126,8 @@ TEST_CASE("two peers that know the secret connect, and know each other's rank") 
     auto caller = handshake::connect(secret("s"), {3, 5, 1});
     auto callee = handshake::answer(secret("s"), 5);
     exchange_messages(caller, callee);
-    REQUIRE(callee.now() == handshake::state::asking);
-    CHECK(callee.other() == introduction{3, 5, 1});
+    REQUIRE(callee.current_state() == handshake::state::asking);
+    CHECK(callee.peer() == introduction{3, 5, 1});
     if (is_accepted) {
       callee.accept();
     } else {
@@ -134,8 +135,8 @@ TEST_CASE("two peers that know the secret connect, and know each other's rank") 
     }
     exchange_messages(caller, callee);
     const auto expected = is_accepted ? handshake::state::done : handshake::state::refused;
-    CHECK(caller.now() == expected);
-    CHECK(callee.now() == expected);
+    CHECK(caller.current_state() == expected);
+    CHECK(callee.current_state() == expected);
   }
 }
 
@@ -143,12 +144,12 @@ TEST_CASE("a peer that does not know the secret, or asks for another rank, is re
   auto caller = handshake::connect(secret("right"), {3, 5, 0});
   auto callee = handshake::answer(secret("wrong"), 5);
   exchange_messages(caller, callee);
-  CHECK(callee.now() == handshake::state::stranger);
+  CHECK(callee.current_state() == handshake::state::stranger);
 
   auto wrong_caller = handshake::connect(secret("s"), {3, 4, 0});
   auto second_callee = handshake::answer(secret("s"), 5);
   exchange_messages(wrong_caller, second_callee);
-  CHECK(second_callee.now() == handshake::state::stranger);
+  CHECK(second_callee.current_state() == handshake::state::stranger);
 }
 
 // Changes a bit in one message: the receiver must not continue.
@@ -161,8 +162,8 @@ TEST_CASE("a handshake that was touched on its way comes to nothing") {
     for (std::uint64_t step = 0; step < 4; ++step) {
       auto& sender = step % 2 == 0 ? caller : callee;
       auto& receiver = step % 2 == 0 ? callee : caller;
-      if (callee.now() == handshake::state::asking) callee.accept();
-      if (sender.now() != handshake::state::sending) break;
+      if (callee.current_state() == handshake::state::asking) callee.accept();
+      if (sender.current_state() != handshake::state::sending) break;
       std::vector<std::byte> message(sender.output().begin(), sender.output().end());
       sender.sent(message.size());
       if (step == changed_step) {
@@ -171,7 +172,7 @@ TEST_CASE("a handshake that was touched on its way comes to nothing") {
       }
       receiver.received(message);
     }
-    CHECK(caller.now() != handshake::state::done);
+    CHECK(caller.current_state() != handshake::state::done);
   }
 }
 

@@ -25,7 +25,8 @@ TEST_CASE("a rank that leaves a group is reported gone where others need it, and
       }
       require(text.find("left before it finished") != std::string::npos, "rank 1 is gone from the other: " + text);
       for (muster::control_message message; finished->transport().poll(message);)
-        require(message.what != muster::control_message::kind::gone, std::string("it is not gone: ") + message.text);
+        require(message.type != muster::control_message::kind::peer_ended,
+                std::string("it is not gone: ") + message.text);
     }
     muster::barrier(world);
   });
@@ -175,14 +176,14 @@ TEST_CASE("a message that a lost rank had only begun to send is dropped, one tha
 TEST_CASE("a peer whose connections stand and that is silent is lost for its silence", "[tcp]") {
   auto plan = test::tcp_job::busy_plan();
   plan.beat = muster::seconds(0.02);
-  plan.missed = 20;
+  plan.missed_heartbeats = 20;
   CHECK_THAT(end_after([](impostor&) {}, plan), contains("no heartbeat for 400 ms"));
 }
 
 TEST_CASE("a peer that takes nothing for long is waited for as long as the call may take", "[tcp]") {
   // The peer's system reports that its buffer is full. TCP_USER_TIMEOUT would count that as silence.
   auto plan = test::tcp_job::busy_plan();
-  plan.patience = muster::seconds(2);
+  plan.connect_timeout = muster::seconds(2);
   constexpr std::size_t count = std::size_t{16} << 20;
   run(plan, 2, [](muster::group& world, tcp::tcp_mesh&) {
     std::vector<float> values(count, world.rank() == 0 ? 1.0f : 0.0f);

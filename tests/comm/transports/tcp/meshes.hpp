@@ -108,7 +108,7 @@ class impostor {
     auto socket = reach(first_address(endpoints_[0]));
     auto handshake = tcp::handshake::connect(secret_, {1, 0, connection_index});
     handshake.conclude(socket, deadline());
-    require(handshake.now() == tcp::handshake::state::done, "the handshake succeeds");
+    require(handshake.current_state() == tcp::handshake::state::done, "the handshake succeeds");
     return socket;
   }
 
@@ -132,7 +132,7 @@ struct odd_pair {
       (void)transport->test(r);
       transport->pause(muster::deadline_after(muster::seconds(0.05)));
     }
-    require(message.what == muster::control_message::kind::gone && message.origin == 1,
+    require(message.type == muster::control_message::kind::peer_ended && message.origin == 1,
             "the message reports that rank 1 is gone");
     return message.text;
   }

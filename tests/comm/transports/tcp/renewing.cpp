@@ -32,7 +32,7 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
       meet(++met);
       const auto deadline = muster::deadline_after(patience);
       for (muster::control_message message;
-           !transport.poll(message) || message.what != muster::control_message::kind::gone;) {
+           !transport.poll(message) || message.type != muster::control_message::kind::peer_ended;) {
         require(muster::clock::now() < deadline, "the break is seen");
         (void)transport.test(before.r);
         transport.pause(muster::deadline_after(0.01s));

@@ -1,5 +1,6 @@
-// A block of threads of a device, one after the other on the processor: each is a context of its own, and those that
-// wait for others give way. With the two instructions of matrix units, as the PTX manual lays out their registers.
+// A block of device threads, run one after the other on the processor. Each thread has its own context, and a
+// thread that waits for others yields. Includes the two instructions of matrix units, with the register layout of the
+// PTX manual.
 #pragma once
 
 #include <setjmp.h>
@@ -16,7 +17,7 @@
 #include <utility>
 #include <vector>
 
-#pragma GCC diagnostic ignored "-Wclobbered"  // nothing is changed between setjmp and longjmp that is read behind it
+#pragma GCC diagnostic ignored "-Wclobbered"  // no local that is read after longjmp is changed after setjmp
 
 namespace nn::device::emulated {
 
@@ -26,12 +27,12 @@ struct alignas(16) vector_16 {
 
 struct thread_state {
   unsigned thread, threads, block_x, block_y, grid_x;
-  ucontext_t context{};  // to enter it
-  jmp_buf place{};       // to go on; swapcontext would ask the kernel for signals each time
+  ucontext_t context{};  // starts the thread
+  jmp_buf place{};       // resumes the thread; swapcontext would query signals from the kernel each time
   bool entered = false;
-  std::size_t block_waits = 0, warp_waits = 0;  // how often it has come to each
+  std::size_t block_waits = 0, warp_waits = 0;  // number of arrivals at each barrier
   bool done = false;
-  const unsigned char* row = nullptr;  // what it shows the others of its warp
+  const unsigned char* row = nullptr;  // row that the thread provides to its warp
   std::uint32_t a[4]{}, b[2]{};
 };
 
@@ -45,7 +46,7 @@ inline thread_state& self() { return *running; }
 inline unsigned char* memory() { return block_memory; }
 inline thread_state& lane(unsigned k) { return (*block)[self().thread / 32 * 32 + k]; }
 
-/// Until all of [first, first + count) have come there as often.
+/// Waits until all threads of [first, first + count) have arrived as often.
 inline void wait_for(std::size_t thread_state::*waits, unsigned first, unsigned count) {
   const std::size_t mine = ++(self().*waits);
   const auto all_there = [&] {
@@ -67,22 +68,23 @@ inline void enter() {
   _longjmp(scheduler, 1);
 }
 
-/// Until it waits or ends.
-inline void resume(thread_state& one) {
-  running = &one;
+/// Runs a thread until it waits or ends.
+inline void resume(thread_state& thread) {
+  running = &thread;
   if (_setjmp(scheduler) != 0) return;
-  if (std::exchange(one.entered, true)) _longjmp(one.place, 1);
-  setcontext(&one.context);
+  if (std::exchange(thread.entered, true)) _longjmp(thread.place, 1);
+  setcontext(&thread.context);
 }
 
-/// Runs `kernel` for each thread of each block. Shared memory begins as garbage, and so does what lies behind it.
+/// Runs `kernel` for each thread in each block. Shared memory starts with garbage, and so does the memory after it.
 inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::function<void()>& kernel) {
-  constexpr std::size_t margin = 256;  // behind what the kernel has asked for, which it must leave alone
+  constexpr std::size_t margin = 256;  // bytes after the requested memory, which the kernel must not change
   std::vector<vector_16> shared((static_cast<std::size_t>(bytes) + 15) / 16 + margin);
   block_memory = reinterpret_cast<unsigned char*>(shared.data());
   body = &kernel;
   constexpr std::size_t stack_size = std::size_t{64} << 10;
-  static thread_local std::vector<std::unique_ptr<char[]>> stacks;  // of the threads of a block, kept
+  // stacks of a block's threads, kept for the next block
+  static thread_local std::vector<std::unique_ptr<char[]>> stacks;
   while (stacks.size() < static_cast<std::size_t>(threads)) stacks.emplace_back(new char[stack_size]);
   for (int y = 0; y < blocks_y; ++y) {
     for (int x = 0; x < blocks_x; ++x) {
@@ -90,28 +92,28 @@ inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::f
       std::vector<thread_state> all(static_cast<std::size_t>(threads));
       block = &all;
       for (unsigned k = 0; k < all.size(); ++k) {
-        auto& one = all[k];
-        one.thread = k;
-        one.threads = static_cast<unsigned>(threads);
-        one.block_x = static_cast<unsigned>(x);
-        one.block_y = static_cast<unsigned>(y);
-        one.grid_x = static_cast<unsigned>(blocks_x);
-        getcontext(&one.context);
-        one.context.uc_stack.ss_sp = stacks[k].get();
-        one.context.uc_stack.ss_size = stack_size;
-        makecontext(&one.context, enter, 0);
+        auto& state = all[k];
+        state.thread = k;
+        state.threads = static_cast<unsigned>(threads);
+        state.block_x = static_cast<unsigned>(x);
+        state.block_y = static_cast<unsigned>(y);
+        state.grid_x = static_cast<unsigned>(blocks_x);
+        getcontext(&state.context);
+        state.context.uc_stack.ss_sp = stacks[k].get();
+        state.context.uc_stack.ss_size = stack_size;
+        makecontext(&state.context, enter, 0);
       }
       for (bool any = true; any;) {
         any = false;
-        for (auto& one : all) {
-          if (one.done) continue;
+        for (auto& state : all) {
+          if (state.done) continue;
           any = true;
-          resume(one);
+          resume(state);
         }
       }
       for (std::size_t k = shared.size() - margin; k < shared.size(); ++k) {
         if (shared[k].x == 0xffffffffu) continue;
-        std::fprintf(stderr, "a kernel writes %zu bytes behind its %d bytes of shared memory\n",
+        std::fprintf(stderr, "a kernel writes %zu bytes beyond its %d bytes of shared memory\n",
                      (k - shared.size() + margin) * 16, bytes);
         std::abort();
       }
@@ -121,11 +123,11 @@ inline void run(int blocks_x, int blocks_y, int threads, int bytes, const std::f
 
 inline std::uint32_t bits_of(float value) { return std::bit_cast<std::uint32_t>(value); }
 inline float float_of(std::uint32_t bits) { return std::bit_cast<float>(bits); }
-/// To nearest, halves away from zero, 10 bits of mantissa.
+/// Rounds to nearest, halves away from zero, to 10 bits of mantissa.
 inline std::uint32_t to_tf32(float value) { return (bits_of(value) + 0x1000u) & 0xffffe000u; }
 
-/// ldmatrix.x4: register i of lane t is word t % 4 of row t / 4 of the i-th matrix; lanes 8 i + r show its rows;
-/// transposed, its 16-bit elements (2 (t % 4), t / 4) and (2 (t % 4) + 1, t / 4).
+/// Emulates ldmatrix.x4: register i of lane t is word t % 4 of row t / 4 of matrix i; lanes 8 i + r provide its rows.
+/// Transposed, it has the 16-bit elements (2 (t % 4), t / 4) and (2 (t % 4) + 1, t / 4).
 inline void load_matrices(std::uint32_t (&to)[4], const unsigned char* row, bool transposed) {
   self().row = row;
   wait_for_warp();
@@ -142,8 +144,8 @@ inline void load_matrices(std::uint32_t (&to)[4], const unsigned char* row, bool
   wait_for_warp();
 }
 
-/// mma.m16n8k8 of 4-byte elements, or m16n8k16 of 2-byte ones: each register holds 4 / Bytes neighbours of a row of A,
-/// or of a column of B.
+/// Emulates mma.m16n8k8 of 4-byte elements, or m16n8k16 of 2-byte elements: each register holds 4 / Bytes neighbours in
+/// a row of A, or in a column of B.
 template <unsigned Bytes>
 void multiply(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, std::uint32_t b1) {
   std::memcpy(self().a, a, sizeof a);
@@ -160,7 +162,7 @@ void multiply(float (&sum)[4], const std::uint32_t (&a)[4], std::uint32_t b0, st
     const unsigned row = t / 4 + i / 2 * 8, column = t % 4 * 2 + i % 2;
     float all = 0;
     for (unsigned k = 0; k < 8 * each; ++k) {
-      const unsigned group = k / each;  // of the registers' words
+      const unsigned group = k / each;  // word of the register
       const float left = part(lane(row % 8 * 4 + group % 4).a[row / 8 + 2 * (group / 4)], k % each);
       const float right = part(lane(column * 4 + group % 4).b[group / 4], k % each);
       all += left * right;

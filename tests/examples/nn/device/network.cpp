@@ -1,4 +1,4 @@
-// A network on a device against the same network on the host: logits, loss, gradients, statistics.
+// Compares a network on a device with the same network on the host: logits, loss, gradients, statistics.
 #include "device/network.hpp"
 
 #include <algorithm>
@@ -80,28 +80,28 @@ struct outcome {
   std::vector<float> gradients, statistics, logits;
 };
 
-/// Two training passes and a prediction of half of the images.
+/// Runs two training passes and a prediction of half of the images.
 outcome on_host(const model& of, muster::arena& arena, std::span<const float> images, std::span<const float> labels) {
   nn::network<float> net(of.input);
   of.on_host(net);
   net.bind(arena);
-  outcome made;
+  outcome result;
   std::vector<float> slopes(of.images * of.classes);
   for (int pass = 0; pass < 2; ++pass) {
     const nn::pass now{.images = of.images, .samples = samples(of), .key = 5};
     const auto logits = net.forward(images, now);
-    made.sums = nn::softmax_cross_entropy<float>(logits, labels, of.classes, 0.5, slopes);
+    result.sums = nn::softmax_cross_entropy<float>(logits, labels, of.classes, 0.5, slopes);
     net.backward(slopes, now);
   }
   const std::size_t half = of.images / 2;
   const auto logits = net.forward(images.first(half * of.input.size()), {.images = half, .training = false});
-  made.logits.assign(logits.begin(), logits.end());
-  made.statistics.assign(net.statistics().begin(), net.statistics().end());
+  result.logits.assign(logits.begin(), logits.end());
+  result.statistics.assign(net.statistics().begin(), net.statistics().end());
   for (std::size_t k = 0; k < arena.shapes().size(); ++k) {
-    const auto one = arena.gradient(k);
-    made.gradients.insert(made.gradients.end(), one.begin(), one.end());
+    const auto gradient = arena.gradient(k);
+    result.gradients.insert(result.gradients.end(), gradient.begin(), gradient.end());
   }
-  return made;
+  return result;
 }
 
 template <class A>
@@ -116,24 +116,24 @@ outcome on_device(const model& of, const std::function<void(nn::device::network<
   nn::device::network<A> net(of.input, nn::device::multiplication::float32, stream);
   assemble(net);
   net.bind(arena, host.statistics());
-  outcome made;
-  std::vector<int> told(start.shapes().size());
+  outcome result;
+  std::vector<int> calls(start.shapes().size());
   nn::pass now{.images = of.images, .samples = samples(of), .key = 5};
-  if (listens) now.ready = [&](std::size_t parameter) { ++told[parameter]; };
+  if (listens) now.ready = [&](std::size_t parameter) { ++calls[parameter]; };
   for (int pass = 0; pass < 2; ++pass) {
     net.train(images, labels, 0.5, now);
-    made.sums = net.finish_training();
+    result.sums = net.finish_training();
   }
-  if (listens) CHECK(std::ranges::all_of(told, [](int times) { return times == 2; }));
+  if (listens) CHECK(std::ranges::all_of(calls, [](int times) { return times == 2; }));
   const std::size_t half = of.images / 2;
   const auto logits = net.predict(images.first(half * of.input.size()), half);
-  made.logits.assign(logits.begin(), logits.end());
-  made.statistics.assign(host.statistics().begin(), host.statistics().end());
+  result.logits.assign(logits.begin(), logits.end());
+  result.statistics.assign(host.statistics().begin(), host.statistics().end());
   for (std::size_t k = 0; k < arena.shapes().size(); ++k) {
-    const auto one = devices::on_host(arena.gradient(k), stream);
-    made.gradients.insert(made.gradients.end(), one.begin(), one.end());
+    const auto gradient = devices::on_host(arena.gradient(k), stream);
+    result.gradients.insert(result.gradients.end(), gradient.begin(), gradient.end());
   }
-  return made;
+  return result;
 }
 
 struct host_memory {
@@ -143,7 +143,7 @@ struct host_memory {
   }
 };
 
-/// A network of the host with an arena of its own, where training starts.
+/// A network of the host with its own arena, in its initial state.
 struct started {
   host_memory memory{};
   nn::network<float> net;
@@ -179,7 +179,7 @@ TEST_CASE("a network on a device is the host's: loss, gradients, statistics, pre
     compare(found, expected, 2e-5);
     CHECK(found.sums.top1 == expected.sums.top1);
     CHECK(found.sums.top5 == expected.sums.top5);
-    // Half the bits: as far off as rounding of each activation makes it.
+    // With 16 bits, the error is each activation's rounding error.
     compare(on_device<muster::bfloat16>(each, each.in_halves, at.arena, images, labels, true), expected, 0.25);
   }
 }

@@ -1,4 +1,4 @@
-// How long a training step of ResNet-20 takes on a device: printed, and not judged.
+// Measures a training step of ResNet-20 on a device. The time is printed and not checked.
 #include <algorithm>
 #include <cstdio>
 #include <vector>
@@ -16,14 +16,14 @@
 namespace {
 
 template <class A>
-void measure(const char* name, nn::device::multiplication how) {
+void measure(const char* name, nn::device::multiplication precision) {
   constexpr std::size_t images = 128;
   const nn::resnet_options options{};
   nn::network<float> host(options.input);
   nn::assemble_resnet(host, options);
   const muster::device_stream stream;
   muster::device_arena arena(host.shapes(), stream);
-  nn::device::network<A> net(options.input, how, stream);
+  nn::device::network<A> net(options.input, precision, stream);
   nn::assemble_resnet(net, options);
   net.bind(arena, host.statistics());
   muster::device_sgd optimizer(arena, {.momentum = 0.9f});

@@ -37,8 +37,7 @@ concept device_operation = reduction_operation<Op, T> && requires {
 struct device_call {
   /// The function of NCCL that is called.
   enum class kind { allreduce, reduce, broadcast, allgather, reduce_scatter, send, receive };
-
-  kind what = kind::allreduce;
+  kind function = kind::allreduce;
   const void* in = nullptr;  ///< null for a receive
   void* out = nullptr;       ///< null for a send; equal to `in` for a call in place
   std::size_t count = 0;     ///< elements, as NCCL counts them: elements of a single rank's block if there are blocks
@@ -74,7 +73,7 @@ class [[nodiscard]] work {
   void wait();
   /// Makes later work on `stream` wait for this collective; the processor does not wait. If the collective fails, the
   /// stream continues: an action that must not happen after a failure has to wait for `wait`.
-  void hold_back(device_stream_ref stream) const;
+  void delay(device_stream_ref stream) const;
 
  private:
   std::shared_ptr<detail::nccl_operation> operation_;

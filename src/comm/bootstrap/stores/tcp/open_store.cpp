@@ -30,7 +30,7 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-using detail::look_for_store;
+using detail::probe_store;
 using detail::store_presence;
 
 // Owns an object of posix_spawn and destroys it at its end.
@@ -224,7 +224,7 @@ std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
 
 store_presence presence_at(const std::string& path) {
   try {
-    return look_for_store(detail::read_store_file(path));
+    return probe_store(detail::read_store_file(path));
   } catch (const detail::socket_error& failed) {  // no file or no address; else unreadable at present
     return failed.code() == ENOENT || failed.code() == EINVAL ? store_presence::gone : store_presence::silent;
   }
@@ -238,7 +238,7 @@ void sweep(const std::string& folder) {
     if (!at->path().filename().string().starts_with(prefix)) continue;
     try {
       const auto place = detail::read_store_file(at->path());
-      if (look_for_store(place) == store_presence::gone) detail::remove_store_file(at->path(), place);
+      if (probe_store(place) == store_presence::gone) detail::remove_store_file(at->path(), place);
     } catch (const detail::socket_error&) {  // the file belongs to another user
     }
   }

@@ -54,7 +54,7 @@ bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, cloc
   auto exchange = handshake::connect(secret, {store_client_name, store_server_name, 0});
   try {
     exchange.conclude(socket, until);
-    return exchange.now() == handshake::state::done;
+    return exchange.current_state() == handshake::state::done;
   } catch (const socket_error& failed) {
     // The server has replied before, so it closed because of the proof.
     if (!exchange.is_answered() || !failed.closed()) throw;
@@ -158,7 +158,7 @@ void store_client::run() noexcept {
         next = next_ping_;
         write();
         if (!lost_.empty()) break;
-        ready_.want(EPOLLIN | (server_.unsent() > 0 ? EPOLLOUT : 0U));
+        ready_.set_events(EPOLLIN | (server_.unsent() > 0 ? EPOLLOUT : 0U));
       }
       loop_.wait(next);
       loop_.dispatch();

@@ -41,7 +41,7 @@ void report_by_store_file(const std::string& path, std::string_view problem) noe
     atomic_file file(path, 0600);
     file.write(std::string(signature) + std::string(error_mark) + std::string(problem.substr(0, longest / 2)) + "\n");
     file.commit();
-    std::this_thread::sleep_for(store_timing::problem_told);
+    std::this_thread::sleep_for(store_timing::error_kept);
     ::unlink(path.c_str());          // the next start must not read it
   } catch (const std::exception&) {  // the other ranks wait for the file instead
   }
@@ -79,7 +79,7 @@ void remove_store_file(const std::string& path, const store_place& place) noexce
   }
 }
 
-store_presence look_for_store(const store_place& place) {
+store_presence probe_store(const store_place& place) {
   bool silent = false;
   for (const auto& candidate : place.addresses) {
     const auto until = deadline_after(store_timing::probe);

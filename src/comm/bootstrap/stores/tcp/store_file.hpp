@@ -46,6 +46,6 @@ void remove_store_file(const std::string& path, const store_place& place) noexce
 /// certainly no such store (each address refuses, or another program listens there); `silent`: a store that does not
 /// answer, and may be disconnected or stopped.
 enum class store_presence { serves, gone, silent };
-[[nodiscard]] store_presence look_for_store(const store_place& place);
+[[nodiscard]] store_presence probe_store(const store_place& place);
 
 }}}  // namespace muster::v0::detail

@@ -144,7 +144,7 @@ struct store_server::implementation {
 
   [[nodiscard]] clock::time_point next_turn() const {
     const auto next = incoming->next();
-    if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::doubt_poll));
+    if (!openings.empty()) return std::min(next, deadline_after(detail::store_timing::ended_client_poll));
     const bool waits = !unwritten.empty() || !absent.empty() || last_turn < unknown_until;
     return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
   }
@@ -233,7 +233,7 @@ struct store_server::implementation {
     }
     // A request that was deferred for lack of room is checked again, also if all replies have been written since.
     const bool waits_to_write = peer.link.unsent() > 0 || detail::first_frame(peer.link.received());
-    peer.ready.want((peer.accepts_requests() ? EPOLLIN : 0U) | (waits_to_write ? EPOLLOUT : 0U));
+    peer.ready.set_events((peer.accepts_requests() ? EPOLLIN : 0U) | (waits_to_write ? EPOLLOUT : 0U));
   }
 
   // Reads one piece at a time, so that a client with many requests does not delay the others, and handles requests
@@ -331,9 +331,9 @@ store_server::~store_server() = default;
 void store_server::announce(const std::string& file) { self_->announce(file); }
 std::string store_server::address() const { return self_->address.to_string(); }
 std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
-store_server::counts store_server::met() const noexcept {
+store_server::counts store_server::connection_counts() const noexcept {
   const std::uint64_t departed = self_->departed;  // read first: a client that has departed was served
-  return {self_->served, self_->incoming->strangers(), self_->offenders, self_->served - departed};
+  return {self_->served, self_->incoming->unauthenticated(), self_->offenders, self_->served - departed};
 }
 bool store_server::has_ended() const noexcept { return self_->ended; }
 

@@ -61,7 +61,7 @@ std::optional<journal_record> first_record(std::string_view text) {
   found.key = record.text();
   const auto value = record.text();
   if (has_value) found.value = value;
-  return record.whole() ? std::optional(found) : std::nullopt;
+  return record.is_complete() ? std::optional(found) : std::nullopt;
 }
 
 // Returns true if the text, which does not begin with a valid record, is the beginning of a record that was not written

@@ -15,25 +15,25 @@ class group;
 struct group_settings;
 
 /// The shared state of the ranks of a local group; owned by their transports together.
-class local_hub {
+class thread_hub {
  public:
-  /// Makes the shared state of `size` ranks. `name` is the name that the transports report: "local", or "self" for a
+  /// Makes the shared state of `size` ranks. `name` is the name that the transports report: "threads", or "self" for a
   /// hub with one rank.
-  explicit local_hub(int size, std::string_view name = "local");
-  local_hub(const local_hub&) = delete;
-  local_hub& operator=(const local_hub&) = delete;
-  ~local_hub();
+  explicit thread_hub(int size, std::string_view name = "threads");
+  thread_hub(const thread_hub&) = delete;
+  thread_hub& operator=(const thread_hub&) = delete;
+  ~thread_hub();
 
   [[nodiscard]] int size() const noexcept { return static_cast<int>(boxes_.size()); }
 
  private:
-  friend class local_transport;
+  friend class thread_transport;
 
   // Defined in the source file: <condition_variable>, <deque> and <mutex> are long.
   struct mailbox;  // messages to a rank
   struct family;   // the hubs of the subgroups
 
-  std::shared_ptr<local_hub> child(std::uint64_t id, int size);
+  std::shared_ptr<thread_hub> child(std::uint64_t id, int size);
 
   std::string_view name_;
   std::vector<std::unique_ptr<mailbox>> boxes_;
@@ -41,10 +41,10 @@ class local_hub {
 };
 
 /// A rank of a local group. Used by the thread that is that rank; the peers' threads access it through the hub only.
-class local_transport final : public transport {
+class thread_transport final : public transport {
  public:
   /// Makes the transport of a rank of the group; the hub is shared with the transports of the other ranks.
-  local_transport(std::shared_ptr<local_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
+  thread_transport(std::shared_ptr<thread_hub> hub, int rank) : hub_(std::move(hub)), rank_(rank) {}
 
   [[nodiscard]] int rank() const override { return rank_; }
   [[nodiscard]] int size() const override { return hub_->size(); }
@@ -61,13 +61,13 @@ class local_transport final : public transport {
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
-  using mailbox = local_hub::mailbox;
+  using mailbox = thread_hub::mailbox;
 
   mailbox& box(int rank) { return *hub_->boxes_[static_cast<std::size_t>(rank)]; }
   static void wake(mailbox& box);
   void match();
 
-  std::shared_ptr<local_hub> hub_;
+  std::shared_ptr<thread_hub> hub_;
   int rank_;
   std::uint64_t matched_at_ = 0;  // the mailbox's event count at the last search
   std::uint64_t seen_ = 0;        // the event count at the last `test`: a pause ends when there are more events
@@ -75,13 +75,13 @@ class local_transport final : public transport {
 };
 
 /// Makes a group with a single rank: the transport of a program that no launcher started.
-[[nodiscard]] inline std::unique_ptr<local_transport> make_self_transport() {
-  return std::make_unique<local_transport>(std::make_shared<local_hub>(1, "self"), 0);
+[[nodiscard]] inline std::unique_ptr<thread_transport> make_self_transport() {
+  return std::make_unique<thread_transport>(std::make_shared<thread_hub>(1, "self"), 0);
 }
 
 namespace detail {
 
-/// Runs `body` once on each of `count` threads, the ranks in a world over the transport local. When all have ended,
+/// Runs `body` once on each of `count` threads, the ranks in a world over the transport threads. When all have ended,
 /// throws the exception of the lowest rank that failed by its own cause.
 void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
 

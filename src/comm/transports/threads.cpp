@@ -1,8 +1,8 @@
-// The transport between the threads of a process: the ranks of a group are threads (`--transport local`).
+// The transport between the threads of a process: the ranks of a group are threads (`--transport threads`).
 //
 // Each rank has a mailbox in the hub. A sender queues its request there, and the receiver copies from the buffer in the
 // request. A sender waits until the receiver has copied, so no message needs memory in between.
-#include <muster/comm/transports/local.hpp>
+#include <muster/comm/transports/threads.hpp>
 
 #include <sched.h>
 
@@ -30,7 +30,7 @@ std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state)
 
 // The messages that were sent to one rank and are not received yet. A sender queues a pointer to its request, and the
 // receiver copies directly from the sender's buffer. The mutex guards all fields except the two atomics.
-struct local_hub::mailbox {
+struct thread_hub::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
@@ -40,12 +40,12 @@ struct local_hub::mailbox {
   bool asleep = false;
 };
 
-struct local_hub::family {
+struct thread_hub::family {
   std::mutex mutex;
-  std::map<std::uint64_t, std::weak_ptr<local_hub>> hubs;
+  std::map<std::uint64_t, std::weak_ptr<thread_hub>> hubs;
 };
 
-local_hub::local_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<family>()) {
+thread_hub::thread_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<family>()) {
   if (size < 1) {
     throw configuration_error("a local group cannot have " + std::to_string(size) +
                               " ranks (it needs at least one); pass a positive size");
@@ -53,18 +53,18 @@ local_hub::local_hub(int size, std::string_view name) : name_(name), children_(s
   for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
 }
 
-local_hub::~local_hub() = default;
+thread_hub::~thread_hub() = default;
 
-std::shared_ptr<local_hub> local_hub::child(std::uint64_t id, int size) {
+std::shared_ptr<thread_hub> thread_hub::child(std::uint64_t id, int size) {
   const std::lock_guard lock(children_->mutex);
   std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
   auto& slot = children_->hubs[id];
   auto hub = slot.lock();
-  if (!hub) slot = hub = std::make_shared<local_hub>(size, name_);
+  if (!hub) slot = hub = std::make_shared<thread_hub>(size, name_);
   return hub;
 }
 
-transport_abilities local_transport::abilities() const {
+transport_abilities thread_transport::abilities() const {
   return {.name = hub_->name_,
           .any_source = true,
           .moves_buffers = true,
@@ -72,17 +72,17 @@ transport_abilities local_transport::abilities() const {
           .costs = {.latency = 1.0e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 }
 
-bool local_transport::oversubscribed() const {
+bool thread_transport::oversubscribed() const {
   static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
   return static_cast<unsigned>(size()) > cores;
 }
 
-void local_transport::wake(mailbox& destination) {  // called with the mutex of `destination` held
+void thread_transport::wake(mailbox& destination) {  // called with the mutex of `destination` held
   destination.events.fetch_add(1, std::memory_order_release);
   if (destination.asleep) destination.changed.notify_one();
 }
 
-void local_transport::send(request& r) {
+void thread_transport::send(request& r) {
   r.owner = this;
   r.source = rank_;
   r.state = posted;
@@ -92,7 +92,7 @@ void local_transport::send(request& r) {
   wake(destination);
 }
 
-void local_transport::receive(request& r) {
+void thread_transport::receive(request& r) {
   r.owner = this;
   r.state = posted;
   posted_.push(r);
@@ -100,7 +100,7 @@ void local_transport::receive(request& r) {
 }
 
 // Matches messages with receives in order, and copies without holding the mutex.
-void local_transport::match() {
+void thread_transport::match() {
   mailbox& mine = box(rank_);
   const std::uint64_t events = mine.events.load(std::memory_order_acquire);
   seen_ = events;
@@ -140,14 +140,14 @@ void local_transport::match() {
   }
 }
 
-bool local_transport::test(request& r) {
+bool thread_transport::test(request& r) {
   match();
   if (state_of(r).load(std::memory_order_acquire) != done) return false;
   r.owner = nullptr;
   return true;
 }
 
-void local_transport::cancel(request& r) noexcept {
+void thread_transport::cancel(request& r) noexcept {
   r.owner = nullptr;
   if (posted_.remove(r)) return;
   {
@@ -159,7 +159,7 @@ void local_transport::cancel(request& r) noexcept {
   while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
 }
 
-bool local_transport::move_buffer(request& r, std::byte* destination) noexcept {
+bool thread_transport::move_buffer(request& r, std::byte* destination) noexcept {
   if (posted_.contains(r)) {
     r.data = destination;
     return true;
@@ -176,7 +176,7 @@ bool local_transport::move_buffer(request& r, std::byte* destination) noexcept {
   return true;
 }
 
-void local_transport::notify(int peer, const control_message& message) {
+void thread_transport::notify(int peer, const control_message& message) {
   mailbox& destination = box(peer);
   const std::lock_guard lock(destination.mutex);
   destination.control_messages.push_back(message);
@@ -185,7 +185,7 @@ void local_transport::notify(int peer, const control_message& message) {
   wake(destination);
 }
 
-bool local_transport::poll(control_message& message) {
+bool thread_transport::poll(control_message& message) {
   mailbox& mine = box(rank_);
   if (mine.notice_count.load(std::memory_order_acquire) == 0) return false;
   const std::lock_guard lock(mine.mutex);
@@ -195,7 +195,7 @@ bool local_transport::poll(control_message& message) {
   return true;
 }
 
-void local_transport::pause(clock::time_point deadline) {
+void thread_transport::pause(clock::time_point deadline) {
   mailbox& mine = box(rank_);
   std::unique_lock lock(mine.mutex);
   mine.asleep = true;
@@ -205,9 +205,9 @@ void local_transport::pause(clock::time_point deadline) {
   mine.asleep = false;
 }
 
-std::unique_ptr<transport> local_transport::subgroup(const subgroup_call& call) {
-  return std::make_unique<local_transport>(hub_->child(call.id, static_cast<int>(call.members.size())),
-                                           call.place_of(rank_));
+std::unique_ptr<transport> thread_transport::subgroup(const subgroup_call& call) {
+  return std::make_unique<thread_transport>(hub_->child(call.id, static_cast<int>(call.members.size())),
+                                            call.new_rank_of(rank_));
 }
 
 }}  // namespace muster::v0

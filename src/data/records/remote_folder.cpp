@@ -1,4 +1,4 @@
-#include "far_folder.hpp"
+#include "remote_folder.hpp"
 
 #include <atomic>
 #include <map>
@@ -10,26 +10,26 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constinit std::atomic<far_opener> opener_of_addresses{nullptr};
+constinit std::atomic<remote_opener> opener_of_addresses{nullptr};
 
 }  // namespace
 
-void set_far_opener(far_opener opener) noexcept { opener_of_addresses = opener; }
+void set_remote_opener(remote_opener opener) noexcept { opener_of_addresses = opener; }
 
-std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options) {
-  if (!is_far(path)) return nullptr;
-  const far_opener open = opener_of_addresses;
+std::shared_ptr<remote_folder> open_remote_folder(const std::string& path, const http_options& options) {
+  if (!is_remote(path)) return nullptr;
+  const remote_opener open = opener_of_addresses;
   if (open == nullptr) {
     throw configuration_error(path +
                               " cannot be read (this program was built without muster's http component); link "
                               "muster::http, or copy the data to a disk");
   }
   static std::mutex mutex;
-  static std::map<std::string, std::weak_ptr<far_folder>> all;
+  static std::map<std::string, std::weak_ptr<remote_folder>> all;
   const std::lock_guard lock(mutex);
   std::erase_if(all, [](const auto& entry) { return entry.second.expired(); });
-  std::weak_ptr<far_folder>& entry_of_path = all[path + "?" + options.cache + "&" + std::to_string(options.disk) + "&" +
-                                                 std::to_string(options.timeout.count())];
+  std::weak_ptr<remote_folder>& entry_of_path = all[path + "?" + options.cache + "&" + std::to_string(options.disk) +
+                                                    "&" + std::to_string(options.timeout.count())];
   auto found = entry_of_path.lock();
   if (!found) entry_of_path = found = open(path, options);
   return found;

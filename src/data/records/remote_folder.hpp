@@ -14,14 +14,14 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// The bytes [begin, begin + size) of a file that was added to a folder.
-struct far_part {
+struct remote_part {
   std::size_t file;
   std::uint64_t begin;
   std::uint64_t size;
 };
 
 /// A file on the server.
-struct far_file {
+struct remote_file {
   std::size_t number;
   std::uint64_t size;
   /// Digest of the server's version of the file; nothing: the server reports no reliable version.
@@ -31,11 +31,11 @@ struct far_file {
 /// A folder of files on a server. Any thread may call any function. Functions that wait for the server throw data_error
 /// with the file's address: at once if the server refuses the request, and after http_options::timeout if the server
 /// does not reply.
-class far_folder {
+class remote_folder {
  public:
   using bytes = std::shared_ptr<const std::vector<std::byte>>;
 
-  virtual ~far_folder() = default;
+  virtual ~remote_folder() = default;
   /// Returns the current contents of a small file.
   [[nodiscard]] virtual std::string text(const std::string& name) = 0;
   /// Adds a file of `size` bytes and returns its number. `content` identifies the file's contents in the cache.
@@ -44,20 +44,20 @@ class far_folder {
   /// a reliable version the file is fetched each time and is cached for this process alone. Disk space is reserved for
   /// the whole file, so that its parts are contiguous. Throws data_error if the file does not exist, is empty, or does
   /// not fit on the disk.
-  [[nodiscard]] virtual far_file find(const std::string& name) = 0;
+  [[nodiscard]] virtual remote_file find(const std::string& name) = 0;
   /// Announces that these parts will be read soon. They are fetched in the background.
-  virtual void expect(std::span<const far_part> parts) = 0;
+  virtual void expect(std::span<const remote_part> parts) = 0;
   /// Waits for a part and returns it. It remains valid as long as this folder and `held`, which owns the part if it is
   /// not cached on disk.
-  [[nodiscard]] virtual const std::byte* view(const far_part& part, bytes& held) = 0;
+  [[nodiscard]] virtual const std::byte* view(const remote_part& part, bytes& held) = 0;
 };
 
-using far_opener = std::shared_ptr<far_folder> (*)(const std::string& address, const http_options& options);
+using remote_opener = std::shared_ptr<remote_folder> (*)(const std::string& address, const http_options& options);
 /// Sets the function that opens addresses, if muster::http is linked. Thread safe.
-void set_far_opener(far_opener opener) noexcept;
+void set_remote_opener(remote_opener opener) noexcept;
 /// Opens the folder at an address. Returns null for a path that is not an address. A folder that is already open is
 /// shared, with its requests and its disk space. Throws configuration_error for an address if muster::http is not
 /// linked.
-[[nodiscard]] std::shared_ptr<far_folder> open_far(const std::string& path, const http_options& options);
+[[nodiscard]] std::shared_ptr<remote_folder> open_remote_folder(const std::string& path, const http_options& options);
 
 }}}  // namespace muster::v0::detail
