@@ -201,7 +201,8 @@ class elastic_backend final : public session_backend {
     }
     report_progress(target);
     lap_ = service().apply([&](auto& protocol, auto now) {
-      protocol.set_endpoints(member_->endpoints());  // connecting it may have shown that MPI can no longer connect it
+      // The connecting of this generation may have shown that MPI can no longer connect this process.
+      protocol.set_endpoints(member_->endpoints());
       protocol.stopped(now);
       return protocol.change_began();
     });

@@ -81,7 +81,8 @@ void member_links::change(const std::stop_token& stop) {
     present.reset();
     if (!std::exchange(stopped, true)) {
       membership.apply([this](auto& protocol, auto now) {
-        protocol.set_endpoints(member_->endpoints());  // connecting it may have shown that MPI can no longer connect it
+        // The connecting of this generation may have shown that MPI can no longer connect this process.
+        protocol.set_endpoints(member_->endpoints());
         protocol.stopped(now);
       });
     }

@@ -10,7 +10,7 @@ namespace muster { inline namespace v0 { namespace detail {
 struct transfer_part {
   /// True if this rank's state counts; false for a joiner, and for all ranks but one when a job begins.
   bool may_hold = true;
-  bool in_place = false;  ///< true if no rank could continue from this rank's own state
+  bool in_place = false;  ///< true if this rank's state is obsolete, and may be overwritten early
 };
 
 /// Transfers the state; collective. The ranks at the furthest position with `may_hold` send the replicated parts, chunk

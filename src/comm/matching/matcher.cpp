@@ -46,7 +46,7 @@ void matcher::close(matching_group& group) noexcept {
     if (!belongs_to_group(m)) return false;
     consumed_credits(m.source) += m.credit_owed;
     try {
-      if (m.announced()) clear(m.source, m.head.number, nullptr);
+      if (m.announced()) send_clearance(m.source, m.head.number, nullptr);
     } catch (const std::bad_alloc&) {  // the sender waits until its deadline
     }
     return true;
@@ -69,7 +69,7 @@ void matcher::post(request& r) {
     if (!matches(r, group.member(m.source), m.head.tag)) continue;
     if (!accept(r, m.source, m.head)) return;
     if (m.announced()) {
-      clear(m.source, m.head.number, &r);
+      send_clearance(m.source, m.head.number, &r);
       unexpected_.erase(at);
     } else if (m.is_complete) {
       take(at, r);
@@ -104,7 +104,7 @@ bool matcher::accept(request& r, int source, const envelope& head) noexcept {
 }
 
 // Clears an announced message to send. With a null `r` the message is dropped when it arrives.
-void matcher::clear(int source, std::uint64_t number, request* r) {
+void matcher::send_clearance(int source, std::uint64_t number, request* r) {
   peers_[static_cast<std::size_t>(source)].cleared[number] = r;
   clear_to_send_(source, number);
 }
@@ -167,7 +167,7 @@ bool matcher::match(int source, const envelope& head, bool must_pass, inbound_ta
   request* const r = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
   if (r != nullptr && accept(*r, source, head)) {
     if (announced) {
-      clear(source, head.number, r);
+      send_clearance(source, head.number, r);
     } else {
       target.receive = r;
     }
@@ -179,7 +179,7 @@ bool matcher::match(int source, const envelope& head, bool must_pass, inbound_ta
     must_pass = true;
   }
   if (is_dropped) {
-    if (announced) clear(source, head.number, nullptr);
+    if (announced) send_clearance(source, head.number, nullptr);
     return true;
   }
   if (!must_pass && !awaits(source)) return false;

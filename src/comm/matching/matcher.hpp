@@ -169,7 +169,7 @@ class matcher {
 
   request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
   bool accept(request& r, int source, const envelope& head) noexcept;
-  void clear(int source, std::uint64_t number, request* r);
+  void send_clearance(int source, std::uint64_t number, request* r);
   void take(std::list<unexpected>::iterator message, request& r);
   void finish_receive(request& r) noexcept;
   void stop_waiting(request& r) noexcept;

@@ -68,9 +68,9 @@ void membership::merge_heartbeat(clock::time_point now, const heartbeat& message
   auto& suspects_most_since = views_[message.sender].suspects_most_since;
   suspects_most_since = suspects_most(message) ? std::optional(suspects_most_since.value_or(now)) : std::nullopt;
   for (const auto id : message.dead) {
-    if (id != self_.id && is_in(id) && dead_.insert(id).second) need_stop(now, name(id) + " died");
+    if (id != self_.id && is_in(id) && dead_.insert(id).second) stop_rank(now, name(id) + " died");
   }
-  if (message.stopped && !must_stop_) need_stop(now, name(message.sender) + " stopped");
+  if (message.stopped && !must_stop_) stop_rank(now, name(message.sender) + " stopped");
   if (message.leaving && !leave_requested_) find_slow_members(now);  // that may be the reason
   leave_requested_ = leave_requested_ || message.leaving;
   furthest_ = std::max(furthest_, message.step);
@@ -133,7 +133,7 @@ void membership::suspect(clock::time_point now, member_id peer, const std::strin
 void membership::disconnected(clock::time_point now, member_id peer, const std::string& why) {
   if (ended_ || peer == self_.id || !is_in(peer) || dead_.contains(peer)) return;
   broken_connections_.try_emplace(peer, broken_connection{now, why});
-  need_stop(now, "the connection to " + name(peer) + " broke: " + why);
+  stop_rank(now, "the connection to " + name(peer) + " broke: " + why);
 }
 
 void membership::committed(std::uint64_t step, std::uint64_t cursor) {
@@ -304,9 +304,9 @@ void membership::find_silent_members(clock::time_point now) {
 
 void membership::evaluate(clock::time_point now) {
   if (ended_ || !is_member()) return;
-  if (!must_stop_ && !dead_.empty()) need_stop(now, name(*dead_.begin()) + " died");
+  if (!must_stop_ && !dead_.empty()) stop_rank(now, name(*dead_.begin()) + " died");
   if (!must_stop_ && !suspects_.empty())
-    need_stop(now, name(suspects_.begin()->first) + " is suspect: " + suspects_.begin()->second);
+    stop_rank(now, name(suspects_.begin()->first) + " is suspect: " + suspects_.begin()->second);
   plan_reconfiguration(now);
   if (!own_.stopped) return;
   adopt_suspicions(now);
@@ -320,7 +320,7 @@ void membership::evaluate(clock::time_point now) {
   finish(exit_reason::no_majority, "a majority of the members or the store could not be reached");
 }
 
-void membership::need_stop(clock::time_point now, const std::string& why) {
+void membership::stop_rank(clock::time_point now, const std::string& why) {
   if (must_stop_) return;
   begin_change(now);
   out_.stop(why);

@@ -33,7 +33,7 @@
 //   - A step commits at a member only when every member of the generation took part. After the first `stopped`, no
 //     further step begins in that generation. Members therefore differ by at most one step.
 //   - No two groups of one job are live at the same time: every member of the next generation has stopped in this one,
-//     and only a majority may leave a suspect behind.
+//     and only a majority (of two members, the first to reach the store) may leave a suspect behind.
 #pragma once
 
 #include <algorithm>
@@ -56,8 +56,9 @@ namespace muster { inline namespace v0 { namespace elastic {
 
 /// The limits and time-outs of a job.
 struct membership_policy {
-  int initial = 1;  ///< number of members of the first generation
-  int min = 1;      ///< smallest number of members; a smaller group waits for joiners
+  /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, `min` suffice.
+  int initial = 1;
+  int min = 1;  ///< smallest number of members; a smaller group waits for joiners
   int max = 1 << 20;
   clock::duration beat = std::chrono::milliseconds(100);  ///< interval between two heartbeats
   clock::duration suspicion_timeout =
@@ -214,7 +215,7 @@ class membership {
   void find_slow_links(clock::time_point now);
   [[nodiscard]] bool can_be_spared(clock::time_point now) const;
   void request_leave(clock::time_point now, const member& slow, const std::string& why);
-  void need_stop(clock::time_point now, const std::string& why);
+  void stop_rank(clock::time_point now, const std::string& why);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool monitors_suspect(const member& peer) const;
   void adopt_suspicions(clock::time_point now);

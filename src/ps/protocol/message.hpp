@@ -39,7 +39,8 @@ enum class message_kind : std::uint8_t {
   // Sent by a server to a server.
   entry = 9,       ///< range; number: index in the range's log, from 1; epoch; payload: see `log_entry`
   entry_ack = 10,  ///< range; number: entries up to this index are committed at the sender; epoch
-  /// range; number: entries up to this index are applied at the sender; epoch; the answer to `offer` and `copy`
+  /// range; number: entries up to this index are applied at the sender; epoch; flags: 1 if the sender has no state and
+  /// needs a copy. The answer to `offer` and `copy`, and a learner's answer to `entry`
   copied = 11,
   offer = 12,  ///< range; epoch; asks the successor for its last applied index
   /// range; number: the log index whose state is in the payload; count: number of pieces of the copy; offset: index of

@@ -31,25 +31,28 @@
 //
 // Fields of a range (`held_range`), and the functions that write them.
 //   applied        last entry that this server has applied: `apply`, and `on_copy` at a learner
-//   committed      last entry that every server of the chain has applied: `commit`, and `apply` at the tail
+//   committed      last entry that is known to be applied by every server of the chain: `commit`, `apply` at the tail,
+//                  `on_copy` at a learner
 //   successor_ack  last entry that the successor has reported: `on_server_message` (entry_ack), `on_copied`
 //   sent           last entry that was sent to the successor: `send_entries`, reset by `on_copied`, `tick` and others
-//   retained       entries that the successor may still need: `append`, removed by `commit`
+//   retained       entries that the successor may still need: `append`, removed by `commit`, and by `drop_retained` when
+//                  a copy replaces them or no successor is left
 //   waiting        the head's pushes that are applied and not committed: `append`, `update_role`, removed by `commit`
-//   workers        the watermark of every worker's pushes: `apply`, `commit`, and `on_copy` at a learner
+//   workers        the watermark of every worker's pushes: `append`, `apply`, `commit`, `on_copy` at a learner.
+//                  `on_push` sets only the age and the early clock, and resets the watermark for a new incarnation
 //
 // Invariant. Along the chain `applied` never increases from the head to the tail, and at every server `committed` is at
 // most the tail's `applied`. Hence every server of the chain has applied every committed entry. The watermarks belong
 // to the state: a copy contains them, and equal logs give equal watermarks.
 //
-// Death of the head. The worker still has every push that is not acknowledged. Another server removes the head from the
-// map by compare-and-swap in the store. The second server of the chain becomes the head. It has applied all committed
-// entries, and perhaps more. It offers to its successor, receives `copied`, and sends the entries that the successor
-// lacks. A worker that reads the new map sends all unacknowledged pushes to the new head. The new head compares a
-// push's sequence with the worker's watermark: a push that it has already applied is not applied again, only
-// acknowledged when the chain has it, and the next sequence is applied. So each push takes effect once. If an inner
-// server dies, its predecessor offers to the next server. If the tail dies, its predecessor becomes the tail and
-// commits all that it has applied.
+// Death of the head. The worker still has every push that is not acknowledged. Every server that
+// notices the death proposes a map without the head. The store accepts one proposal by compare-and-swap. The second
+// server of the chain becomes the head. It has applied all committed entries, and perhaps more. It offers to its
+// successor, receives `copied`, and sends the entries that the successor lacks. A worker that reads the new map sends
+// all unacknowledged pushes to the new head. The new head compares a push's sequence with the worker's watermark: a
+// push that it has already applied is not applied again, only acknowledged when the chain has it, and the next sequence
+// is applied. So each push takes effect once. If an inner server dies, its predecessor offers to the next server. If
+// the tail dies, its predecessor becomes the tail and commits all that it has applied.
 //
 // A new server. The tail sends a copy to the learner and then the log's following entries. When the learner has reached
 // the retained log, the tail commits only entries that the learner has reported (`successor_counts`). When the learner

@@ -72,7 +72,8 @@ void require_valid(const lars_step<float>& step) {
 
 namespace {
 
-// Returns the update function for a table of servers, which has no tensors and accepts no further keys.
+// Returns the text that names the update function at servers. A table there has no tensors, so weight decay for only
+// some tensors is refused.
 std::string update_named(const std::string& text, std::floating_point auto decay, bool all_decay) {
   if (!all_decay) {
     throw configuration_error(

@@ -25,7 +25,7 @@ std::uint32_t hash_of(const collective_signature& signature) noexcept {
 }
 
 template <class Word>
-void copy_ends(std::byte* out, const std::byte* in, std::size_t bytes) {
+void copy_by_two_words(std::byte* out, const std::byte* in, std::size_t bytes) {
   Word first;
   Word last;
   std::memcpy(&first, in, sizeof first);
@@ -39,9 +39,9 @@ void copy(std::byte* out, const std::byte* in, std::size_t bytes) {
   if (bytes > 16 || bytes < 4) {
     copy_bytes(out, in, bytes);
   } else if (bytes >= 8) {
-    copy_ends<std::uint64_t>(out, in, bytes);
+    copy_by_two_words<std::uint64_t>(out, in, bytes);
   } else {
-    copy_ends<std::uint32_t>(out, in, bytes);
+    copy_by_two_words<std::uint32_t>(out, in, bytes);
   }
 }
 

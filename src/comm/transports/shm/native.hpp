@@ -27,8 +27,9 @@ inline constexpr std::uint64_t staging_depth = 2;
 }
 
 /// Runs native collectives, one at a time, in three modes:
-/// - small: every rank publishes its input in its slot, and computes its own result from all inputs. Inputs up to
-///   `published_limit` also use this mode if no rank's buffer is registered.
+/// - small: every rank publishes its input in its slot, and computes its own result from all inputs. If no rank's
+///   buffer is registered, this mode also serves a reduce or allgather up to `published_limit`, and an allreduce
+///   between two ranks up to half of `published_limit`.
 /// - direct: all buffers are in shared memory. Rank r folds block r over all inputs and writes the result to the ranks
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
@@ -104,7 +105,7 @@ class shm_native {
   [[nodiscard]] bool folds_peers_blocks() const noexcept;
   [[nodiscard]] bool claim(int block) noexcept;
   [[nodiscard]] bool fold_block(int block);
-  [[nodiscard]] bool write_to_peers(int block, std::size_t begin, std::size_t bytes);
+  [[nodiscard]] bool fold_part(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool any_peer_revoked() noexcept;
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;

@@ -76,7 +76,7 @@ std::byte* shm_native::staging_slot(int staging_rank, std::uint64_t round, int b
   // those lines costs the most.
   const std::uint64_t global = global_round(round);
   // The chunk for each peer has a fixed index, counted from this rank: the rank that reads a place is the next to write
-  // there. The folded chunk, which all ranks read, is written to the slot of the next rank.
+  // there. The place of the folded chunk, which all ranks read, passes to another rank each time the area is reused.
   const int ranks = shm_.size();
   const int chunk_index = block == ranks ? block : (block - staging_rank + ranks) % ranks;
   const std::size_t place = global % depth_ * (size() + 1) + static_cast<std::size_t>(chunk_index);
@@ -158,7 +158,7 @@ bool shm_native::claim(int block) noexcept {
 
 // Folds a part of the block and writes the result to every rank that needs the block. Returns false if a peer has
 // revoked its memory.
-bool shm_native::write_to_peers(int block, std::size_t begin, std::size_t bytes) {
+bool shm_native::fold_part(int block, std::size_t begin, std::size_t bytes) {
   const peer_write_guard guard(*this);
   if (!guard) return false;
   const collective_call& c = *call_;
@@ -186,7 +186,7 @@ bool shm_native::write_to_peers(int block, std::size_t begin, std::size_t bytes)
 bool shm_native::fold_block(int block) {
   const std::size_t size = blocks_of(nullptr).at(block).size();
   for (std::size_t begin = 0; begin < size; begin += bytes_per_guard) {
-    if (!write_to_peers(block, begin, std::min(bytes_per_guard, size - begin))) return false;
+    if (!fold_part(block, begin, std::min(bytes_per_guard, size - begin))) return false;
   }
   return true;
 }

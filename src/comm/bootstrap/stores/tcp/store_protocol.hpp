@@ -37,7 +37,7 @@ struct store_request {
 enum class store_status : std::uint8_t {
   done = 0,
   refused = 1,  ///< a swap that found another version, which is in the reply
-  full = 2      ///< the store or this client has reached its limit
+  full = 2      ///< the store has no room for the value, or this client has too many watches
 };
 
 /// The server's reply.

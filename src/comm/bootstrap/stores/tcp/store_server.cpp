@@ -62,7 +62,7 @@ struct store_server::implementation {
     clock::time_point last;  // when it connected, or last read some bytes
     detail::event_loop::registration ready{};
     std::string name{};     // the name of a client that has opened the store
-    bool has_part = false;  // true if it has a part in the table
+    bool has_part = false;  // true once the client has opened the store, or sent a swap or watch
     bool leaves = false;    // true if it has announced that it leaves for good
 
     [[nodiscard]] bool accepts_requests() const noexcept { return link.unsent() < reply_limit; }
