@@ -24,7 +24,8 @@ constexpr const char* footer =
     "until there are N. The answer, also to \"status\", has the running ranks and the target size of the job.\n"
     "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else the status of the last\n"
     "rank to end (128 + signal if a signal killed it). With --elastic off only the status of rank 0 counts.\n"
-    "2: invalid command line, or the program cannot be started. 16: a parameter server has lost tables (see --restart).";
+    "2: invalid command line, or the program cannot be started. 16: a parameter server has lost tables (see "
+    "--restart).";
 
 [[noreturn]] void refuse(const std::string& text) { throw muster::configuration_error(text); }
 
