@@ -14,11 +14,14 @@ namespace {
 
 constexpr int quick_turns = 256;  // before a call is made into one that can wait
 
+std::string wrong_timeout(seconds asked) {
+  return "a timeout cannot be " + std::to_string(asked.count()) +
+         " s (a deadline is after the start of the call); give a number of seconds above 0";
+}
+
 // Written so that NaN is refused too.
-void require_timeout(seconds asked, bool zero_is_the_groups) {
-  if (asked > seconds(0) || (zero_is_the_groups && asked == seconds(0))) return;
-  throw configuration_error("a timeout cannot be " + std::to_string(asked.count()) +
-                            " s (a deadline is after the start of the call); give a number of seconds above 0");
+void require_timeout(seconds asked) {
+  if (!(asked > seconds(0))) throw configuration_error(wrong_timeout(asked));
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       end(std::move(end_in)),
       choices_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
-  require_timeout(settings.timeout, false);
+  require_timeout(settings.timeout);
   shorten_slices_of_this_thread();  // the other ranks wait for what it does; the progress thread inherits it
   // A thread that waits here polls those that this group was made from, too, which another may be using just then.
   if (parent && abilities.concurrent_groups) parent->become_threaded();
@@ -68,18 +71,18 @@ void group_state::become_threaded() noexcept {
 }
 
 void group_state::configure(const group_settings& next) {
-  require_timeout(next.timeout, false);
+  require_timeout(next.timeout);
   choices made(abilities, transport->size(), next.algorithm);
   settings = next;
   if (may_be_threaded(next)) become_threaded();
   choices_ = std::move(made);
 }
 
-algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) const {
+algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm asked) {
   return asked == algorithm::automatic ? choices_.at(kind, bytes) : check_for(kind, asked);
 }
 
-algorithm group_state::check_for(collective kind, algorithm asked) const {
+algorithm group_state::check_for(collective kind, algorithm asked) {
   const auto has = [&](algorithm how) { return how != algorithm::native || abilities.native_collectives; };
   const auto known = algorithms_of(kind);
   if (has(asked) && std::find(known.begin(), known.end(), asked) != known.end()) return asked;
@@ -87,20 +90,18 @@ algorithm group_state::check_for(collective kind, algorithm asked) const {
   for (const algorithm how : known) {
     if (has(how)) list += (list.empty() ? "" : ", ") + std::string(to_string(how));
   }
-  throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) +
-                            " (over " + std::string(abilities.name) + " it has: " + list +
-                            "); choose one of these or auto");
+  refuse_call(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(asked)) + " (over " +
+              std::string(abilities.name) + " it has: " + list + "); choose one of these or auto");
+}
+
+void group_state::refuse_call(const std::string& text) {
+  refusal_ = std::make_exception_ptr(configuration_error(text));
+  refused_at_ = sequence();
+  std::rethrow_exception(refusal_);
 }
 
 void group_state::enter(seconds timeout) {
-  if (!(timeout >= seconds(0))) {
-    try {
-      require_timeout(timeout, true);
-    } catch (...) {
-      note_refusal(std::current_exception());
-      throw;
-    }
-  }
+  if (!(timeout >= seconds(0))) refuse_call(wrong_timeout(timeout));
   // A transport with collectives that never get far ahead needs no look at the control messages in between: a waiting
   // caller looks.
   if (!failed() && !abilities.native_first) poll_notices();

@@ -59,11 +59,9 @@ class group_state {
 
   // The end.
   void poll_notices() noexcept;
-  /// The arguments of this rank's next call were wrong, and the call was not made.
-  void note_refusal(std::exception_ptr why) noexcept {
-    refusal_ = std::move(why);
-    refused_at_ = sequence();
-  }
+  /// Throws configuration_error: the arguments of this rank's next call were wrong, and the call was not made. If the
+  /// rank makes no other call before it leaves, the ranks that wait for it hear the text.
+  [[noreturn]] void refuse_call(const std::string& text);
   /// Ends the group and all its calls. `follows`: another rank's reason, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
@@ -74,7 +72,7 @@ class group_state {
     return peers_.await_departures(until);
   }
 
-  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked) const;
+  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm asked);
   /// Other settings, for the calls to come.
   void configure(const group_settings& next);
 
@@ -107,7 +105,7 @@ class group_state {
 
   void append(operation_state& op) noexcept;
   /// The algorithm that was asked for; throws configuration_error where the collective does not have it here.
-  [[nodiscard]] algorithm check_for(collective kind, algorithm asked) const;
+  [[nodiscard]] algorithm check_for(collective kind, algorithm asked);
   [[nodiscard]] bool may_be_threaded(const group_settings& asked) const noexcept;
   /// With those that it was made from: its thread polls them too.
   void become_threaded() noexcept;

@@ -260,23 +260,33 @@ TEST_CASE("what a user's reduction throws at one rank is that rank's failure at 
   }
 }
 
+// A gather to rank 0 that it cannot make, and refuses.
+void gather_wrongly(muster::group& world, const std::string& what, std::span<const float> in, std::span<float> out) {
+  try {
+    if (what == "size") muster::gather(world, in, out.first(7), 0);
+    if (what == "root") muster::gather(world, in, out, 3);
+    if (what == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
+    if (what == "algorithm") muster::gather(world, in, out, 0, {.algorithm = muster::algorithm::halving_doubling});
+  } catch (const muster::configuration_error&) {
+    return;
+  }
+  throw std::runtime_error("accepted");
+}
+
 TEST_CASE("a rank that leaves after a call with wrong arguments tells those that wait in it") {
   const auto over = GENERATE(from_range(test::every_fabric()));
-  const std::string what = GENERATE("size", "root", "timeout");
+  const std::string what = GENERATE("size", "root", "timeout", "algorithm");
   CAPTURE(over, what);
   const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
     std::vector<float> in(4), out(12);
     if (world.rank() != 0) return muster::gather(world, in, out, what == "root" ? 1 : 0);
-    try {
-      if (what == "size") muster::gather(world, in, std::span(out).first(7), 0);
-      if (what == "root") muster::gather(world, in, out, 3);
-      if (what == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
-      throw std::runtime_error("accepted");
-    } catch (const muster::configuration_error&) {
-    }
+    gather_wrongly(world, what, in, out);
   });
   CHECK_FALSE(thrown[0]);
-  const std::string text = what == "size" ? "has 7 elements" : what == "root" ? "cannot be rank 3" : "cannot be -1";
+  const std::string text = what == "size"        ? "has 7 elements"
+                           : what == "root"      ? "cannot be rank 3"
+                           : what == "algorithm" ? "cannot run by halving_doubling"
+                                                 : "cannot be -1";
   bool waited = false;  // the others may be done where they only send
   for (const std::size_t rank : {1u, 2u}) {
     if (!thrown[rank]) continue;
@@ -286,6 +296,49 @@ TEST_CASE("a rank that leaves after a call with wrong arguments tells those that
     CHECK(text_of(thrown[rank]).find(text) != std::string::npos);
   }
   CHECK((waited || what != "root"));
+}
+
+TEST_CASE("a rank that makes the call rightly after one with wrong arguments goes on with the others") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const std::string what = GENERATE("size", "root", "timeout", "algorithm");
+  CAPTURE(over, what);
+  test::run_ranks(over, 3, [&](muster::group& world) {
+    const std::vector<float> in(4, float(world.rank() + 1));
+    std::vector<float> out(12);
+    for (int round = 0; round < 3; ++round) {
+      if (world.rank() == 0) {
+        gather_wrongly(world, what, in, out);
+        std::this_thread::sleep_for(20ms);  // the others wait in the call
+        if (round == 1) gather_wrongly(world, what, in, out);
+      }
+      muster::gather(world, in, out, 0);
+      if (world.rank() == 0)
+        require(out[0] == 1 && out[4] == 2 && out[11] == 3, "the gathered values are those of all");
+      require(muster::allreduce(world, world.rank() + 1, muster::sum) == 6, "later calls match");
+    }
+  });
+}
+
+TEST_CASE("a rank that makes another call after one with wrong arguments is told, as are all") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  CAPTURE(over);
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
+    const std::vector<float> in(4, 1.0f);
+    std::vector<float> out(12);
+    if (world.rank() == 0)
+      gather_wrongly(world, "size", in, out);
+    else
+      muster::gather(world, in, out, 0);
+    muster::allreduce(world, out, muster::sum);
+    muster::barrier(world);
+  });
+  for (const auto& one : thrown) {
+    CAPTURE(text_of(one));
+    CHECK(one != nullptr);
+    CHECK(text_of(one).find("disagree") != std::string::npos);
+  }
+  CHECK(muster::seconds_since(start) < 15);
 }
 
 // The buffer of a work that ended in an error is free at once: the address sanitizer sees any write to it.

@@ -22,7 +22,7 @@ std::optional<std::string> next(datagram_socket& socket) {
   return std::nullopt;
 }
 
-// Somebody of this host who knows the port, and sends what he likes.
+// Another process of this host, which knows the port and not the token.
 class stranger {
  public:
   explicit stranger(const std::vector<address>& to) : to_(to.front()), file_(::socket(to_.family(), SOCK_DGRAM, 0)) {}
@@ -43,7 +43,7 @@ TEST_CASE("datagrams without the token take no room of those that have it") {
   REQUIRE_FALSE(place.empty());
   const stranger outside(place);
 
-  // More than a socket has room for, and nobody reads meanwhile.
+  // More than a socket has room for, and no member reads meanwhile.
   int sent = 0;
   for (int i = 0; i < 20000; ++i) sent += outside.send(std::string(i % 2 == 0 ? 40 : 1000, 'x')) ? 1 : 0;
   for (int i = 0; i < 2000; ++i) other.send(std::string(200, 'y'), place);
