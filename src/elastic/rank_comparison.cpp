@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
@@ -104,6 +105,14 @@ std::string first_difference(std::string_view one, const std::string& of_one, st
   return {};
 }
 
+void throw_mismatch(group& ranks, const std::string& text) {
+  try {
+    barrier(ranks);
+  } catch (const error&) {  // ranks that have passed it, or fail otherwise
+  }
+  throw mismatch_error(text);
+}
+
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine) {
   if (ranks.size() == 1) return;
   const std::string text = packed(mine);
@@ -114,9 +123,9 @@ void require_equal_properties(group& ranks, const std::vector<state_property>& m
   if (other == all.end()) return;
   const int odd = static_cast<int>(other - all.begin());
   const std::string first = word_of(ranks, text, 0), theirs = word_of(ranks, text, odd);
-  throw mismatch_error("the ranks cannot train together (" +
-                       first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd)) +
-                       "); start all ranks with the same program, options and data");
+  throw_mismatch(ranks, "the ranks cannot train together (" +
+                            first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd)) +
+                            "); start all ranks with the same program, options and data");
 }
 
 std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts, int reference) {
@@ -162,7 +171,7 @@ void begin_together(group& ranks, state& of) {
     const auto problems = words_of_all(ranks, problem);
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (!problems[rank].empty())
-        throw mismatch_error("rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);
+        throw_mismatch(ranks, "rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);
     }
   }
   if (ranks.rank() != 0 || (others.empty() && !has_moved)) return;
@@ -180,10 +189,11 @@ void require_equal_replicas(group& ranks, const state& of) {
   }
   const auto others = differing_parts(ranks, parts, 0);
   if (others.empty()) return;
-  throw mismatch_error("'" + parts[others.front().part].name + "' of ranks 0 and " +
-                       std::to_string(others.front().rank) + " differ after step " + std::to_string(of.steps()) +
-                       " (the replicas have parted: a rank has updated with another rate, or with something that is "
-                       "not of the state); compute the same update at every rank");
+  throw_mismatch(ranks,
+                 "'" + parts[others.front().part].name + "' of ranks 0 and " + std::to_string(others.front().rank) +
+                     " differ after step " + std::to_string(of.steps()) +
+                     " (the replicas have parted: a rank has updated with another rate, or with something that is not "
+                     "of the state); compute the same update at every rank");
 }
 
 }}}  // namespace muster::v0::detail

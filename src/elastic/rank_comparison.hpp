@@ -24,6 +24,10 @@ namespace muster { inline namespace v0 { namespace detail {
 [[nodiscard]] std::string first_difference(std::string_view one, const std::string& of_one, std::string_view other,
                                            const std::string& of_other);
 
+/// Collective: throws mismatch_error at all ranks, once each has the reason. Otherwise a rank could see the end of
+/// another one before.
+[[noreturn]] void throw_mismatch(group& ranks, const std::string& text);
+
 /// Collective. Throws mismatch_error at all ranks, with the first property that differs from those of rank 0.
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine);
 
