@@ -52,8 +52,12 @@ class call_history {
   std::uint64_t count_ = 0;
 };
 
-/// Where ranks write down their calls, as `--flight-recorder` says it: empty for nowhere. Set before there are ranks.
-inline std::string flight_record_folder;
+/// Where ranks write down their calls, as `--flight-recorder` says it: empty for nowhere. Set before there are ranks,
+/// perhaps before main: a context may be a variable of the program's.
+inline std::string& flight_record_folder() {
+  static std::string folder;
+  return folder;
+}
 /// How often SIGUSR2 has asked for that.
 inline constinit std::atomic<std::uint32_t> flight_records_asked_for{0};
 /// Sets the folder. Where there is one SIGUSR2 asks for records, unless the program has a handler of its own.

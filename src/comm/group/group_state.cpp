@@ -200,7 +200,7 @@ void group_state::end_calls_of_failed() noexcept {
 }
 
 void group_state::write_flight_record(int status, const std::string& why) noexcept {
-  if (flight_record_folder.empty()) return;
+  if (flight_record_folder().empty()) return;
   try {
     const auto now = clock::now();
     const auto process = std::to_string(::getpid());
@@ -215,7 +215,7 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
       text += "group " + std::to_string(one->id) + " " + rank + " " + std::to_string(one->ranks) + " " +
               std::to_string(done) + "\n" + one->peers_.calls().describe(now);
       place =
-          flight_record_folder + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
+          flight_record_folder() + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
     }
     write_atomically(place, text);
   } catch (const std::exception& failed) {
