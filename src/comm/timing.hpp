@@ -46,7 +46,7 @@ struct shm_timing {
   /// and is left with the memory.
   static constexpr seconds writer{1.0};
   /// Rank 0 stays so long to tell ranks that come late why the ranks of the host cannot connect.
-  static constexpr seconds last_word{1.0};
+  static constexpr seconds last_word{5.0};
   /// A sleeping rank looks for dead peers this often.
   static constexpr seconds longest_sleep{0.02};
   /// Between two looks for the other ranks of the host while a group is made.

@@ -200,39 +200,46 @@ class bootstrap {
     return listener;
   }
 
+  // Waits for the next events; false once all ranks are there.
+  bool accept_some(const descriptor& listener, std::vector<descriptor>& pending, std::vector<descriptor>& connections) {
+    std::vector<int> missing;
+    std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
+    for (const auto& one : pending) watched.push_back({one.get(), POLLIN, 0});
+    for (int rank = 1; rank < size_; ++rank) {
+      const auto& one = connections[static_cast<std::size_t>(rank)];
+      if (!one) missing.push_back(rank);
+      watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
+    }
+    if (missing.empty()) return false;
+    if (::poll(watched.data(), watched.size(), milliseconds_left(missing)) <= 0) return true;
+    const std::size_t known = pending.size() + 1;
+    for (std::size_t i = 1; i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      if (i >= known) lose(static_cast<int>(i - known) + 1, connections[i - known + 1]);
+      greet(pending[i - 1], connections);
+    }
+    std::erase_if(pending, [](const descriptor& one) { return !one; });
+    if (watched[0].revents != 0) {
+      descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      const int code = came ? 0 : errno;
+      if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) throw system_failure("accept", code);
+      if (came && user_of(came.get()) == ::getuid()) pending.push_back(std::move(came));
+    }
+    return true;
+  }
+
   // A connection belongs to no rank until it has said one.
   void accept_all_ranks(std::vector<descriptor>& connections) {
     const descriptor listener = listen();
     descriptor spare(::fcntl(listener.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     std::vector<descriptor> pending;
-    for (;;) {
-      std::vector<int> missing;
-      std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
-      for (const auto& one : pending) watched.push_back({one.get(), POLLIN, 0});
-      for (int rank = 1; rank < size_; ++rank) {
-        const auto& one = connections[static_cast<std::size_t>(rank)];
-        if (!one) missing.push_back(rank);
-        watched.push_back({one.get(), POLLIN, 0});  // one that has introduced itself says nothing more
+    try {
+      while (accept_some(listener, pending, connections)) {
       }
-      if (missing.empty()) break;
-      if (::poll(watched.data(), watched.size(), milliseconds_left(missing)) <= 0) continue;
-      const std::size_t known = pending.size() + 1;
-      for (std::size_t i = 1; i < watched.size(); ++i) {
-        if (watched[i].revents == 0) continue;
-        if (i >= known) lose(static_cast<int>(i - known) + 1, connections[i - known + 1]);
-        greet(std::move(pending[i - 1]), connections);
-      }
-      std::erase_if(pending, [](const descriptor& one) { return !one; });
-      if (watched[0].revents != 0) {
-        descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        const int code = came ? 0 : errno;
-        if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) {
-          spare = {};
-          tell_the_rest(listener, missing.size(), code);
-          throw system_failure("accept", code);
-        }
-        if (came && user_of(came.get()) == ::getuid()) pending.push_back(std::move(came));
-      }
+    } catch (const system_failure& failed) {
+      spare = {};
+      tell_the_rest(listener, pending, connections, failed.code());
+      throw;
     }
     for (int to = 1; to < size_; ++to) {
       for (int of = 0; of < size_; ++of) {
@@ -241,16 +248,21 @@ class bootstrap {
     }
   }
 
-  // Ranks that have not come would wait for this one until their deadlines.
-  void tell_the_rest(const descriptor& listener, std::size_t count, int code) const {
+  // Ranks that have not introduced themselves would wait for this one until their deadlines.
+  void tell_the_rest(const descriptor& listener, const std::vector<descriptor>& pending,
+                     const std::vector<descriptor>& connections, int code) const {
     peer_info last;
     last.said.trouble = code;
+    auto missing = std::count_if(connections.begin() + 1, connections.end(), [](const auto& one) { return !one; });
+    for (const auto& one : pending) {
+      if (one && send(one.get(), last)) --missing;
+    }
     const auto until = deadline_after(shm_timing::last_word);
     pollfd watched{listener.get(), POLLIN, 0};
-    for (; count > 0 && clock::now() < until; --count) {
-      if (::poll(&watched, 1, static_cast<int>(shm_timing::last_word.count() * 1e3)) != 1) return;
+    while (missing > 0 && clock::now() < until) {
+      if (::poll(&watched, 1, 100) != 1) continue;
       const descriptor came(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (came && user_of(came.get()) == ::getuid()) (void)send(came.get(), last);
+      if (came && user_of(came.get()) == ::getuid() && send(came.get(), last)) --missing;
     }
   }
 
@@ -273,9 +285,12 @@ class bootstrap {
     }
   }
 
-  void greet(descriptor here, std::vector<descriptor>& connections) {
+  // Takes the connection, unless the system fails.
+  void greet(descriptor& from, std::vector<descriptor>& connections) {
     peer_info came;
-    if (!receive(here.get(), came)) return;
+    const bool has_come = receive(from.get(), came);
+    descriptor here = std::move(from);
+    if (!has_come) return;
     const int rank = came.said.rank;
     if (came.said.size != size_ || rank < 1 || rank >= size_ || info(rank).memory) {
       throw configuration_error(

@@ -4,6 +4,7 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -41,8 +42,11 @@ class connection_manager {
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return of(rank).at; }
   [[nodiscard]] std::uint64_t strangers() const noexcept { return acceptor_.strangers(); }
-  /// Why no rank can connect to this one, by the system's number; 0: each can.
-  [[nodiscard]] int accept_trouble() const noexcept { return acceptor_.trouble(); }
+  /// Why no rank can connect to this one, or this one to no rank, by the system's number; 0: each can.
+  [[nodiscard]] int trouble_of_system() const noexcept {
+    const int of_dialing = dial_trouble_.load();
+    return of_dialing != 0 ? of_dialing : acceptor_.trouble();
+  }
   /// Why a rank is not connected yet, as far as it is known.
   [[nodiscard]] std::string trouble_with(int peer);
 
@@ -124,9 +128,11 @@ class connection_manager {
   acceptor acceptor_;
 
   std::list<pending_connection> pending_connections_;
+  std::atomic<int> dial_trouble_{0};
   std::mutex controls_mutex_;
   std::vector<remote> remotes_;  // by rank
   clock::time_point next_beat_{};
+  clock::duration usual_lateness_{};  // of its own heartbeats, lately
   clock::time_point last_turn_{};
 
   std::jthread thread_;

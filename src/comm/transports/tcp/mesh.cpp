@@ -89,16 +89,21 @@ void tcp_mesh::await_all(clock::time_point until, const std::function<bool()>& g
   const auto next = [&] {
     return std::min(until, clock::now() + (given_up ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
   };
-  while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
-    if (const int code = manager_.accept_trouble()) {
-      throw error(error_kind::other, "other ranks cannot connect to rank " + std::to_string(rank_) + " over tcp (" +
+  // It is this rank's error, whatever became of the connection.
+  const auto look_for_trouble = [&] {
+    if (const int code = manager_.trouble_of_system()) {
+      throw error(error_kind::other, "rank " + std::to_string(rank_) + " cannot connect with the others over tcp (" +
                                          std::generic_category().message(code) +
                                          "); raise the limit of descriptors (ulimit -n)");
     }
+  };
+  while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
+    look_for_trouble();
     if (given_up && given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto found = missing();
   if (found.empty()) return;
+  look_for_trouble();
   const auto lost = std::find_if(found.begin(), found.end(), is_lost);
   if (lost != found.end()) {
     throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" + state(*lost).lost +

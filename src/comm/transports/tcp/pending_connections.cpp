@@ -52,8 +52,10 @@ void connection_manager::dial_one(pending_connection& one) {
   } catch (const socket_error& failed) {
     const bool is_out_of_descriptors = failed.code() == EMFILE || failed.code() == ENFILE;
     drop(one, failed.what(), failed.code() == ECONNREFUSED);
-    if (is_out_of_descriptors && !of(one.peer).again)
+    if (is_out_of_descriptors && !of(one.peer).again) {
+      dial_trouble_ = failed.code();
       lose(one.peer, failed.what() + std::string("; raise the limit (ulimit -n)"));
+    }
   }
 }
 
