@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Deaths leave no descriptor open in the ranks that survive them.
+"""Deaths leave no descriptor open in the ranks that survive them; and a rank that finds no free one ends, while the others go on.
 
 usage: descriptors.py --launcher PATH --program PATH   (test_elastic_worker)
 """
 import argparse
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -33,16 +34,35 @@ def opened(process):
     return kinds
 
 
-with tempfile.TemporaryDirectory() as folder:
-    job = subprocess.Popen([options.launcher, "-n", "3", "--restart", str(options.kills + 1), options.program, "--samples", "500", "--batch", "50",
-                            "--epochs", "100000", "--values", "1000", "--until", f"{folder}/enough"],
-                           stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+class Job:
+    def __init__(self, folder, restarts):
+        self.enough = f"{folder}/enough-{restarts}"
+        self.errors = open(f"{folder}/errors-{restarts}", "w+", encoding="utf-8")
+        self.process = subprocess.Popen([options.launcher, "-n", "3", "--restart", str(restarts), options.program, "--samples", "500", "--batch", "50",
+                                         "--epochs", "100000", "--values", "1000", "--until", self.enough],
+                                        stdout=subprocess.PIPE, stderr=self.errors, text=True)
 
-    def next_ready():
-        for line in job.stdout:
+    def next_ready(self):
+        for line in self.process.stdout:
             if line.startswith("ready "):
                 return int(line.split()[1])
-        sys.exit("the job ended")
+        sys.exit(f"the job ended: {self.told()}")
+
+    def told(self):
+        self.errors.seek(0)
+        return self.errors.read()
+
+    def end(self):
+        open(self.enough, "w").close()
+        said = self.process.stdout.read()
+        status = self.process.wait(LIMIT)
+        if status != 0:
+            sys.exit(f"the job ended with {status}: {self.told()}")
+        return said
+
+
+with tempfile.TemporaryDirectory() as folder:
+    job = Job(folder, options.kills + 1)
 
     def settled(process, most):
         """What it has open, once that is no more than `most`, or after a while."""
@@ -51,20 +71,33 @@ with tempfile.TemporaryDirectory() as folder:
             time.sleep(0.1)
         return kinds
 
-    ranks = [next_ready() for _ in range(3)]
+    ranks = [job.next_ready() for _ in range(3)]
     survivor, before = ranks[0], None
     for kill in range(options.kills):
         os.kill(ranks[1 + kill % 2], signal.SIGKILL)
-        ranks[1 + kill % 2] = next_ready()
+        ranks[1 + kill % 2] = job.next_ready()
         if kill == 1:  # both of the others were started again: what this takes once is there
             time.sleep(1)
             before = opened(survivor)
     after = settled(survivor, sum(before.values()))
-    open(f"{folder}/enough", "w").close()
-    job.stdout.read()
-    status = job.wait(LIMIT)
-print(f"after 2 deaths {sum(before.values())} descriptors, after {options.kills} deaths {sum(after.values())}")
-if sum(after.values()) > sum(before.values()):
-    sys.exit(f"descriptors stay open after deaths: {before}, then {after}")
-if status != 0:
-    sys.exit(f"the job ended with {status}")
+    job.end()
+    print(f"after 2 deaths {sum(before.values())} descriptors, after {options.kills} deaths {sum(after.values())}")
+    if sum(after.values()) > sum(before.values()):
+        sys.exit(f"descriptors stay open after deaths: {before}, then {after}")
+
+    for limited in (0, 1):
+        job = Job(folder, 4 + limited)
+        ranks = [job.next_ready() for _ in range(3)]
+        room = sum(opened(ranks[limited]).values()) + 3
+        resource.prlimit(ranks[limited], resource.RLIMIT_NOFILE, (room, room))
+        os.kill(ranks[2], signal.SIGKILL)
+        joined = [job.next_ready() for _ in range(2)]
+        said = job.end()
+        if said.count("done ") != 3:
+            sys.exit(f"{said.count('done ')} ranks are done: {job.told()}")
+        if "ulimit -n" not in job.told():
+            sys.exit(f"the rank without a descriptor does not say so: {job.told()}")
+        ended = [line for line in job.told().splitlines() if line.startswith("muster-launch") and "ended with" in line]
+        if len(ended) != 1 or f"process {ranks[limited]} " not in ended[0]:
+            sys.exit(f"more ended than the one rank without a descriptor, {ranks[limited]} of {ranks}: {job.told()}")
+        print(f"one rank of {ranks} ended for a lack of descriptors, and {joined} joined")

@@ -41,18 +41,31 @@ struct peer_info {
   descriptor process_handle;
 };
 
-// A failure of the system, which the other ranks are told of.
-class system_failure : public error {
- public:
-  system_failure(const std::string& what, int code)
-      : error(error_kind::other,
-              "the ranks of this host cannot connect (" + what + ": " + std::strerror(code) + "); " +
-                  (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport")),
-        code_(code) {}
-  [[nodiscard]] int code() const noexcept { return code_; }
+// What the other ranks are told of a failure of the system.
+struct trouble {
+  int rank;  // where it was
+  int code;
+};
 
- private:
-  int code_;
+std::string describe_trouble(const std::string& what, int code) {
+  return "the ranks of this host cannot connect (" + what + ": " + std::strerror(code) + "); " +
+         (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport");
+}
+
+// At this rank.
+class system_failure : public error, public trouble {
+ public:
+  system_failure(const std::string& what, int reason)
+      : error(error_kind::other, describe_trouble(what, reason)), trouble{-1, reason} {}
+};
+
+// At another one, which ends of it: an elastic job goes on without that.
+class told_failure : public peer_failure, public trouble {
+ public:
+  told_failure(int where, int reason)
+      : peer_failure({where}, describe_trouble("at rank " + std::to_string(where), reason),
+                     static_cast<int>(error_kind::other)),
+        trouble{where, reason} {}
 };
 
 [[noreturn]] void fail(const std::string& what) { throw system_failure(what, errno); }
@@ -121,7 +134,7 @@ bool receive(int from, peer_info& came) {
   // The system gave no numbers to the descriptors that came.
   if (got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0) throw system_failure("the memory of another rank", EMFILE);
   if (got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.said.trouble != 0)
-    throw system_failure("at rank " + std::to_string(came.said.rank), came.said.trouble);
+    throw told_failure(came.said.rank, came.said.trouble);
   return got == static_cast<ssize_t>(sizeof came.said) && came.said.protocol == magic && came.memory;
 }
 
@@ -152,12 +165,10 @@ class bootstrap {
     std::vector<descriptor> others(rank_ == 0 ? infos_.size() : 1);  // as far as they are connected
     try {
       rank_ == 0 ? accept_all_ranks(others) : connect_to_rank_0(others.front());
-    } catch (const system_failure& failed) {
-      peer_info last;
-      last.said.rank = rank_;
-      last.said.trouble = failed.code();
+    } catch (const error& failed) {
+      const auto* const its = dynamic_cast<const trouble*>(&failed);
       for (const auto& one : others) {
-        if (one) (void)send(one.get(), last);
+        if (its != nullptr && one) (void)send(one.get(), last_word_of(*its));
       }
       throw;
     }
@@ -236,9 +247,10 @@ class bootstrap {
     try {
       while (accept_some(listener, pending, connections)) {
       }
-    } catch (const system_failure& failed) {
+    } catch (const error& failed) {
       spare = {};
-      tell_the_rest(listener, pending, connections, failed.code());
+      if (const auto* const its = dynamic_cast<const trouble*>(&failed))
+        tell_the_rest(listener, pending, connections, last_word_of(*its));
       throw;
     }
     for (int to = 1; to < size_; ++to) {
@@ -248,11 +260,16 @@ class bootstrap {
     }
   }
 
+  [[nodiscard]] peer_info last_word_of(const trouble& its) const {
+    peer_info last;
+    last.said.rank = its.rank < 0 ? rank_ : its.rank;
+    last.said.trouble = its.code;
+    return last;
+  }
+
   // Ranks that have not introduced themselves would wait for this one until their deadlines.
   void tell_the_rest(const descriptor& listener, const std::vector<descriptor>& pending,
-                     const std::vector<descriptor>& connections, int code) const {
-    peer_info last;
-    last.said.trouble = code;
+                     const std::vector<descriptor>& connections, const peer_info& last) const {
     auto missing = std::count_if(connections.begin() + 1, connections.end(), [](const auto& one) { return !one; });
     for (const auto& one : pending) {
       if (one && send(one.get(), last)) --missing;
