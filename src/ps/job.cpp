@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
@@ -31,11 +32,21 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
   protocol_settings made{.how = options.how,
                          .retry = span_of(options.retry),
-                         .silence = span_of(options.silence),
+                         .silence = span_of(options.silence.value_or(seconds(1.0))),
                          .worker_silence = span_of(options.timeout),
                          .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
   made.one_sided = std::max(made.one_sided, span_of(seconds(unheard)));
   return made;
+}
+
+// How long a server may be silent where the program gives no time. The end of a process is told by its connections or
+// its host: silence is most of all a sign of a process that waits for a processor, or was stopped for a while.
+clock::duration patience_with_servers(group& ranks, const job_options& options, const settings& chosen,
+                                      const protocol_settings& protocol) {
+  if (options.silence) return {};
+  const auto hosts = muster::detail::words_of_all(ranks, host_identity(chosen));
+  const bool on_one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
+  return on_one_host ? protocol.worker_silence / 2 : protocol.one_sided;
 }
 
 // Under which the job keeps its map: new for every job in a store.
@@ -125,7 +136,8 @@ struct job::implementation {
     const std::vector<node_id> can_serve(all_places.begin() + workers, all_places.end());
     const auto first = map_of(options, layout, workers, all_places);
     const auto name = name_of_job(ranks);
-    const auto protocol = protocol_of(options, configuration);
+    auto protocol = protocol_of(options, configuration);
+    protocol.server_silence = patience_with_servers(ranks, options, configuration, protocol);
     const auto seat_of = [&](node_id at, transport& over) {
       return detail::seat{{at, 1}, options, protocol, layout, over, store, name, first};
     };

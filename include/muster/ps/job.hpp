@@ -44,9 +44,11 @@ struct job_options {
   /// Codec of pushes. For a dense table the worker adds what a biased codec left out to the next push of the same
   /// elements (`encode_with_feedback`). Sparse tables have no residuals, and take unbiased codecs only.
   compression compress{};
-  seconds timeout{30};         ///< of every blocking call
-  seconds retry{0.2};          ///< after which unanswered messages are sent again
-  seconds silence{1.0};        ///< after which a rank that sends nothing is suspected
+  seconds timeout{30};  ///< of every blocking call
+  seconds retry{0.2};   ///< after which unanswered messages are sent again
+  /// After which a rank that sends nothing is suspected. Empty: 1 s; a server whose connections stand, as long as
+  /// heartbeats may be missed, or half of `timeout` where all ranks are on one host.
+  std::optional<seconds> silence{};
   std::size_t window = 8_MiB;  ///< bytes of outstanding pushes of a worker, and of outstanding pulls
 };
 

@@ -44,9 +44,10 @@ enum class message_kind : std::uint8_t {
            ///< it cannot carry out; payload: why, in words
 };
 
-/// In the flags of a pulse: its sender wants a heartbeat; it is done.
+/// In the flags of a pulse: its sender wants a heartbeat; it is done; it has heard that all servers know so.
 inline constexpr std::uint8_t wants_word = 1;
 inline constexpr std::uint8_t says_goodbye = 2;
+inline constexpr std::uint8_t knows_end = 4;
 
 /// In those of a refusal: of a pull.
 inline constexpr std::uint8_t refuses_pull = 1;

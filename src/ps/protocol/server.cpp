@@ -31,9 +31,13 @@ void server::hear(std::span<const std::byte> frame, clock::time_point now, std::
   message said;
   message_reader in(frame.subspan(frame_head_bytes), apart);
   if (its == nullptr) {
+    bool is_last = false;
     while (in.next(said)) {
-      if (said.what == message_kind::pulse && (said.flags & says_goodbye) != 0) heard_farewell_ = true;
+      if (said.what != message_kind::pulse) continue;
+      if ((said.flags & says_goodbye) != 0) heard_farewell_ = true;
+      if ((said.flags & knows_end) != 0) is_last = informed_.insert(head->from.at).second;
     }
+    if (is_last) return;
     // Fenced, and told so; or new, and not known here yet.
     if (!fenced_ && head->map_version <= map_.version) out_.send(head->from, {.what = message_kind::fenced});
     return;
@@ -165,6 +169,10 @@ void server::hear_pulse(const member& from, const message& said) {
   const bool leaves = (said.flags & says_goodbye) != 0;
   if (leaves)  // no worker needs to wait for it
     peers_.find(from)->dead = peers_.find(from)->said_goodbye = heard_farewell_ = true;
+  if ((said.flags & knows_end) != 0) {
+    informed_.insert(from.at);
+    return;
+  }
   if (fenced_ || (!leaves && (said.flags & wants_word) == 0)) return;
   out_.send(from, {.what = message_kind::alive, .flags = leaves ? says_goodbye : std::uint8_t{0}});
 }

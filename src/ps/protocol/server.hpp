@@ -7,6 +7,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -117,6 +118,8 @@ class server {
   [[nodiscard]] bool has_left(const member& worker) const noexcept;
   /// Whether any worker said so, also one that others have taken out of the map since.
   [[nodiscard]] bool heard_farewell() const noexcept { return heard_farewell_; }
+  /// Whether the worker at that place has heard that all servers know of its farewell.
+  [[nodiscard]] bool is_informed(node_id worker) const { return informed_.contains(worker); }
   /// Whether it serves that range, and how many entries its log has here.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -251,6 +254,7 @@ class server {
   bool swapping_ = false;
   bool fenced_ = false;
   bool heard_farewell_ = false;
+  std::set<node_id> informed_;  // workers that wait for no server any more
 };
 
 }}}  // namespace muster::v0::ps

@@ -59,7 +59,8 @@ void server::look_for_the_silent(clock::time_point now) {
   if (peers_.tick(now, settings_.silence)) back_at_ = now;
   for (auto& [node, its] : peers_.all) {
     if (node != self_ &&
-        now - its.heard > peers_.patience(its.is_worker ? settings_.worker_silence : settings_.silence))
+        now - its.heard > peers_.patience(its.is_worker ? settings_.worker_silence
+                                                        : std::max(settings_.silence, settings_.server_silence)))
       its.suspect = true;
   }
   if (now - pulsed_ < settings_.retry) return;

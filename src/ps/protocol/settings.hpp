@@ -13,6 +13,8 @@ struct protocol_settings {
   consistency how{};
   clock::duration retry = std::chrono::milliseconds(50);      ///< after which unanswered messages are sent again
   clock::duration silence = std::chrono::milliseconds(1000);  ///< after which a server that was not heard is suspect
+  /// And one that may be kept from its processor; where it is longer. Its end is told otherwise.
+  clock::duration server_silence{};
   clock::duration worker_silence = std::chrono::seconds(30);  ///< and a worker, which may compute for long
   clock::duration one_sided = std::chrono::seconds(1);  ///< for so long one end alone may know of a broken connection
   /// Workers may not have heard the answer to their farewell: so long a server repeats it, and twice as long where what

@@ -70,7 +70,7 @@ class server_process final : process, public server_outlet {
         done_since = {};
       } else if (done_since == clock::time_point{}) {
         done_since = now;
-      } else if (now - done_since > protocol_.last_words &&
+      } else if (now - done_since > (waits_for_answer() ? 20 : 1) * protocol_.last_words &&
                  (link_.is_idle() || now - done_since > 2 * protocol_.last_words)) {
         return;  // a worker that heard one farewell does not wait for the next: what is under way to it is never taken
       }
@@ -267,6 +267,12 @@ class server_process final : process, public server_outlet {
 
   // Each worker of the map has said that it has finished.
   [[nodiscard]] bool is_done() const { return core_->is_done() && !awaits_workers(); }
+  // Whether a worker may not have heard yet that this server knows of its farewell: it waits for a processor, say.
+  [[nodiscard]] bool waits_for_answer() const {
+    return links_ == nullptr && !std::ranges::all_of(first_.workers, [&](const member& node) {
+             return core_->is_informed(node.at) || lost_.contains(node.at);
+           });
+  }
   [[nodiscard]] bool is_over() const {
     return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
   }

@@ -213,15 +213,16 @@ class worker_process final : process, public worker_outlet {
   void finish() {
     wait_until([&] { return core_.unacknowledged() == 0; }, "flush");
     core_.leave();
-    const auto until = deadline_after(options_.timeout);
     next_tick_ = {};
     wait_until([&] { return core_.has_left(); }, "finish");
     // A server that stands by hears it too: no other process tells it when all is over.
     for (const auto server : links_ == nullptr ? servers_ : link_.places()) {
-      if (core_.map().server(server) == nullptr && server != core_.self().at)
-        link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye});
+      if (server != core_.self().at)
+        link_.send({server, 0}, {.what = message_kind::pulse, .flags = says_goodbye | knows_end});
     }
     ship();
+    // A server that has ended takes nothing any more.
+    const auto until = clock::now() + std::min<clock::duration>(10 * protocol_.last_words, protocol_.worker_silence);
     while (!link_.is_idle() && clock::now() < until) progress();
   }
 

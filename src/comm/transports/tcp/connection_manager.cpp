@@ -144,6 +144,7 @@ clock::time_point connection_manager::next_event() const {
 
 void connection_manager::beat() {
   const auto now = clock::now();
+  usual_lateness_ += (now - next_beat_ - usual_lateness_) / 16;
   next_beat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
   if (next_beat_ < now) next_beat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
   mesh_.tick();
@@ -236,14 +237,20 @@ void connection_manager::expire(clock::time_point now) {
     drop(one, "it did not answer in time");
   }
   std::erase_if(pending_connections_, [](const pending_connection& one) { return one.over; });
-  const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
+  // Where this process waits for a processor again and again, the others are late for the same reason.
+  const auto promised = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed);
+  const auto silence = promised + std::min(16 * usual_lateness_, 20 * promised);
+  // The end of a process of this host shows at once: one that is silent was stopped for a while, or is starved.
+  const auto silence_here = std::max(silence, std::chrono::duration_cast<clock::duration>(plan_.patience / 2));
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote& its = remotes_[i];
+    const bool is_here = !its.at.host.empty() && its.at.host == of(rank_).at.host;
+    const auto limit = is_here ? silence_here : silence;
     if (now >= its.suspect_deadline) {
       lose(peer, its.failure_reason);
-    } else if (its.over && !its.goodbye && now - its.heard > silence) {
-      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+    } else if (its.over && !its.goodbye && now - its.heard > limit) {
+      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
       its.was_silent = true;
       lose(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }
