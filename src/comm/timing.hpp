@@ -47,7 +47,7 @@ struct shm_timing {
   /// the memory is left to the peer.
   static constexpr seconds writer{1.0};
   /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
-  static constexpr seconds last_word{1.0};
+  static constexpr seconds last_word{5.0};
   /// Interval at which a sleeping rank checks for dead peers.
   static constexpr seconds longest_sleep{0.02};
   /// Interval between two checks for the other ranks of the host while a group is made.

@@ -90,16 +90,21 @@ void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>
   const auto next_check = [&] {
     return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::given_up_poll : tcp_timing::trouble_poll));
   };
-  while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
-    if (const int code = manager_.accept_error()) {
-      throw error(error_kind::other, "other ranks cannot connect to rank " + std::to_string(rank_) + " over tcp (" +
+  // Throws if the system lets this rank make no connection, even if the connection has also failed at the peer.
+  const auto check_system_error = [&] {
+    if (const int code = manager_.system_error()) {
+      throw error(error_kind::other, "rank " + std::to_string(rank_) + " cannot connect with the others over tcp (" +
                                          std::generic_category().message(code) +
                                          "); raise the limit of descriptors (ulimit -n)");
     }
+  };
+  while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
+    check_system_error();
     if (is_aborted && is_aborted()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto missing_ranks = missing();
   if (missing_ranks.empty()) return;
+  check_system_error();
   const auto lost = std::find_if(missing_ranks.begin(), missing_ranks.end(), is_lost);
   if (lost != missing_ranks.end()) {
     throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +
