@@ -214,8 +214,8 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
       const auto rank = std::to_string(one->transport->rank());
       text += "group " + std::to_string(one->id) + " " + rank + " " + std::to_string(one->ranks) + " " +
               std::to_string(done) + "\n" + one->peers_.calls().describe(now);
-      place =
-          flight_record_folder() + "/" + process + "-" + rank + ".record";  // of ranks that are threads each has its own
+      place = flight_record_folder() + "/" + process + "-" + rank +
+              ".record";  // of ranks that are threads each has its own
     }
     write_atomically(place, text);
   } catch (const std::exception& failed) {
