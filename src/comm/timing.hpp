@@ -67,6 +67,8 @@ struct tcp_timing {
   static constexpr std::chrono::milliseconds given_up_poll{5};
   /// And whether this process can still accept connections.
   static constexpr std::chrono::milliseconds trouble_poll{100};
+  /// For ranks that connect late, once a rank that was connected has ended.
+  static constexpr seconds others_ended{5.0};
   /// What was sent has so long to reach the other side before this process is gone.
   static constexpr seconds drain{2.0};
 };

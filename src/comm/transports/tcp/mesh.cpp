@@ -97,8 +97,20 @@ void tcp_mesh::await_all(clock::time_point until, const std::function<bool()>& g
                                          "); raise the limit of descriptors (ulimit -n)");
     }
   };
+  // A rank that was connected and has ended leaves soon, as the others do, where a rank never comes.
+  auto end_of_wait = clock::time_point::max();
+  const auto look_for_ends = [&] {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_ || (!state(peer).left && state(peer).lost.empty())) continue;
+      end_of_wait = std::min(end_of_wait, deadline_after(tcp_timing::others_ended));
+      if (clock::now() < end_of_wait) return;
+      throw peer_failure({peer}, "rank " + std::to_string(peer) + " ended before all ranks were connected over tcp (" +
+                                     "missing: rank " + format_ranks(missing()) + "); see its own message");
+    }
+  };
   while (!changed_.wait_until(lock, next(), over) && clock::now() < until) {
     look_for_trouble();
+    look_for_ends();
     if (given_up && given_up()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto found = missing();
