@@ -69,6 +69,8 @@ struct tcp_timing {
   static constexpr std::chrono::milliseconds given_up_poll{5};
   /// Interval between two checks whether this process can still accept connections.
   static constexpr std::chrono::milliseconds trouble_poll{100};
+  /// Time that ranks still have to connect once a connected rank has ended.
+  static constexpr seconds others_ended{5.0};
   /// Time in which sent bytes must reach the peer before this process ends.
   static constexpr seconds drain{2.0};
 };

@@ -249,11 +249,11 @@ void connection_manager::expire(clock::time_point now) {
     const int peer = static_cast<int>(i);
     remote_peer& remote = remotes_[i];
     const bool is_local = !remote.info.host.empty() && remote.info.host == remote_of(rank_).info.host;
-    const auto limit = is_local ? local_silence : silence;
+    const auto longest_silence = is_local ? local_silence : silence;
     if (now >= remote.suspect_deadline) {
       lose_peer(peer, remote.failure_reason);
-    } else if (remote.control && !remote.has_departed && now - remote.last_received > limit) {
-      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
+    } else if (remote.control && !remote.has_departed && now - remote.last_received > longest_silence) {
+      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(longest_silence).count();
       remote.was_silent = true;
       lose_peer(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }

@@ -98,8 +98,20 @@ void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>
                                          "); raise the limit of descriptors (ulimit -n)");
     }
   };
+  // Throws a while after a connected rank has ended: if a rank never connects, all ranks that wait for it end soon.
+  auto end_of_wait = clock::time_point::max();
+  const auto check_ended_ranks = [&] {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_ || (!state(peer).departed && !is_lost(peer))) continue;
+      end_of_wait = std::min(end_of_wait, deadline_after(tcp_timing::others_ended));
+      if (clock::now() < end_of_wait) return;
+      throw peer_failure({peer}, "rank " + std::to_string(peer) + " ended before all ranks were connected over tcp (" +
+                                     "missing: rank " + format_ranks(missing()) + "); see its own message");
+    }
+  };
   while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
     check_system_error();
+    check_ended_ranks();
     if (is_aborted && is_aborted()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto missing_ranks = missing();
