@@ -137,7 +137,7 @@ function(muster_install_part_pc part description)
   endif()
   interface_of(${part})
   set(own ${asked} -lmuster_${part})
-  if(asked STREQUAL "-Wl,--no-as-needed")  # of this library alone; one word, which pkg-config does not take apart
+  if(asked MATCHES "--no-as-needed")  # of this library alone; one word, which pkg-config does not take apart
     set(own -Wl,--push-state,--no-as-needed,-lmuster_${part},--pop-state)
   endif()
   muster_install_pc(muster-${part} ${description} REQUIRES ${requires}

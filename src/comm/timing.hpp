@@ -47,7 +47,7 @@ struct shm_timing {
   /// the memory is left to the peer.
   static constexpr seconds peer_write{1.0};
   /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
-  static constexpr seconds failure_report{1.0};
+  static constexpr seconds failure_report{5.0};
   /// Interval at which a sleeping rank checks for dead peers.
   static constexpr seconds longest_sleep{0.02};
   /// Interval between two checks for the other ranks of the host while a group is made.
@@ -69,6 +69,8 @@ struct tcp_timing {
   static constexpr std::chrono::milliseconds cancelled_poll{5};
   /// Interval between two checks whether this process can still accept connections.
   static constexpr std::chrono::milliseconds acceptor_poll{100};
+  /// Time that ranks still have to connect once a connected rank has ended.
+  static constexpr seconds others_ended{5.0};
   /// Time in which sent bytes must reach the peer before this process ends.
   static constexpr seconds drain{2.0};
 };

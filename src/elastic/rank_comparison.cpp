@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
@@ -106,6 +107,14 @@ std::string first_difference(std::string_view first, const std::string& first_na
   return {};
 }
 
+void throw_mismatch(group& ranks, const std::string& text) {
+  try {
+    barrier(ranks);
+  } catch (const error&) {  // a rank has passed the barrier and ended, or has failed for another reason
+  }
+  throw mismatch_error(text);
+}
+
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine) {
   if (ranks.size() == 1) return;
   const std::string text = packed(mine);
@@ -116,9 +125,9 @@ void require_equal_properties(group& ranks, const std::vector<state_property>& m
   if (odd_value == all.end()) return;
   const int odd_rank = static_cast<int>(odd_value - all.begin());
   const std::string first = broadcast_string(ranks, text, 0), theirs = broadcast_string(ranks, text, odd_rank);
-  throw mismatch_error("the ranks cannot train together (" +
-                       first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)) +
-                       "); start all ranks with the same program, options and data");
+  throw_mismatch(ranks, "the ranks cannot train together (" +
+                            first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)) +
+                            "); start all ranks with the same program, options and data");
 }
 
 std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts, int reference) {
@@ -165,7 +174,7 @@ void begin_together(group& ranks, state& target) {
     const auto problems = allgather_strings(ranks, problem);
     for (std::size_t rank = 0; rank < problems.size(); ++rank) {
       if (!problems[rank].empty())
-        throw mismatch_error("rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);
+        throw_mismatch(ranks, "rank " + std::to_string(rank) + " cannot begin with rank 0: " + problems[rank]);
     }
   }
   if (ranks.rank() != 0 || (differing.empty() && !has_moved)) return;
@@ -183,10 +192,11 @@ void require_equal_replicas(group& ranks, const state& target) {
   }
   const auto differing = differing_parts(ranks, parts, 0);
   if (differing.empty()) return;
-  throw mismatch_error("'" + parts[differing.front().part].name + "' of ranks 0 and " +
-                       std::to_string(differing.front().rank) + " differ after step " + std::to_string(target.steps()) +
-                       " (the replicas have diverged: a rank used another learning rate, or values that are not part "
-                       "of the state); compute the same update at every rank");
+  throw_mismatch(
+      ranks, "'" + parts[differing.front().part].name + "' of ranks 0 and " + std::to_string(differing.front().rank) +
+                 " differ after step " + std::to_string(target.steps()) +
+                 " (the replicas have diverged: a rank used another learning rate, or values that are not part "
+                 "of the state); compute the same update at every rank");
 }
 
 }}}  // namespace muster::v0::detail

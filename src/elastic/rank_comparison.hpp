@@ -25,6 +25,10 @@ namespace muster { inline namespace v0 { namespace detail {
 [[nodiscard]] std::string first_difference(std::string_view first, const std::string& first_name,
                                            std::string_view second, const std::string& second_name);
 
+/// Throws mismatch_error at all ranks; collective. The error is thrown once each rank has the text: a rank could
+/// otherwise detect the end of another rank first.
+[[noreturn]] void throw_mismatch(group& ranks, const std::string& text);
+
 /// Compares properties; collective. Throws mismatch_error at all ranks, with the first property that differs from those
 /// of rank 0.
 void require_equal_properties(group& ranks, const std::vector<state_property>& mine);

@@ -6,6 +6,7 @@
 #include <sstream>
 #include <thread>
 
+#include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/settings.hpp>
@@ -31,11 +32,21 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
       chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
   protocol_settings protocol{.model = options.consistency_model,
                              .retry = span_of(options.retry),
-                             .silence = span_of(options.silence),
+                             .silence = span_of(options.silence.value_or(seconds(1.0))),
                              .worker_silence = span_of(options.timeout),
                              .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
   protocol.one_sided = std::max(protocol.one_sided, span_of(seconds(unheard)));
   return protocol;
+}
+
+// Returns the time for which a server may be silent if the program sets no time. The connections or the host report the
+// end of a process, so a silent process usually waits for a processor, or was stopped for a while.
+clock::duration silence_limit_of_servers(group& ranks, const job_options& options, const settings& chosen,
+                                         const protocol_settings& protocol) {
+  if (options.silence) return {};
+  const auto hosts = muster::detail::allgather_strings(ranks, host_identity(chosen));
+  const bool on_one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
+  return on_one_host ? protocol.worker_silence / 2 : protocol.one_sided;
 }
 
 // Returns the key prefix under which the job keeps its map, unique in the store.
@@ -132,7 +143,8 @@ struct job::implementation {
     const std::vector<node_id> can_serve(all_places.begin() + workers, all_places.end());
     const auto first = map_of(options, layout, workers, all_places);
     const auto name = name_of_job(ranks);
-    const auto protocol = protocol_of(options, configuration);
+    auto protocol = protocol_of(options, configuration);
+    protocol.server_silence = silence_limit_of_servers(ranks, options, configuration, protocol);
     const auto setup_of = [&](node_id place, transport& over) {
       return detail::process_setup{{place, 1}, options, protocol, layout,  over, store,
                                    name,       first,   nullptr,  nullptr, name};

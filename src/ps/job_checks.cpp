@@ -10,6 +10,8 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/settings.hpp>
 
+#include "../elastic/rank_comparison.hpp"
+
 namespace muster { inline namespace v0 { namespace ps::detail {
 namespace {
 
@@ -70,9 +72,10 @@ void check_ranks(group& ranks, const job_options& options, const table_layout& l
   allgather(ranks, mine, all);
   const auto other = std::ranges::find_if(all, [&](std::uint64_t digest_of_rank) { return digest_of_rank != all[0]; });
   if (other == all.end()) return;
-  throw mismatch_error("ranks 0 and " + std::to_string(other - all.begin()) +
-                       " were given different tables, servers, replicas, consistency or compression (all ranks must "
-                       "have the same); start all with the same options");
+  muster::detail::throw_mismatch(
+      ranks, "ranks 0 and " + std::to_string(other - all.begin()) +
+                 " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
+                 "same); start all with the same options");
 }
 
 void check_remote(const settings& chosen, const job_options& options) {

@@ -125,30 +125,39 @@ if(MUSTER_BUILD_EXAMPLES)
     --programs ${consumers_build}/examples "--mpirun=$<$<TARGET_EXISTS:muster::mpi>:${mpirun_words}>")
 endif()
 
-# One build of muster as a part of another project, where no optional package can be found, by clang where there is one:
-# all layers and programs compile, install into a library folder as deep as Debian's, and are used through pkg-config from
-# another place than they were configured for.
-set(nothing_found -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu)
-foreach(package IN ITEMS MPI OpenSSL ZLIB ZSTD JPEG LIBPQ CURL NCCL Boost simdjson Eigen3 TBB CLI11 benchmark Catch2)
+# One build of muster as a part of another project, where no optional package can be found and the required one is the
+# project's own, as shared libraries, by clang where there is one: all layers and programs compile, install into a library
+# folder as deep as Debian's, and are used through CMake and pkg-config from another place than they were configured for.
+get_target_property(json_headers nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
+set(nothing_found -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu -DBUILD_SHARED_LIBS=ON -DOWN_JSON=${json_headers})
+foreach(package IN ITEMS nlohmann_json MPI OpenSSL ZLIB ZSTD JPEG LIBPQ CURL NCCL Boost simdjson Eigen3 TBB CLI11 benchmark Catch2)
   list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
+set(by_clang)
 if(MUSTER_CLANG)
-  list(APPEND nothing_found -DCMAKE_CXX_COMPILER=${MUSTER_CLANG})
+  set(by_clang -DCMAKE_CXX_COMPILER=${MUSTER_CLANG})
 endif()
-muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory OPTIONS ${nothing_found} ${unity} -DWITH_MUSTER=ON
+muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory OPTIONS ${nothing_found} ${by_clang} ${unity} -DWITH_MUSTER=ON
   -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} -DMUSTER_BUILD_PROGRAMS=ON -DMUSTER_INSTALL=ON)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
   COMMAND ${consumers_build}/add_subdirectory/consumer --ranks 2)
+set(deep_stage ${consumers_build}/deep_stage)
+set(deep_libraries ${deep_stage}/lib/x86_64-linux-gnu)
+add_test(NAME "repository: install add_subdirectory" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/add_subdirectory
+  -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
+set_tests_properties("repository: install add_subdirectory" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_add_subdirectory
+  FIXTURES_SETUP deep_stage)
+muster_add_consumer(shared SOURCE ${consumers}/shared NEEDS deep_stage
+  OPTIONS ${strict} ${by_clang} -Dmuster_DIR=${deep_libraries}/cmake/muster)
+muster_run_consumer(shared FIXTURE shared COMMAND ${consumers_build}/shared/host ${consumers_build}/shared/libplugin.so)
+set(test "repository: shared libraries export what is muster's, and bring no library of the user's")
+add_test(NAME ${test} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/exported.py ${deep_libraries}
+  ${consumers_build}/shared/empty)
+set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_shared)
 if(make_program AND pkgconfig_program)
-  set(deep_stage ${consumers_build}/deep_stage)
-  add_test(NAME "repository: install add_subdirectory" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/add_subdirectory
-    -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
-  set_tests_properties("repository: install add_subdirectory" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_add_subdirectory
-    FIXTURES_SETUP deep_stage)
-  muster_add_make_consumer(pkg_config_comm PC ${deep_stage}/lib/x86_64-linux-gnu/pkgconfig PACKAGE muster-comm
-    NEEDS deep_stage)
-  muster_run_consumer(pkg_config_comm FIXTURE pkg_config_comm
-    COMMAND ${consumers_build}/pkg_config_comm/consumer --ranks 2)
+  muster_add_make_consumer(pkg_config_comm PC ${deep_libraries}/pkgconfig PACKAGE muster-comm NEEDS deep_stage)
+  muster_run_consumer(pkg_config_comm FIXTURE pkg_config_comm COMMAND ${CMAKE_COMMAND} -E env
+    LD_LIBRARY_PATH=${deep_libraries} ${consumers_build}/pkg_config_comm/consumer --ranks 2)
 endif()
 add_test(NAME "repository: configure the preset core-only" COMMAND ${CMAKE_COMMAND} --preset core-only
   -B ${consumers_build}/core_only)

@@ -21,6 +21,27 @@ def anchors(text):
     return {re.sub(r"[^\w\- ]", "", re.sub(r"[`*]", "", heading).strip().lower()).replace(" ", "-") for heading in re.findall(r"^#+ (.*)$", text, re.M)}
 
 
+# Paths that exist in a clone but not in an installation, in a block of commands or in a command within a sentence.
+OF_CLONE = re.compile(r"(?:^|[\s(])(?:\./)?(?:bench|build|examples|packaging|tests|tools)/[\w.*{-]")
+NEEDS_CLONE = "Commands with paths such as `PATH` run in a [clone of muster](building.md#from-a-clone): an installed muster has no such folders."
+
+
+def commands(text):
+    """Yields the lines of a page's blocks except C++ blocks, and the commands that its sentences quote."""
+    for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.S | re.M):
+        if language != "cpp":
+            yield from block.splitlines()
+    text = re.sub(r"^ *```.*?^ *```", "", text, flags=re.S | re.M)
+    yield from (line for line in text.splitlines() if line.startswith("    "))
+    yield from (quoted for quoted in re.findall(r"`([^`\n]+)`", text) if re.match(r"(/?[\w/]*python3 )?(build|bench)/\S+", quoted) and (" " in quoted or quoted.startswith("build/")))
+
+
+def says_clone(text):
+    """Returns true if the page has the sentence about commands that need a clone."""
+    wanted = re.escape(NEEDS_CLONE).replace("PATH", "[a-z/]+").replace("\\ ", "\\s+").replace("building", "(docs/)?building")
+    return re.search(wanted, text) is not None
+
+
 def problems(root):
     docs = root / "docs"
     pages = sorted(docs.glob("*.md"))
@@ -36,6 +57,11 @@ def problems(root):
                 yield f"{name} links {target}, which is not there"
             elif anchor and anchor not in anchors(to.read_text()):
                 yield f"{name} links {target}, but that page has no such heading"
+    for page in [*pages, root / "README.md"]:
+        text = page.read_text()
+        needs = [line.strip() for line in commands(text) if OF_CLONE.search(line)]
+        if needs and page.name != "building.md" and not says_clone(text):
+            yield f"{page.relative_to(root)}: `{needs[0]}` needs a clone, which the page does not say ({NEEDS_CLONE})"
     order, index = (root / "mkdocs.yml").read_text(), (docs / "index.md").read_text()
     for page in pages:
         if f"docs/{page.name}" not in order:

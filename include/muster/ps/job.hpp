@@ -46,9 +46,11 @@ struct job_options {
   /// Codec of pushes. For a dense table the worker adds the error of a biased codec to the next push of the same
   /// elements (`encode_with_feedback`). Sparse tables have no residuals, and accept unbiased codecs only.
   compression compress{};
-  seconds timeout{30};         ///< limit of every blocking call
-  seconds retry{0.2};          ///< interval after which unanswered messages are sent again
-  seconds silence{1.0};        ///< interval without messages after which a rank is suspected
+  seconds timeout{30};  ///< limit of every blocking call
+  seconds retry{0.2};   ///< interval after which unanswered messages are sent again
+  /// Interval without messages after which a rank is suspected. If empty: 1 s. For a server with open connections then
+  /// the time that heartbeats may be missed, or half of `timeout` if all ranks are on one host.
+  std::optional<seconds> silence{};
   std::size_t window = 8_MiB;  ///< limit of a worker's outstanding bytes, for pushes and for pulls separately
 };
 

@@ -24,7 +24,7 @@ std::string call_history::describe(clock::time_point now) const {
 }
 
 void set_flight_record_folder(const std::string& folder) {
-  flight_record_folder = folder;
+  flight_record_folder() = folder;
   struct sigaction present {};
   if (folder.empty() || ::sigaction(SIGUSR2, nullptr, &present) != 0 || present.sa_handler != SIG_DFL) return;
   present.sa_handler = [](int) { flight_records_requested.fetch_add(1, std::memory_order_relaxed); };

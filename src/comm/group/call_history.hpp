@@ -54,8 +54,12 @@ class call_history {
   std::uint64_t count_ = 0;
 };
 
-/// Folder of the flight records (`--flight-recorder`); empty for no records. Set before any rank is started.
-inline std::string flight_record_folder;
+/// Folder of the flight records (`--flight-recorder`); empty for no records. Set before any rank is started, perhaps
+/// before `main`: a context may be a global variable of the program.
+inline std::string& flight_record_folder() {
+  static std::string folder;
+  return folder;
+}
 /// Number of SIGUSR2 signals that have requested a flight record.
 inline constinit std::atomic<std::uint32_t> flight_records_requested{0};
 /// Sets the folder. With a folder, SIGUSR2 requests a flight record, unless the program has a handler for the signal.

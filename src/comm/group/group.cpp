@@ -146,12 +146,9 @@ namespace detail {
 namespace {
 
 [[noreturn]] void refuse_arguments(group* ranks, const std::string& text) {
-  const auto failure = std::make_exception_ptr(configuration_error(text));
-  if (ranks != nullptr) {
-    const auto held = ranks->state()->guard();
-    ranks->state()->note_refusal(failure);
-  }
-  std::rethrow_exception(failure);
+  if (ranks == nullptr) throw configuration_error(text);
+  const auto held = ranks->state()->guard();
+  ranks->state()->refuse_call(text);
 }
 
 }  // namespace

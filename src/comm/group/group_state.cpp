@@ -14,11 +14,14 @@ namespace {
 
 constexpr int quick_turns = 256;  // tests before the call is appended to the queue, which can wait
 
+std::string invalid_timeout_text(seconds timeout) {
+  return "a timeout cannot be " + std::to_string(timeout.count()) +
+         " s (a deadline is after the start of the call); give a number of seconds above 0";
+}
+
 // Throws configuration_error for an invalid timeout. The comparison is written so that NaN is refused too.
-void require_timeout(seconds timeout, bool zero_is_the_groups) {
-  if (timeout > seconds(0) || (zero_is_the_groups && timeout == seconds(0))) return;
-  throw configuration_error("a timeout cannot be " + std::to_string(timeout.count()) +
-                            " s (a deadline is after the start of the call); give a number of seconds above 0");
+void require_timeout(seconds timeout) {
+  if (!(timeout > seconds(0))) throw configuration_error(invalid_timeout_text(timeout));
 }
 
 }  // namespace
@@ -39,7 +42,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       end(std::move(end_in)),
       algorithm_selector_(abilities, transport->size(), settings.algorithm),
       peers_(*transport) {
-  require_timeout(settings.timeout, false);
+  require_timeout(settings.timeout);
   shorten_slices_of_this_thread();  // the other ranks wait for this thread; the progress thread inherits the setting
   // A thread that waits here polls the parent groups too, which another thread may be using at the same time.
   if (parent && abilities.concurrent_groups) parent->become_threaded();
@@ -67,18 +70,18 @@ void group_state::become_threaded() noexcept {
 }
 
 void group_state::configure(const group_settings& next) {
-  require_timeout(next.timeout, false);
+  require_timeout(next.timeout);
   algorithm_selector next_selector(abilities, transport->size(), next.algorithm);
   settings = next;
   if (may_be_threaded(next)) become_threaded();
   algorithm_selector_ = std::move(next_selector);
 }
 
-algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm requested) const {
+algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm requested) {
   return requested == algorithm::automatic ? algorithm_selector_.at(kind, bytes) : require_algorithm(kind, requested);
 }
 
-algorithm group_state::require_algorithm(collective kind, algorithm requested) const {
+algorithm group_state::require_algorithm(collective kind, algorithm requested) {
   const auto has = [&](algorithm name) { return name != algorithm::native || abilities.native_collectives; };
   const auto available = algorithms_of(kind);
   if (has(requested) && std::find(available.begin(), available.end(), requested) != available.end()) return requested;
@@ -86,20 +89,18 @@ algorithm group_state::require_algorithm(collective kind, algorithm requested) c
   for (const algorithm name : available) {
     if (has(name)) list += (list.empty() ? "" : ", ") + std::string(to_string(name));
   }
-  throw configuration_error(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(requested)) +
-                            " (over " + std::string(abilities.name) + " it has: " + list +
-                            "); choose a listed algorithm or auto");
+  refuse_call(std::string(to_string(kind)) + " cannot run by " + std::string(to_string(requested)) + " (over " +
+              std::string(abilities.name) + " it has: " + list + "); choose a listed algorithm or auto");
+}
+
+void group_state::refuse_call(const std::string& text) {
+  refusal_ = std::make_exception_ptr(configuration_error(text));
+  refused_at_ = sequence();
+  std::rethrow_exception(refusal_);
 }
 
 void group_state::enter(seconds timeout) {
-  if (!(timeout >= seconds(0))) {
-    try {
-      require_timeout(timeout, true);
-    } catch (...) {
-      note_refusal(std::current_exception());
-      throw;
-    }
-  }
+  if (!(timeout >= seconds(0))) refuse_call(invalid_timeout_text(timeout));
   // A transport whose native collectives come first never gets far ahead of the peers, and needs no check of the
   // control messages here: a waiting caller checks them.
   if (!failed() && !abilities.prefers_native) poll_notices();
@@ -203,7 +204,7 @@ void group_state::end_calls_of_failed() noexcept {
 }
 
 void group_state::write_flight_record(int status, const std::string& why) noexcept {
-  if (flight_record_folder.empty()) return;
+  if (flight_record_folder().empty()) return;
   try {
     const auto now = clock::now();
     const auto process = std::to_string(::getpid());
@@ -217,7 +218,8 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
       const auto rank = std::to_string(ancestor->transport->rank());
       text += "group " + std::to_string(ancestor->id) + " " + rank + " " + std::to_string(ancestor->ranks) + " " +
               std::to_string(done) + "\n" + ancestor->peers_.calls().describe(now);
-      path = flight_record_folder + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
+      path =
+          flight_record_folder() + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
     }
     write_atomically(path, text);
   } catch (const std::exception& failed) {

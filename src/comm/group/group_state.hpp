@@ -64,11 +64,9 @@ class group_state {
   clock::time_point check_deadline() noexcept;
 
   void poll_notices() noexcept;
-  /// Records that the arguments in this rank's next call were wrong and the call was not made.
-  void note_refusal(std::exception_ptr why) noexcept {
-    refusal_ = std::move(why);
-    refused_at_ = sequence();
-  }
+  /// Throws configuration_error, because the arguments in this rank's next call were wrong and the call was not made.
+  /// If the rank leaves without another call, the ranks that wait for the rank receive the text.
+  [[noreturn]] void refuse_call(const std::string& text);
   /// Fails the group and all its calls. `follows`: the cause is another rank's, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
@@ -79,7 +77,7 @@ class group_state {
     return peers_.await_departures(until);
   }
 
-  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm requested) const;
+  [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm requested);
   /// Changes the settings of later calls.
   void configure(const group_settings& next);
 
@@ -113,7 +111,7 @@ class group_state {
 
   void append(operation_state& op) noexcept;
   /// Returns the requested algorithm; throws configuration_error if the collective does not have the algorithm here.
-  [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested) const;
+  [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested);
   [[nodiscard]] bool may_be_threaded(const group_settings& requested) const noexcept;
   /// Makes this group and its ancestors threaded: a thread that works here polls the ancestors too.
   void become_threaded() noexcept;

@@ -52,9 +52,11 @@ enum class message_kind : std::uint8_t {
   refused = 14,
 };
 
-/// Flags of a pulse: the sender requests an answer; the sender has finished.
+/// Flags of a pulse: the sender requests an answer; the sender has finished; all servers have acknowledged the sender's
+/// farewell.
 inline constexpr std::uint8_t wants_reply = 1;
 inline constexpr std::uint8_t is_farewell = 2;
+inline constexpr std::uint8_t is_acknowledged = 4;
 
 /// Flag of a refusal: the refused request is a pull.
 inline constexpr std::uint8_t refuses_pull = 1;

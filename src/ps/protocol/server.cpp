@@ -31,9 +31,13 @@ void server::on_frame(std::span<const std::byte> frame, clock::time_point now, s
   message msg;
   message_reader in(frame.subspan(frame_head_bytes), payload);
   if (known_peer == nullptr) {
+    bool is_last = false;
     while (in.next(msg)) {
-      if (msg.kind == message_kind::pulse && (msg.flags & is_farewell) != 0) received_farewell_ = true;
+      if (msg.kind != message_kind::pulse) continue;
+      if ((msg.flags & is_farewell) != 0) received_farewell_ = true;
+      if ((msg.flags & is_acknowledged) != 0) is_last = informed_workers_.insert(head->sender.at).second;
     }
+    if (is_last) return;
     // The sender is fenced, and is notified. Or the sender is new, and this server does not know it yet.
     if (!fenced_ && head->map_version <= map_.version) out_.send(head->sender, {.kind = message_kind::fenced});
     return;
@@ -167,6 +171,10 @@ void server::on_pulse(const member& worker, const message& msg) {
   const bool leaves = (msg.flags & is_farewell) != 0;
   if (leaves)  // no worker needs to wait for this worker
     peers_.find(worker)->dead = peers_.find(worker)->has_left = received_farewell_ = true;
+  if ((msg.flags & is_acknowledged) != 0) {
+    informed_workers_.insert(worker.at);
+    return;
+  }
   if (fenced_ || (!leaves && (msg.flags & wants_reply) == 0)) return;
   out_.send(worker, {.kind = message_kind::alive, .flags = leaves ? is_farewell : std::uint8_t{0}});
 }

@@ -65,6 +65,7 @@
 #include <deque>
 #include <map>
 #include <optional>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -177,6 +178,8 @@ class server {
   [[nodiscard]] bool has_left(const member& worker) const noexcept;
   /// Returns true if any worker has sent its farewell, including workers that are not in the map any more.
   [[nodiscard]] bool received_farewell() const noexcept { return received_farewell_; }
+  /// Returns true if the worker at the place has received the acknowledgements of all servers for its farewell.
+  [[nodiscard]] bool is_informed(node_id worker) const { return informed_workers_.contains(worker); }
   /// Return whether this server is the head of the range, and the number of entries that it has applied.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -315,6 +318,7 @@ class server {
   bool swapping_ = false;
   bool fenced_ = false;
   bool received_farewell_ = false;
+  std::set<node_id> informed_workers_;  // workers that wait for no server any more
 };
 
 }}}  // namespace muster::v0::ps

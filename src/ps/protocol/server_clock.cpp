@@ -57,9 +57,10 @@ void server::return_leases(clock::time_point now) {
 
 void server::suspect_silent_peers(clock::time_point now) {
   if (peers_.tick(now, settings_.silence)) resumed_at_ = now;
+  const auto server_silence = std::max(settings_.silence, settings_.server_silence);
   for (auto& [node, known_peer] : peers_.all) {
     if (node != self_ && now - known_peer.last_received >
-                             peers_.patience(known_peer.is_worker ? settings_.worker_silence : settings_.silence))
+                             peers_.patience(known_peer.is_worker ? settings_.worker_silence : server_silence))
       known_peer.suspect = true;
   }
   if (now - heartbeat_at_ < settings_.retry) return;

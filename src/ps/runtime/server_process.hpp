@@ -74,7 +74,7 @@ class server_process final : process, public server_output {
         done_since = {};
       } else if (done_since == clock::time_point{}) {
         done_since = now;
-      } else if (now - done_since > protocol_.farewell_time &&
+      } else if (now - done_since > (awaits_acknowledgement() ? 20 : 1) * protocol_.farewell_time &&
                  (link_.is_idle() || now - done_since > 2 * protocol_.farewell_time)) {
         return;  // a worker that received one farewell waits for no other: messages in transit to it are never received
       }
@@ -277,6 +277,12 @@ class server_process final : process, public server_output {
 
   // Returns true if every worker in the map has sent its farewell.
   [[nodiscard]] bool is_done() const { return core_->is_done() && !awaits_workers(); }
+  // Returns true if a worker may not have received the answer to its farewell yet: it may wait for a processor.
+  [[nodiscard]] bool awaits_acknowledgement() const {
+    return links_ == nullptr && !std::ranges::all_of(first_.workers, [&](const member& node) {
+             return core_->is_informed(node.at) || lost_.contains(node.at);
+           });
+  }
   [[nodiscard]] bool all_workers_left() const {
     return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
   }

@@ -219,15 +219,18 @@ class worker_process final : process, public worker_output {
   void finish() {
     wait_until([&] { return core_.unacknowledged() == 0; }, "flush");
     core_.leave();
-    const auto deadline = deadline_after(options_.timeout);
     next_tick_ = {};
     wait_until([&] { return core_.has_left(); }, "finish");
-    // A hot spare needs the farewell too, because no other process notifies it of the end of the job.
+    // Servers learn that this worker has received all acknowledgements. A hot spare needs the farewell too, because no
+    // other process notifies it of the end of the job.
     for (const auto server : links_ == nullptr ? servers_ : link_.places()) {
-      if (core_.map().server(server) == nullptr && server != core_.self().at)
-        link_.send({server, 0}, {.kind = message_kind::pulse, .flags = is_farewell});
+      if (server != core_.self().at)
+        link_.send({server, 0}, {.kind = message_kind::pulse, .flags = is_farewell | is_acknowledged});
     }
     flush_link();
+    // A server that has ended receives nothing any more.
+    const auto deadline =
+        clock::now() + std::min<clock::duration>(10 * protocol_.farewell_time, protocol_.worker_silence);
     while (!link_.is_idle() && clock::now() < deadline) progress();
   }
 

@@ -261,25 +261,35 @@ TEST_CASE("what a user's reduction throws at one rank is that rank's failure at 
   }
 }
 
+// Calls gather at rank 0 with the wrong argument, and requires that the call is refused.
+void require_refused_gather(muster::group& world, const std::string& wrong_argument, std::span<const float> in,
+                            std::span<float> out) {
+  try {
+    if (wrong_argument == "size") muster::gather(world, in, out.first(7), 0);
+    if (wrong_argument == "root") muster::gather(world, in, out, 3);
+    if (wrong_argument == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
+    if (wrong_argument == "algorithm")
+      muster::gather(world, in, out, 0, {.algorithm = muster::algorithm::halving_doubling});
+  } catch (const muster::configuration_error&) {
+    return;
+  }
+  throw std::runtime_error("accepted");
+}
+
 TEST_CASE("a rank that leaves after a call with wrong arguments tells those that wait in it") {
   const auto over = GENERATE(from_range(test::every_fabric()));
-  const std::string wrong_argument = GENERATE("size", "root", "timeout");
+  const std::string wrong_argument = GENERATE("size", "root", "timeout", "algorithm");
   CAPTURE(over, wrong_argument);
   const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
     std::vector<float> in(4), out(12);
     if (world.rank() != 0) return muster::gather(world, in, out, wrong_argument == "root" ? 1 : 0);
-    try {
-      if (wrong_argument == "size") muster::gather(world, in, std::span(out).first(7), 0);
-      if (wrong_argument == "root") muster::gather(world, in, out, 3);
-      if (wrong_argument == "timeout") muster::gather(world, in, out, 0, {.timeout = muster::seconds(-1)});
-      throw std::runtime_error("accepted");
-    } catch (const muster::configuration_error&) {
-    }
+    require_refused_gather(world, wrong_argument, in, out);
   });
   CHECK_FALSE(thrown[0]);
-  const std::string text = wrong_argument == "size"   ? "has 7 elements"
-                           : wrong_argument == "root" ? "cannot be rank 3"
-                                                      : "cannot be -1";
+  const std::string text = wrong_argument == "size"        ? "has 7 elements"
+                           : wrong_argument == "root"      ? "cannot be rank 3"
+                           : wrong_argument == "algorithm" ? "cannot run by halving_doubling"
+                                                           : "cannot be -1";
   bool waited = false;  // the other ranks may be done if they only send
   for (const std::size_t rank : {1u, 2u}) {
     if (!thrown[rank]) continue;
@@ -289,6 +299,49 @@ TEST_CASE("a rank that leaves after a call with wrong arguments tells those that
     CHECK(text_of(thrown[rank]).find(text) != std::string::npos);
   }
   CHECK((waited || wrong_argument != "root"));
+}
+
+TEST_CASE("a rank that makes the call rightly after one with wrong arguments goes on with the others") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const std::string wrong_argument = GENERATE("size", "root", "timeout", "algorithm");
+  CAPTURE(over, wrong_argument);
+  test::run_ranks(over, 3, [&](muster::group& world) {
+    const std::vector<float> in(4, float(world.rank() + 1));
+    std::vector<float> out(12);
+    for (int round = 0; round < 3; ++round) {
+      if (world.rank() == 0) {
+        require_refused_gather(world, wrong_argument, in, out);
+        std::this_thread::sleep_for(20ms);  // the other ranks wait in the call
+        if (round == 1) require_refused_gather(world, wrong_argument, in, out);
+      }
+      muster::gather(world, in, out, 0);
+      if (world.rank() == 0)
+        require(out[0] == 1 && out[4] == 2 && out[11] == 3, "the gathered values are those of all");
+      require(muster::allreduce(world, world.rank() + 1, muster::sum) == 6, "later calls match");
+    }
+  });
+}
+
+TEST_CASE("a rank that makes another call after one with wrong arguments is told, as are all") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  CAPTURE(over);
+  const auto start = muster::clock::now();
+  const auto thrown = test::outcomes(over, 3, [&](muster::group& world) {
+    const std::vector<float> in(4, 1.0f);
+    std::vector<float> out(12);
+    if (world.rank() == 0)
+      require_refused_gather(world, "size", in, out);
+    else
+      muster::gather(world, in, out, 0);
+    muster::allreduce(world, out, muster::sum);
+    muster::barrier(world);
+  });
+  for (const auto& failure : thrown) {
+    CAPTURE(text_of(failure));
+    CHECK(failure != nullptr);
+    CHECK(text_of(failure).find("disagree") != std::string::npos);
+  }
+  CHECK(muster::seconds_since(start) < 15);
 }
 
 // The buffer of a work that ended with an error is freed at once: the address sanitizer detects any later write.

@@ -52,18 +52,31 @@ struct peer_info {
   descriptor process_handle;
 };
 
-// A failure of a system call, which the rank reports to the other ranks.
-class system_failure : public error {
+// The part of a system failure that a rank reports to the other ranks.
+struct failure_report {
+  int failed_rank;  // -1 for this rank
+  int error_code;
+};
+
+std::string failure_text(const std::string& problem, int error_code) {
+  return "the ranks on this host cannot connect (" + problem + ": " + std::strerror(error_code) + "); " +
+         (error_code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport");
+}
+
+// A failure of a system call at this rank.
+class system_failure : public error, public failure_report {
  public:
   system_failure(const std::string& problem, int code)
-      : error(error_kind::other,
-              "the ranks on this host cannot connect (" + problem + ": " + std::strerror(code) + "); " +
-                  (code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport")),
-        code_(code) {}
-  [[nodiscard]] int code() const noexcept { return code_; }
+      : error(error_kind::other, failure_text(problem, code)), failure_report{-1, code} {}
+};
 
- private:
-  int code_;
+// A failure of a system call at another rank. That rank ends, and an elastic job continues without it.
+class reported_failure : public peer_failure, public failure_report {
+ public:
+  reported_failure(int rank, int code)
+      : peer_failure({rank}, failure_text("at rank " + std::to_string(rank), code),
+                     static_cast<int>(error_kind::other)),
+        failure_report{rank, code} {}
 };
 
 [[noreturn]] void fail(const std::string& problem) { throw system_failure(problem, errno); }
@@ -139,7 +152,7 @@ bool receive(int connection, peer_info& info) {
     throw system_failure("the memory of another rank", EMFILE);
   if (received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic &&
       info.record.error_code != 0)
-    throw system_failure("at rank " + std::to_string(info.record.rank), info.record.error_code);
+    throw reported_failure(info.record.rank, info.record.error_code);
   return received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic && info.memory;
 }
 
@@ -170,12 +183,10 @@ class bootstrap {
     std::vector<descriptor> connections(rank_ == 0 ? infos_.size() : 1);  // empty for ranks that are not connected
     try {
       rank_ == 0 ? accept_all_ranks(connections) : connect_to_rank_0(connections.front());
-    } catch (const system_failure& failed) {
-      peer_info failure_report;
-      failure_report.record.rank = rank_;
-      failure_report.record.error_code = failed.code();
+    } catch (const error& failure) {
+      const auto* const report = dynamic_cast<const failure_report*>(&failure);
       for (const auto& connection : connections) {
-        if (connection) (void)send(connection.get(), failure_report);
+        if (report != nullptr && connection) (void)send(connection.get(), record_of(*report));
       }
       throw;
     }
@@ -219,39 +230,47 @@ class bootstrap {
     return listener;
   }
 
+  // Waits for the next events and handles them. Returns false once all ranks are connected.
+  bool accept_some(const descriptor& listener, std::vector<descriptor>& pending, std::vector<descriptor>& connections) {
+    std::vector<int> missing;
+    std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
+    for (const auto& connection : pending) watched.push_back({connection.get(), POLLIN, 0});
+    for (int rank = 1; rank < size_; ++rank) {
+      const auto& connection = connections[static_cast<std::size_t>(rank)];
+      if (!connection) missing.push_back(rank);
+      watched.push_back({connection.get(), POLLIN, 0});  // readable only when the rank ends or reports a failure
+    }
+    if (missing.empty()) return false;
+    if (::poll(watched.data(), watched.size(), milliseconds_left(missing)) <= 0) return true;
+    const std::size_t first_rank = pending.size() + 1;
+    for (std::size_t i = 1; i < watched.size(); ++i) {
+      if (watched[i].revents == 0) continue;
+      if (i >= first_rank) fail_without(static_cast<int>(i - first_rank) + 1, connections[i - first_rank + 1]);
+      admit(pending[i - 1], connections);
+    }
+    std::erase_if(pending, [](const descriptor& connection) { return !connection; });
+    if (watched[0].revents != 0) {
+      descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+      const int code = accepted ? 0 : errno;
+      if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) throw system_failure("accept", code);
+      if (accepted && user_of(accepted.get()) == ::getuid()) pending.push_back(std::move(accepted));
+    }
+    return true;
+  }
+
   // Accepts all ranks. A connection is pending until its rank's record has arrived.
   void accept_all_ranks(std::vector<descriptor>& connections) {
     const descriptor listener = listen();
     descriptor spare(::fcntl(listener.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     std::vector<descriptor> pending;
-    for (;;) {
-      std::vector<int> missing;
-      std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
-      for (const auto& connection : pending) watched.push_back({connection.get(), POLLIN, 0});
-      for (int rank = 1; rank < size_; ++rank) {
-        const auto& connection = connections[static_cast<std::size_t>(rank)];
-        if (!connection) missing.push_back(rank);
-        watched.push_back({connection.get(), POLLIN, 0});  // readable only when the rank ends or reports a failure
+    try {
+      while (accept_some(listener, pending, connections)) {
       }
-      if (missing.empty()) break;
-      if (::poll(watched.data(), watched.size(), milliseconds_left(missing)) <= 0) continue;
-      const std::size_t first_rank = pending.size() + 1;
-      for (std::size_t i = 1; i < watched.size(); ++i) {
-        if (watched[i].revents == 0) continue;
-        if (i >= first_rank) fail_without(static_cast<int>(i - first_rank) + 1, connections[i - first_rank + 1]);
-        admit(std::move(pending[i - 1]), connections);
-      }
-      std::erase_if(pending, [](const descriptor& connection) { return !connection; });
-      if (watched[0].revents != 0) {
-        descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-        const int code = accepted ? 0 : errno;
-        if (code == EMFILE || code == ENFILE || code == ENOBUFS || code == ENOMEM) {
-          spare = {};
-          report_failure(listener, missing.size(), code);
-          throw system_failure("accept", code);
-        }
-        if (accepted && user_of(accepted.get()) == ::getuid()) pending.push_back(std::move(accepted));
-      }
+    } catch (const error& failure) {
+      spare = {};
+      if (const auto* const report = dynamic_cast<const failure_report*>(&failure))
+        report_failure(listener, pending, connections, record_of(*report));
+      throw;
     }
     for (int receiver = 1; receiver < size_; ++receiver) {
       for (int subject = 0; subject < size_; ++subject) {
@@ -260,16 +279,29 @@ class bootstrap {
     }
   }
 
-  // Reports the failure to the ranks that connect late: they would otherwise wait for this rank until their deadlines.
-  void report_failure(const descriptor& listener, std::size_t count, int code) const {
-    peer_info report;
-    report.record.error_code = code;
+  // Returns the record that reports the failure to another rank.
+  [[nodiscard]] peer_info record_of(const failure_report& report) const {
+    peer_info info;
+    info.record.rank = report.failed_rank < 0 ? rank_ : report.failed_rank;
+    info.record.error_code = report.error_code;
+    return info;
+  }
+
+  // Reports the failure to the ranks whose records have not arrived: they would otherwise wait for this rank until
+  // their deadlines.
+  void report_failure(const descriptor& listener, const std::vector<descriptor>& pending,
+                      const std::vector<descriptor>& connections, const peer_info& report) const {
+    auto missing = std::count_if(connections.begin() + 1, connections.end(),
+                                 [](const descriptor& connection) { return !connection; });
+    for (const auto& connection : pending) {
+      if (connection && send(connection.get(), report)) --missing;
+    }
     const auto until = deadline_after(shm_timing::failure_report);
     pollfd watched{listener.get(), POLLIN, 0};
-    for (; count > 0 && clock::now() < until; --count) {
-      if (::poll(&watched, 1, static_cast<int>(shm_timing::failure_report.count() * 1e3)) != 1) return;
+    while (missing > 0 && clock::now() < until) {
+      if (::poll(&watched, 1, 100) != 1) continue;
       const descriptor accepted(::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-      if (accepted && user_of(accepted.get()) == ::getuid()) (void)send(accepted.get(), report);
+      if (accepted && user_of(accepted.get()) == ::getuid() && send(accepted.get(), report)) --missing;
     }
   }
 
@@ -294,9 +326,13 @@ class bootstrap {
     }
   }
 
-  void admit(descriptor connection, std::vector<descriptor>& connections) {
+  // Receives the record of a pending connection and takes the connection. If the system fails, the connection stays
+  // pending, so that the failure can be reported over it.
+  void admit(descriptor& pending, std::vector<descriptor>& connections) {
     peer_info received;
-    if (!receive(connection.get(), received)) return;
+    const bool is_complete = receive(pending.get(), received);
+    descriptor connection = std::move(pending);
+    if (!is_complete) return;
     const int rank = received.record.rank;
     if (received.record.size != size_ || rank < 1 || rank >= size_ || info(rank).memory) {
       throw configuration_error(

@@ -145,6 +145,7 @@ clock::time_point connection_manager::next_event() const {
 
 void connection_manager::send_heartbeats() {
   const auto now = clock::now();
+  usual_lateness_ += (now - next_heartbeat_ - usual_lateness_) / 16;
   next_heartbeat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
   if (next_heartbeat_ < now) next_heartbeat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
   mesh_.flush_urgent();
@@ -238,14 +239,21 @@ void connection_manager::expire(clock::time_point now) {
     fail_attempt(attempt, "it did not answer in time");
   }
   std::erase_if(pending_connections_, [](const pending_connection& attempt) { return attempt.finished; });
-  const auto silence = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed_heartbeats);
+  // If this process repeatedly waits for a processor, the other processes may be late for the same reason.
+  const auto configured = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed_heartbeats);
+  const auto silence = configured + std::min(16 * usual_lateness_, 20 * configured);
+  // The end of a process on this host is detected at once: a silent process here was stopped for a while, or waits for
+  // a processor.
+  const auto local_silence = std::max(silence, std::chrono::duration_cast<clock::duration>(plan_.connect_timeout / 2));
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote_peer& remote = remotes_[i];
+    const bool is_local = !remote.info.host.empty() && remote.info.host == remote_of(rank_).info.host;
+    const auto longest_silence = is_local ? local_silence : silence;
     if (now >= remote.suspect_deadline) {
       lose_peer(peer, remote.failure_reason);
-    } else if (remote.control && !remote.has_departed && now - remote.last_received > silence) {
-      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(silence).count();
+    } else if (remote.control && !remote.has_departed && now - remote.last_received > longest_silence) {
+      const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(longest_silence).count();
       remote.was_silent = true;
       lose_peer(peer, "no heartbeat for " + std::to_string(milliseconds) + " ms");
     }

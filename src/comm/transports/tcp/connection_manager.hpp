@@ -14,6 +14,7 @@
 #include <sched.h>
 
 #include <array>
+#include <atomic>
 #include <list>
 #include <mutex>
 #include <optional>
@@ -51,8 +52,11 @@ class connection_manager {
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return remote_of(rank).info; }
   [[nodiscard]] std::uint64_t unauthenticated() const noexcept { return acceptor_.unauthenticated(); }
-  /// Returns the errno for which no rank can connect to this process; 0 if each can.
-  [[nodiscard]] int accept_error() const noexcept { return acceptor_.trouble(); }
+  /// Returns the errno for which no rank can connect to this process, or this process to no rank; 0 if there is none.
+  [[nodiscard]] int system_error() const noexcept {
+    const int connect_error = connect_error_.load();
+    return connect_error != 0 ? connect_error : acceptor_.trouble();
+  }
   /// Returns the last error of the attempts to connect to the rank; empty if there was none.
   [[nodiscard]] std::string last_connect_error(int peer);
 
@@ -137,9 +141,11 @@ class connection_manager {
   acceptor acceptor_;
 
   std::list<pending_connection> pending_connections_;
+  std::atomic<int> connect_error_{0};  // errno of a connect for which this process had no free descriptor
   std::mutex controls_mutex_;
   std::vector<remote_peer> remotes_;  // by rank; used by the thread, except the fields that controls_mutex_ guards
   clock::time_point next_heartbeat_{};
+  clock::duration usual_lateness_{};  // moving average of the lateness of the heartbeats that this process sends
   clock::time_point last_turn_{};
 
   std::jthread thread_;

@@ -90,16 +90,33 @@ void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>
   const auto next_check = [&] {
     return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::cancelled_poll : tcp_timing::acceptor_poll));
   };
-  while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
-    if (const int code = manager_.accept_error()) {
-      throw error(error_kind::other, "other ranks cannot connect to rank " + std::to_string(rank_) + " over tcp (" +
+  // Throws if the system lets this rank make no connection, even if the connection has also failed at the peer.
+  const auto check_system_error = [&] {
+    if (const int code = manager_.system_error()) {
+      throw error(error_kind::other, "rank " + std::to_string(rank_) + " cannot connect with the others over tcp (" +
                                          std::generic_category().message(code) +
                                          "); raise the limit of descriptors (ulimit -n)");
     }
+  };
+  // Throws a while after a connected rank has ended: if a rank never connects, all ranks that wait for it end soon.
+  auto end_of_wait = clock::time_point::max();
+  const auto check_ended_ranks = [&] {
+    for (int peer = 0; peer < size(); ++peer) {
+      if (peer == rank_ || (!state(peer).departed && !is_lost(peer))) continue;
+      end_of_wait = std::min(end_of_wait, deadline_after(tcp_timing::others_ended));
+      if (clock::now() < end_of_wait) return;
+      throw peer_failure({peer}, "rank " + std::to_string(peer) + " ended before all ranks were connected over tcp (" +
+                                     "missing: rank " + format_ranks(missing()) + "); see its own message");
+    }
+  };
+  while (!changed_.wait_until(lock, next_check(), is_settled) && clock::now() < deadline) {
+    check_system_error();
+    check_ended_ranks();
     if (is_aborted && is_aborted()) throw peer_failure({}, "connecting was aborted (a member has ended)");
   }
   const auto missing_ranks = missing();
   if (missing_ranks.empty()) return;
+  check_system_error();
   const auto lost = std::find_if(missing_ranks.begin(), missing_ranks.end(), is_lost);
   if (lost != missing_ranks.end()) {
     throw peer_failure({*lost}, "rank " + std::to_string(*lost) + " cannot be reached over tcp (" +

@@ -54,8 +54,10 @@ void connection_manager::start_attempt(pending_connection& attempt) {
   } catch (const socket_error& failure) {
     const bool is_out_of_descriptors = failure.code() == EMFILE || failure.code() == ENFILE;
     fail_attempt(attempt, failure.what(), failure.code() == ECONNREFUSED);
-    if (is_out_of_descriptors && !remote_of(attempt.peer).was_connected)
+    if (is_out_of_descriptors && !remote_of(attempt.peer).was_connected) {
+      connect_error_ = failure.code();
       lose_peer(attempt.peer, failure.what() + std::string("; raise the limit (ulimit -n)"));
+    }
   }
 }
 
