@@ -23,8 +23,8 @@ enum class message_kind : std::uint8_t {
   /// range; number: the request's number; clock; version: the sequence of the worker's own pushes that the values must
   /// include; place, offset, count, flags, payload: as the table defines
   pull = 2,
-  /// number: the clock, all pushes before this clock are acknowledged; flags: `wants_reply`, `is_farewell`. Servers
-  /// send this message to each other as a heartbeat
+  /// number: the clock, all pushes before this clock are acknowledged; flags: `wants_reply`, `is_farewell`,
+  /// `is_acknowledged`. Servers send this message to each other as a heartbeat
   pulse = 3,
   // Sent by a server to a worker.
   /// range; number: all sequences up to this number are committed; version: the version of the range; count: the age of

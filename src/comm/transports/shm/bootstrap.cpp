@@ -7,7 +7,8 @@
 //   has arrived.
 // - When all records have arrived, rank 0 sends to each rank all other records, with their descriptors.
 // - A rank that fails because of the system sends a record with an `error_code` over its open connections. The receiver
-//   throws the same failure. Rank 0 also sends that record to ranks that connect within `shm_timing::failure_report`.
+//   throws a peer_failure with the same cause. Rank 0 sends that record, and the records of this kind that it receives,
+//   also to pending connections and to ranks that connect within `shm_timing::failure_report`.
 //
 // Invariant: no rank returns from the bootstrap without every rank's memory.
 #include <fcntl.h>
