@@ -88,7 +88,7 @@ void powersgd(benchmark::State& state) {
   const muster::low_rank_shape shape{side, side, static_cast<std::size_t>(state.range(1))};
   const auto matrix = gradient(side * side);
   muster::buffer<float> left(shape.left_size()), right(shape.right_size()), residual(side * side), result(side * side);
-  muster::low_rank_restart(shape, 1, right.span());
+  muster::low_rank_refill(shape, 1, right.span());
   for (auto _ : state) {
     muster::low_rank_left(shape, matrix.span(), right.span(), left.span());
     muster::orthonormalise(shape, left.span());

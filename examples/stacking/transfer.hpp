@@ -95,7 +95,7 @@ class transfer {
   std::shared_ptr<store> by_;
 };
 
-/// Returns the invocation with which a key begins.
+/// Returns the invocation in a key.
 [[nodiscard]] std::string invocation_of(const std::string& key);
 
 /// Returns the SHA-256 as hexadecimal digits.

@@ -94,8 +94,8 @@ void state::next_epoch() {
   if (has_.cursor_) has_.cursor_->next_epoch();
 }
 
-// Describes the parts at steps 1, 2, 4, 8, ... only: parts appear with the first steps that need them, and describing
-// them before every step would cost each step time.
+// Asks the owners for their parts (parts()) at steps 1, 2, 4, 8, ... only: parts appear with the first steps that need
+// them, and asking before every step would cost each step time.
 void state::begin_step(bool commits) {
   if (std::has_single_bit(++begun_)) (void)parts();
   commits_ = commits;

@@ -138,7 +138,7 @@ answers ask(const job& of) {
   muster::detail::datagram_socket words("auto", "muster-info", of.token);
   std::vector<muster::detail::address> places;
   for (const auto& member : of.record.members) {
-    const auto addresses = datagram_endpoints.parse_endpoints(member.datagram_endpoints, false);
+    const auto addresses = words.parse_endpoints(member.datagram_endpoints, false);
     places.insert(places.end(), addresses.begin(), addresses.end());
   }
   answers received{.at = clock::now(), .of = {}};
@@ -174,8 +174,8 @@ json describe(const job& of, const answers& before, const answers& now) {
     if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));
     for (const auto& link : answer.links) {
       const auto peer = of.record.rank_of(link.peer);
-      if (!to) continue;
-      row["links"].push_back({{"to", *to},
+      if (!peer) continue;
+      row["links"].push_back({{"to", *peer},
                               {"megabytes_per_second", rounded(1e-6 * static_cast<double>(link.rate))},
                               {"round_trip_ms", rounded(1e-3 * static_cast<double>(link.latency))}});
     }

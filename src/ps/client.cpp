@@ -259,7 +259,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
                         const auto array_part = values.subspan((k * count + at) * sizeof(float), size * sizeof(float));
                         part.insert(part.end(), array_part.begin(), array_part.end());
                       }
-                      restored.push_back(push_whole(range, range_offset, size, std::move(part)));
+                      restored.push_back(push_restored(range, range_offset, size, std::move(part)));
                     });
     } while (!in.rest().empty());
   } else {
@@ -273,14 +273,14 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
     const auto times = in.rest().subspan(count * sizeof(std::uint64_t), count * sizeof(std::uint64_t));
     const auto rows = in.rest().subspan(2 * count * sizeof(std::uint64_t));
     for_each_range(layout, table, keys, [&](range_id range, std::span<const std::uint32_t> mine) {
-      restored.push_back(
-          push_whole(range, 0, mine.size(), chosen_rows(mine, count, {std::as_bytes(std::span(keys)), times, rows})));
+      restored.push_back(push_restored(range, 0, mine.size(),
+                                       chosen_rows(mine, count, {std::as_bytes(std::span(keys)), times, rows})));
     });
   }
   for (auto& operation : restored) operation.wait();
 }
 
-pending client::push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part) {
+pending client::push_restored(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part) {
   pending operation;
   const message request{
       .flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)};

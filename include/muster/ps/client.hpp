@@ -151,7 +151,8 @@ class client {
   void send_order_request(std::uint32_t table, std::uint32_t request, std::uint64_t place,
                           std::vector<std::byte> plan = {});
   [[nodiscard]] lease pull_lease(std::uint32_t table);
-  pending push_whole(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
+  // Pushes elements or rows of a range from a checkpoint, with the state of the update function (flag `restores`).
+  pending push_restored(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
 
   detail::worker_process* process_;
 };

@@ -64,8 +64,9 @@ class group_state {
   clock::time_point check_deadline() noexcept;
 
   void poll_notices() noexcept;
-  /// Throws configuration_error, because the arguments in this rank's next call were wrong and the call was not made.
-  /// If the rank leaves without another call, the ranks that wait for the rank receive the text.
+  /// Refuses a call of this rank whose arguments are wrong, before the call starts: throws configuration_error with the
+  /// text. The group does not fail. If the rank then leaves without another call, the ranks that wait for it receive
+  /// the text.
   [[noreturn]] void refuse_call(const std::string& text);
   /// Fails the group and all its calls. `follows`: the cause is another rank's, see failure_protocol.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;

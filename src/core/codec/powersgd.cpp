@@ -128,7 +128,7 @@ void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std:
   detail::run_vectorised<add_product>(&shape, left.data(), right.data(), weight, matrix.data());
 }
 
-void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right) {
+void low_rank_refill(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right) {
   require_sizes(shape, shape.rows * shape.columns, shape.left_size(), right.size());
   for (std::size_t k = 0; k < shape.used(); ++k) {
     const auto column = right.subspan(k * shape.columns, shape.columns);

@@ -118,7 +118,8 @@ class cache_step final : public record_step {
     if (in && in->put(id, record, labels)) bytes_ += record.size() + labels.size_bytes();
   }
 
-  /// Computes the records at level.places of the request and stores them. Writes their views to level.views.
+  /// Computes the records that are not cached, and stores them. level.places has their indices in request.ids. Writes
+  /// their views to level.views.
   void make(const chain_request& request, chain_scratch_level& level, chain_scratch& scratch) const {
     const std::size_t width = request.labels.size() / std::max<std::size_t>(request.ids.size(), 1);
     level.ids.clear();

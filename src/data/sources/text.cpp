@@ -86,7 +86,7 @@ surveyed_text survey_text(std::string_view text, const text_format& format, std:
   }
 }
 
-// Returns a builder with memory for the surveyed rows.
+// Returns a builder with memory for the surveyed rows. Throws data_error, which names `file`, if they do not fit.
 dataset_builder builder_of(std::string name, const std::string& file, const text_survey& total, std::size_t features,
                            bool dense) {
   try {

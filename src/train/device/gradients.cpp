@@ -106,8 +106,8 @@ class low_rank_nccl_gradients final : public nccl_gradients {
         plan.lefts += shape.left_size();
         plan.right.count += shape.right_size();
         rights.resize(rights.size() + shape.right_size());
-        low_rank_restart(shape, digest().add(detail::seed).add(tensor).value(),
-                         std::span(rights).last(shape.right_size()));
+        low_rank_refill(shape, digest().add(detail::seed).add(tensor).value(),
+                        std::span(rights).last(shape.right_size()));
         parts = std::max(parts, detail::low_rank_parts(shape));
       }
       lefts = std::max(lefts, plan.lefts);

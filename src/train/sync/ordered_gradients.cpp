@@ -64,8 +64,9 @@ void ordered_gradients::begin(group* ranks, std::uint64_t step) {
   }
 }
 
-// Adds a pass's gradients to the partial sums. A sum has the layout of the gradients with their head. The head stays
-// zero, since only the last part has numbers there.
+// Adds the gradients of a pass, except the step's last pass, to the partial sums. A sum has the layout of the gradients
+// with their head. Its head is zero: the head's numbers (put_head) are set only when the first bucket is started, in
+// the last pass.
 void ordered_gradients::end_pass() {
   const auto gradients = on_host().gradients_with_head();
   std::ranges::fill(gradients.first(arena::head), 0.0f);

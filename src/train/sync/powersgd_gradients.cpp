@@ -46,7 +46,7 @@ class low_rank_gradients final : public compressed_gradients {
     rights_ = &remember("factors of PowerSGD", state_kind::replicated, rights);
     for (const auto& bucket : buckets_) {
       for (const auto& entry : bucket.matrices)
-        low_rank_restart(entry.shape, digest().add(seed).add(entry.tensor).value(), right_of(rights_->current, entry));
+        low_rank_refill(entry.shape, digest().add(seed).add(entry.tensor).value(), right_of(rights_->current, entry));
     }
   }
 
@@ -108,7 +108,7 @@ class low_rank_gradients final : public compressed_gradients {
       const auto right = right_of(rights_->next, entry);
       std::ranges::fill(entry.values, 0.0f);
       low_rank_add(entry.shape, take_front(left, entry.shape.left_size()), right, 1.0f, entry.values);
-      low_rank_restart(entry.shape, digest().add(seed).add(entry.tensor).add(step() + 1).value(), right);
+      low_rank_refill(entry.shape, digest().add(seed).add(entry.tensor).add(step() + 1).value(), right);
     }
     for (const auto values : bucket.plain) std::ranges::copy(take_front(left, values.size()), values.begin());
     return sends ? rights.size_bytes() : 0;

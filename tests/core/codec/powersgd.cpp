@@ -20,7 +20,7 @@ matrix normals(muster::random_stream& random, std::size_t size) {
 
 matrix start(const muster::low_rank_shape& shape, std::uint64_t draw) {
   matrix right(shape.right_size());
-  muster::low_rank_restart(shape, draw, right);
+  muster::low_rank_refill(shape, draw, right);
   return right;
 }
 
@@ -155,9 +155,9 @@ TEST_CASE("a gradient of zeros does not end PowerSGD") {
   const matrix zeros(48);
   CHECK(approximate(shape, zeros, q) == zeros);
   CHECK(q == matrix(16));
-  muster::low_rank_restart(shape, 1, q);
+  muster::low_rank_refill(shape, 1, q);
   CHECK(q == first);
-  muster::low_rank_restart(shape, 2, q);  // nonzero columns do not change
+  muster::low_rank_refill(shape, 2, q);  // nonzero columns do not change
   CHECK(q == first);
 }
 

@@ -65,7 +65,7 @@ class any_store {
  public:
   virtual ~any_store() = default;
 
-  /// Returns the entry of a key; version 0 if there is none.
+  /// Returns the present entry of a key; version 0 if there is none. Does not wait until the key exists (see watch).
   [[nodiscard]] virtual store_entry get(std::string_view key, clock::time_point until) = 0;
   /// Writes `value`, or removes the key when `value` is nothing, if the key's version is still `expected` (0: if the
   /// key does not exist).

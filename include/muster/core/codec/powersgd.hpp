@@ -35,9 +35,9 @@ struct low_rank_shape {
 ///     orthonormalise(shape, P);                                  the same bits at every rank
 ///     low_rank_right(shape, M, P, Q);                            Q = transposed M times P
 ///     residual = M; low_rank_add(shape, P, Q, -1, residual)      this rank's error
-///     allreduce(Q, sum)                                          P transposed Q approximates the sum of M
+///     allreduce(Q, sum)                                          P times transposed Q approximates the sum of M
 ///     low_rank_add(shape, P, Q, 1, zeros)
-///     low_rank_restart(shape, draw, Q)                           the Q of the next step: warm start
+///     low_rank_refill(shape, draw, Q)                           the Q of the next step: warm start
 ///
 /// P and Q hold `used()` columns one after the other, of `rows` and `columns` floats. The residual is the error of this
 /// rank's own projection, so that the ranks' residuals sum to the error of the result, and no residual
@@ -53,11 +53,11 @@ void orthonormalise(const low_rank_shape& shape, std::span<float> left);
 /// Computes Q = transposed M times P. Reads the matrix once.
 void low_rank_right(const low_rank_shape& shape, std::span<const float> matrix, std::span<const float> left,
                     std::span<float> right);
-/// Adds weight * P transposed Q to M.
+/// Adds weight * P times transposed Q to M.
 void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std::span<const float> right, float weight,
                   std::span<float> matrix);
-/// Fills the zero columns of Q with normal random numbers from `draw`. It creates the first Q, and later replaces
-/// columns that a gradient of zeros or of lower rank has set to zero.
-void low_rank_restart(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
+/// Fills the zero columns of Q with normal random numbers from `draw`. Other columns do not change. It creates the
+/// first Q, and later replaces columns that a gradient of zeros or of lower rank has set to zero.
+void low_rank_refill(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
 
 }}  // namespace muster::v0

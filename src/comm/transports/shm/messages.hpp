@@ -41,7 +41,7 @@ class shm_messages {
  private:
   struct outgoing {
     outbox sends;
-    // numbers that this rank clears to send; the clear-to-send headers are sent between messages
+    // numbers of the peer's announced messages that this rank clears to send; sent as headers between messages
     std::vector<std::uint64_t> clear_to_send;
     std::uint64_t announcements = 0;
   };

@@ -104,8 +104,9 @@ class shm_native {
   class peer_write_guard;
   [[nodiscard]] bool folds_peers_blocks() const noexcept;
   [[nodiscard]] bool claim(int block) noexcept;
-  [[nodiscard]] bool fold_block(int block);
-  [[nodiscard]] bool fold_part(int block, std::size_t begin, std::size_t bytes);
+  // Return false if a peer has revoked its memory.
+  [[nodiscard]] bool try_fold_block(int block);
+  [[nodiscard]] bool try_fold_part(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool any_peer_revoked() noexcept;
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;

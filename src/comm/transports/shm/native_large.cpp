@@ -156,9 +156,9 @@ bool shm_native::claim(int block) noexcept {
   return current < step(1) && claimed.compare_exchange_strong(current, step(1), std::memory_order_relaxed);
 }
 
-// Folds a part of the block and writes the result to every rank that needs the block. Returns false if a peer has
-// revoked its memory.
-bool shm_native::fold_part(int block, std::size_t begin, std::size_t bytes) {
+// Folds `bytes` bytes of the block, from byte `begin` of the block on, and writes the result to every rank that needs
+// the block. Returns false if a peer has revoked its memory.
+bool shm_native::try_fold_part(int block, std::size_t begin, std::size_t bytes) {
   const peer_write_guard guard(*this);
   if (!guard) return false;
   const collective_call& c = *call_;
@@ -183,10 +183,10 @@ bool shm_native::fold_part(int block, std::size_t begin, std::size_t bytes) {
   return true;
 }
 
-bool shm_native::fold_block(int block) {
+bool shm_native::try_fold_block(int block) {
   const std::size_t size = blocks_of(nullptr).at(block).size();
   for (std::size_t begin = 0; begin < size; begin += bytes_per_guard) {
-    if (!fold_part(block, begin, std::min(bytes_per_guard, size - begin))) return false;
+    if (!try_fold_part(block, begin, std::min(bytes_per_guard, size - begin))) return false;
   }
   return true;
 }
@@ -197,7 +197,7 @@ task shm_native::run_direct(scheduler_type& scheduler, shm_native& self) {
     const int block = (self.shm_.rank() + k) % self.shm_.size();
     if (!self.claim(block)) continue;
     // the control message about the failure is under way
-    if (!self.fold_block(block)) co_await scheduler.until([] { return false; });
+    if (!self.try_fold_block(block)) co_await scheduler.until([] { return false; });
     self.publish_step(self.shm_.slot(block).folded, 1);
   }
   co_await scheduler.until([&self] {

@@ -65,7 +65,7 @@ class tcp_listeners {
   std::string endpoints_;
 };
 
-/// Decodes the endpoints of a rank. Throws error that names the rank if the text is invalid.
+/// Decodes the text tcp_listeners::endpoints() of one rank. Throws error that names `rank` if the text is invalid.
 [[nodiscard]] tcp_peer read_endpoints(const std::string& endpoints, int rank);
 
 /// Connects a process, given all endpoints and the token of the job. With an empty token every process

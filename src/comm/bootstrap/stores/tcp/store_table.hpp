@@ -67,6 +67,8 @@ class store_table {
   void record(std::string_view key, std::optional<std::string_view> value);
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
   void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
+  // Answers request `id`, by which a client opens the store, with the table's identity. If there is no other client,
+  // the table is emptied first.
   void open(client sender, std::uint64_t id);
   void swap(client sender, const store_request& request);
   bool watch(client sender, const store_request& request);
