@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 include, compiler = sys.argv[1:]
-LIMITS = {"muster/muster.hpp": 100_300, "muster/collectives.hpp": 90_000}
+# Lines that are not blank: comments leave blank lines. With these muster.hpp has about 100,000 lines.
+LIMITS = {"muster/muster.hpp": 71_900, "muster/collectives.hpp": 64_000}
 # 1,500 to 8,600 lines each: code that needs them is compiled, or has its own loop.
 LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
 
@@ -16,7 +17,7 @@ for header, limit in LIMITS.items():
     program = f"#include <{header}>\nfloat sum(muster::group& world, float x) {{ return muster::allreduce(world, x, muster::sum); }}\n"
     text = subprocess.run([compiler, "-std=c++20", f"-I{include}", "-E", "-x", "c++", "-"], input=program, check=True,
                           capture_output=True, text=True).stdout
-    lines = text.count("\n")
+    lines = sum(1 for line in text.splitlines() if line.strip())
     needless = sorted(LEFT_OUT & set(re.findall(r'^# \d+ "[^"]*/([a-z_]+)" 1', text, re.M)))
     good = lines < limit and not needless
     print(f"{header}: {lines} lines (fewer than {limit})" + "".join(f"; includes <{name}>" for name in needless))
