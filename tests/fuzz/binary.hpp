@@ -80,9 +80,10 @@ inline bool check_example(std::string_view text) {
   const std::string problem = muster::detail::read_example(bytes_of(text), columns, row);
   require(problem.empty() || problem.find("; check ") != std::string::npos, "a rejection suggests nothing");
   muster::detail::example_row payload{{}, {&label, 1}};
-  if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.whole.empty()) {
+  if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.bytes_value.empty()) {
     const auto* const begin = bytes_of(text).data();
-    require(payload.whole.data() >= begin && payload.whole.data() + payload.whole.size() <= begin + text.size(),
+    require(payload.bytes_value.data() >= begin &&
+                payload.bytes_value.data() + payload.bytes_value.size() <= begin + text.size(),
             "bytes are not in the message");
   }
   return problem.empty();

@@ -40,7 +40,7 @@ class stranger {
 
 TEST_CASE("datagrams without the token take no room of those that have it") {
   datagram_socket here("lo", "the test", "token"), member("lo", "the test", "token"), other("lo", "the test", "secret");
-  const auto place = here.read_place(here.place(), true);
+  const auto place = here.parse_endpoints(here.endpoints(), true);
   REQUIRE_FALSE(place.empty());
   const stranger outside(place);
 
@@ -58,12 +58,12 @@ TEST_CASE("datagrams without the token take no room of those that have it") {
 
 TEST_CASE("datagrams with the mark of the job, and without its signature, are dropped, so many a turn") {
   datagram_socket here("lo", "the test", "token"), member("lo", "the test", "token");
-  const auto place = here.read_place(here.place(), true);
+  const auto place = here.parse_endpoints(here.endpoints(), true);
   REQUIRE_FALSE(place.empty());
 
   // A datagram that a listener on the network has read, with one character changed.
   datagram_socket seen("lo", "the test", "token");
-  member.send("a heartbeat", {seen.read_place(seen.place(), true).front()});
+  member.send("a heartbeat", {seen.parse_endpoints(seen.endpoints(), true).front()});
   std::string whole(1000, '\0');
   pollfd watched{seen.file(), POLLIN, 0};
   REQUIRE(::poll(&watched, 1, 5000) == 1);
