@@ -123,7 +123,7 @@ TEST_CASE("files of the served version that are written over change it when they
   files.add("a", 1, "1");
   files.add("a", 2, "2");
   serve::repository models(files.path(), load, {}, never);
-  models.look();
+  models.scan();
   REQUIRE(predict(*models.find("a")) == 8);
   const auto inode_of = [&] {
     struct stat found {};
@@ -133,20 +133,20 @@ TEST_CASE("files of the served version that are written over change it when they
   const auto inode = inode_of();
   const auto write_over = [&](const std::string& text) { std::ofstream(files.folder / "a/2/factor") << text; };
   write_over("");  // as after cp has truncated the file
-  models.look();
+  models.scan();
   CHECK(predict(*models.find("a")) == 8);
   CHECK(models.failed_loads() == 0);  // the file may be incomplete
-  models.look();
-  models.look();
+  models.scan();
+  models.scan();
   CHECK(models.failed_loads() == 1);
   CHECK(heard.text().find("a/2 is not served with its current files") != std::string::npos);
   REQUIRE(models.find("a"));
   CHECK(version_of(models, "a") == 2);  // neither the previous version nor none
   CHECK(predict(*models.find("a")) == 8);
   write_over("3");
-  models.look();
+  models.scan();
   CHECK(predict(*models.find("a")) == 8);
-  models.look();
+  models.scan();
   CHECK(predict(*models.find("a")) == 12);
   CHECK(inode_of() == inode);
   CHECK(models.failed_loads() == 1);
@@ -157,11 +157,11 @@ TEST_CASE("a damaged version whose file is written over is tried again") {
   files.add("a", 1, "no number");
   muster::set_log_level(muster::log_level::off, false);
   serve::repository models(files.path(), load, {}, never);
-  models.look();
+  models.scan();
   muster::set_log_level(muster::log_level::warning, false);
   CHECK(models.find("a") == nullptr);
   std::ofstream(files.folder / "a/1/factor") << "5";
-  models.look();
+  models.scan();
   REQUIRE(models.find("a"));
   CHECK(predict(*models.find("a")) == 20);
 }
@@ -183,10 +183,10 @@ TEST_CASE("a version of several files that change while they are read is served 
     return sums{.factor = first + 10 * second};
   };
   serve::repository models(files.path(), load_both, {}, never);
-  models.look();
+  models.scan();
   CHECK(models.find("a") == nullptr);  // a mix of 1 and 2
   changes = false;
-  models.look();
+  models.scan();
   REQUIRE(models.find("a"));
   CHECK(predict(*models.find("a")) == 88);
 }
