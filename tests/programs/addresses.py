@@ -159,7 +159,7 @@ def check_sources(folder, address):
     signed.seen.clear()
     again = QUERY.replace("3600", "3601")
     source = f"csv:{address}/signed/a%20folder%25/a%20table%25.csv?{again}?label=y&{cache}"
-    refused(source, "403", "may not be read")
+    refused(source, "403", "reading is not permitted")
     assert not any(re.search(rb"s3cr3t", file.read_bytes()) for file in (folder / "cache").iterdir() if file.is_file())
 
 

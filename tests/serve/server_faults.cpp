@@ -84,7 +84,7 @@ TEST_CASE("bad input is answered with 4xx that names the field") {
        post(predict_path, R"({"instances":[[[1,1],[1,1]]],"inputs":[[[2,2],[2,2]]]})")},
       {400, "signature_name: is not serving_default",
        post(predict_path, R"({"instances":[[[1,1],[1,1]]],"signature_name":"classify"})")},
-      {400, "signature_name: is missing, or no string",
+      {400, "signature_name: is missing or not a string",
        post(predict_path, R"({"instances":[[[1,1],[1,1]]],"signature_name":7})")},
       {400, "instances: has no rows", post(predict_path, R"({"instances":[]})")},
       {400, "instances[1]: an array has fewer than 2",

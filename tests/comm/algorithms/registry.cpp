@@ -108,7 +108,7 @@ TEST_CASE("what cannot be registered is refused by name") {
   const auto attempt = [](collective kind, std::string_view name, muster::algorithm_body body) {
     return [=] { (void)muster::register_algorithm(kind, name, body); };
   };
-  for (const auto& [kind, name, why] : {std::tuple{collective::allreduce, "by_root", "has an algorithm of that name"},
+  for (const auto& [kind, name, why] : {std::tuple{collective::allreduce, "by_root", "has an algorithm with that name"},
                                         {collective::allreduce, "ring", "the name exists already"},
                                         {collective::allreduce, "By Root", "the name is invalid"},
                                         {collective::allreduce, "", "the name is invalid"},

@@ -122,7 +122,7 @@ TEST_CASE("what is wrong with a table is told with line and column") {
   refused("1,1e99\n", "t:1:3: the number '1e99' in column 1 is too large");
   refused("1,-inf\n1,2\n", "is not a number", {.header = muster::csv_header::absent});
   refused("1,\"2\n3,4\n", "t:1:3: a quote is not closed");
-  refused("1,\"2\"3\n", "t:1:6: there is text behind a closing quote");
+  refused("1,\"2\"3\n", "t:1:6: there is text after a closing quote");
   refused("a,b\n\"x\ny\",oops\n", "t:3:4: 'oops'", {.ignore = {"a"}});
   refused("\n \n", "t: has no rows");
   refused("a,b\n", "t: has no rows but the header");

@@ -140,7 +140,7 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
     CHECK_THROWS_WITH(opened.read({&id, 1}, {room, {}}),
                       contains("one: byte 0: feature 'x' of the message ") && contains(why));
   };
-  refused(example(entry("x", whole_numbers({300}))), "x:uint8", "has the value 300 (uint8 x 1 is asked for)");
+  refused(example(entry("x", whole_numbers({300}))), "x:uint8", "has the value 300 (uint8 x 1 is requested)");
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2]", "has more than 2 values");
   refused(example(entry("x", whole_numbers({1, 2, 3}))), "x:uint8[..2x2]", "has 3 values, not 4");
   refused(example(entry("x", bytes({"abc"}))), "x:float32",
