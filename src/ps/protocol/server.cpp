@@ -91,7 +91,7 @@ void server::on_push(const member& worker, const message& msg, held_range& range
   if (!late && !used_place && differs_in_scale) {
     return refuse(worker, msg,
                   "its scale is " + std::to_string(msg.scale) + ", and the other pushes of clock " +
-                      std::to_string(msg.clock) + "have " + std::to_string(*range.scale),
+                      std::to_string(msg.clock) + " have " + std::to_string(*range.scale),
                   "their sum is one update, so push all of a clock with one scale");
   }
   log_entry entry{.type = late ? log_entry::kind::late : log_entry::kind::push, .sender = worker, .push = msg};

@@ -151,7 +151,7 @@ TEST_CASE("what a device has no form of is refused") {
   CHECK_THROWS_WITH(muster::make_optimizer(arena, "adagrad"), contains("'adagrad' cannot be used (devices have no"));
   CHECK_THROWS_WITH(muster::make_optimizer(arena, "sdg"), contains("sdg"));
   muster::gradient_sync sync(muster::gradients_on(arena));
-  CHECK_THROWS_WITH(sync.begin(), contains("the group that sums its gradients is not known"));
+  CHECK_THROWS_WITH(sync.begin(), contains("the group that sums its gradients is unknown"));
 }
 
 TEST_CASE("a rank that gives up amid a step on a device is named, and the others run the step again") {

@@ -196,7 +196,7 @@ TEST_CASE("a pass on a device that is used wrongly says so") {
     muster::gradient_sync sync(self.gradients_on(arena), {.bucket = 64, .first_bucket = 64});
     {
       auto pass = sync.begin();
-      STEP_CHECK(refused([&] { auto second = sync.begin(); }, "under way"));
+      STEP_CHECK(refused([&] { auto second = sync.begin(); }, "unfinished"));
       pass.ready(4);
       STEP_CHECK(refused([&] { pass.ready(4); }, "written more often"));
       STEP_CHECK(refused([&] { pass.ready(99); }, "no tensor has index 99"));

@@ -304,7 +304,7 @@ TEST_CASE("a backward pass that cannot be is refused") {
       CHECK_THROWS_AS(backward.divided_by(0), muster::configuration_error);
       CHECK_THROWS_AS(backward.ready(2), muster::configuration_error);
       backward.ready(1);
-      CHECK_THROWS_WITH(backward.ready(1), contains("'b' was written once more"));
+      CHECK_THROWS_WITH(backward.ready(1), contains("'b' was written more often than there are passes"));
       backward.ready(0);
       CHECK_THROWS_WITH(backward.add_samples(3), contains("counted too late"));
       CHECK_THROWS_WITH(backward.wait(), contains("no sample was counted"));
