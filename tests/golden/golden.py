@@ -173,7 +173,7 @@ LATER = {
     "checkpoint": [(lambda folder: numbered(next(folder.glob("momentum/*.state")), 8, 5), ("version 5", "version 4")),
                    (later_cursor, ("the version is 3 there and 2 here",))],
     "tables": [(lambda folder: replaced(folder / "of workers/tables.json", b'"format": 2', b'"format": 9'), ("format (9;", "reads 2 and 3"))],
-    "records": [(lambda folder: numbered(next(folder.glob("bytes/records-*.muster")), 8, 2), ("version 2", "knows 1")),
+    "records": [(lambda folder: numbered(next(folder.glob("bytes/records-*.muster")), 8, 2), ("version 2", "supports 1")),
                 (later_manifest, ("muster-records 2", "muster-records 1"))],
     "store": [(lambda folder: replaced(folder / "store", b"muster-store 1", b"muster-store 2"), ("muster-store 2", "muster-store 1"))],
     "model": [(lambda folder: replaced(folder / "net/1/model.muster", b"muster-model-2", b"muster-model-3"), ("muster-model-3", "muster-model-2")),

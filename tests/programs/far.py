@@ -298,7 +298,7 @@ def check_files(folder, server, base):
     encrypted = f"https://127.0.0.1:{server.tls}/files/table.csv"
     refused(f"csv:{encrypted}{short}", f"{encrypted}: ", "certificate")
     assert digest_of(f"csv:{encrypted}{short}", SSL_CERT_FILE=str(folder / "certificate")) == digest_of(csv)
-    assert "lists no file" in run("inspect", "csv:https://server?header=1", status=2).stderr
+    assert "has no file name" in run("inspect", "csv:https://server?header=1", status=2).stderr
     reader = subprocess.Popen([program, "verify", slow.replace("cache-of", "cache-changed-of")], stderr=subprocess.PIPE, text=True)
     begun(folder / "cache-changed-of-files")
     server.kill()

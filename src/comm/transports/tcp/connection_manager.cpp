@@ -248,8 +248,7 @@ void connection_manager::expire(clock::time_point now) {
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote_peer& remote = remotes_[i];
-    const bool is_local = !remote.info.host.empty() && remote.info.host == remote_of(rank_).info.host;
-    const auto longest_silence = is_local ? local_silence : silence;
+    const auto longest_silence = remote.is_on_this_host ? local_silence : silence;
     if (now >= remote.suspect_deadline) {
       lose_peer(peer, remote.failure_reason);
     } else if (remote.control && !remote.has_departed && now - remote.last_received > longest_silence) {

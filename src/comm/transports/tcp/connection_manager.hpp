@@ -103,6 +103,7 @@ class connection_manager {
     // The control connection.
     connection control;  // writing and assignment are guarded by controls_mutex_
     clock::time_point last_received;
+    bool is_on_this_host = false;  // set when both ends have one address: no network can cut the connection
     bool has_departed = false;
     // the data connection broke: the peer is lost at this time at the latest
     clock::time_point suspect_deadline = clock::time_point::max();

@@ -143,6 +143,8 @@ void connection_manager::complete_connections(int peer) {
     remote.control = connection(std::move(remote.sockets[0]));
     remote.control.outgoing() = std::move(queued);
     remote.last_received = clock::now();
+    const tcp_socket& socket = remote.control.socket();
+    remote.is_on_this_host = socket.local().with_port(0) == socket.peer().with_port(0);
     flush(remote);
   }
   remote.ready =
