@@ -1,5 +1,8 @@
 #include <muster/serve/server.hpp>
 
+#include <chrono>
+#include <thread>
+
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"
@@ -141,6 +144,7 @@ TEST_CASE("connections beyond the limit wait to be accepted while all are busy")
   http_client a(running.port()), b(running.port());
   for (auto* each : {&a, &b}) REQUIRE(each->send(post(infer, v2("[1,2,2]", "[1,2,3,4]"))));
   running.gate->await_blocked();
+  std::this_thread::sleep_for(std::chrono::milliseconds(200));  // until both requests are read: no connection is idle
   http_client c(running.port());
   REQUIRE(c.send(get("/v2")));
   running.gate->release();
