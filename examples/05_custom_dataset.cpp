@@ -15,8 +15,7 @@
 
 #include <muster/muster.hpp>
 
-/// The rows of a table points(x, y) with rowids 1 to n: x is the record, y its label. A value type: copies share the
-/// connection.
+/// The rows of a table points(x, y) with rowids 1 to n: x is the record, y its label. Copies share the connection.
 class sqlite_source {
  public:
   explicit sqlite_source(const std::string& path) : name_("sqlite:" + path) {
@@ -33,8 +32,7 @@ class sqlite_source {
 
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
-  // the library rejects a checkpoint of other data by this digest
-  [[nodiscard]] std::uint64_t digest() const { return digest_; }
+  [[nodiscard]] std::uint64_t digest() const { return digest_; }  // by it, a checkpoint of other data is rejected
   [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
   void sizes(auto /*ids*/, std::span<std::uint64_t> out) const { std::ranges::fill(out, sizeof(float)); }
   void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
