@@ -1,11 +1,11 @@
-// Ranks die and join while a model trains. One of three ranks kills itself after 100 steps. muster-launch starts a new
-// rank in its place, which receives the state from the other ranks. Each sample is still used once in every epoch.
+// Ranks die and join while a model trains. The last of three ranks kills itself after 100 steps. muster-launch starts a
+// new rank in its place, which receives the state from the other ranks. Each sample is still used once in every epoch.
 //
 //   $ muster-launch -n 3 --restart 1 03_elastic_mlp
 //   epoch 1: loss ..., 400000 samples in ... s
 //   epoch 2: loss ..., 400000 samples in ... s
 //   epoch 3: loss ..., 400000 samples in ... s
-//   after 24000 steps 3 ranks say of ... that they are right
+//   after 24000 steps 3 ranks estimate an accuracy of ...
 //
 // The same program without faults: 03_elastic_mlp --ranks 3, or under mpirun.
 #include <algorithm>
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     training.evaluate([&](muster::step& step) {
       const double all = muster::allreduce(step.group(), right, muster::sum);
       if (step.group().rank() == 0)
-        std::printf("after %llu steps %d ranks say of %.3f that they are right\n",
+        std::printf("after %llu steps %d ranks estimate an accuracy of %.3f\n",
                     static_cast<unsigned long long>(training.state().steps()), step.group().size(), all / 50);
     });
   });

@@ -2,10 +2,10 @@
 // pushes it, at its own pace. The last rank is a server unless --servers and --consistency request another setup.
 //
 //   $ 04_parameter_server --ranks 4
-//   3 workers, 1 server: after 600 pushes the weights are those that the data was made with, to 0.001
+//   3 workers, 1 server: after 600 pushes the weights equal the weights of the data, to 0.001
 //
 //   $ mpirun -n 3 04_parameter_server --servers 1 --consistency bulk
-//   2 workers, 1 server: after 400 pushes the weights are those that the data was made with, to 0.001
+//   2 workers, 1 server: after 400 pushes the weights equal the weights of the data, to 0.001
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -53,9 +53,8 @@ int main(int argc, char** argv) {
     for (std::size_t k = 0; k < features; ++k) worst = std::max(worst, std::abs(weights[k] - truth[k]));
     if (worst > 0.001f) throw std::runtime_error("the weights are off by " + std::to_string(worst));
     if (job.worker() == 0)
-      std::printf(
-          "%d workers, %d server: after %d pushes the weights are those that the data was made with, to 0.001\n",
-          job.workers(), world.size() - job.workers(), clocks * job.workers());
+      std::printf("%d workers, %d server: after %d pushes the weights equal the weights of the data, to 0.001\n",
+                  job.workers(), world.size() - job.workers(), clocks * job.workers());
     job.finish();
   });
 }

@@ -1,7 +1,7 @@
 // muster inside a program that uses MPI itself. muster uses a communicator of the program and does not change it.
 //
 //   $ mpirun -n 3 09_inside_an_mpi_program
-//   MPI says 3 ranks; muster, on the first 2 of them, sums to 3 and names the transport mpi
+//   MPI has 3 ranks; muster, on the first 2 of them, sums to 3 and names the transport mpi
 #include <cstdio>
 #include <utility>
 
@@ -33,7 +33,7 @@ void run(int argc, char** argv) {
       muster::context context(muster::adopt_mpi(some), std::move(flags));
       const int sum = muster::allreduce(context.world(), rank + 1, muster::sum);
       if (rank == 0)
-        std::printf("MPI says %d ranks; muster, on the first %d of them, sums to %d and names the transport %s\n", size,
+        std::printf("MPI has %d ranks; muster, on the first %d of them, sums to %d and names the transport %s\n", size,
                     context.ranks(), sum, context.transport_name().c_str());
     }  // destroys the context before its communicator and before MPI_Finalize
     MPI_Comm_free(&some);

@@ -166,7 +166,7 @@ void require_same_everywhere(muster::group& world, const image_data& data) {
   for (std::size_t k = 2; k < all.size(); ++k) {
     if (all[k] == all[k % 2]) continue;
     throw muster::data_error({std::string((k % 2 == 0 ? data.train : data.test).name())},
-                             "the images are not the same at every rank (those of rank 0 and rank " +
+                             "the images are not the same at every rank (the images of rank 0 and rank " +
                                  std::to_string(k / 2) + " differ); give all ranks the same data");
   }
 }

@@ -121,7 +121,7 @@ std::unique_ptr<device_model> make_device_model(muster::context& context, muster
   const int devices = muster::device_count();
   if (devices == 0) {
     throw muster::configuration_error(
-        "--device cuda finds no device (cudaGetDeviceCount says so); look at nvidia-smi, or use --device cpu");
+        "--device cuda finds no device (by cudaGetDeviceCount); look at nvidia-smi, or use --device cpu");
   }
   const int mine = context.launcher().size > 1 ? context.launcher().local_rank : world.rank();
   muster::use_device(mine % devices);

@@ -22,7 +22,7 @@ struct preset {
 constexpr preset presets[] = {
     {"mlbench-1a-2019", 164, 32, "batch 32 a rank, 0.1 / 256 a sample, 5 epochs of warm-up, / 10 at 82 and 109"},
     {"mlbench-1a-code", 164, 128, "batch 128 a rank, 0.1, / 10 at 82 and 109"},
-    {"mlbench-1a-v3", 164, 128, "batch 128 a rank, 0.02, divided by 2 when the accuracy stands still"}};
+    {"mlbench-1a-v3", 164, 128, "batch 128 a rank, 0.02, divided by 2 when the accuracy no longer rises"}};
 
 std::string schedule_of(const preset& chosen, int ranks) {
   std::ostringstream text;

@@ -47,9 +47,10 @@ std::vector<float> two_classes(const muster::dataset& train) {
                                                  ", and classes are whole numbers); correct it");
   }
   if (classes.size() == 2) return classes;
-  throw muster::data_error({train.name()}, "cannot be trained on (it has " + std::to_string(classes.size()) +
-                                               (classes.size() == 1 ? " label, " : " labels, ") + list_of(classes) +
-                                               ", and logistic regression tells two apart); give a set of two classes");
+  throw muster::data_error({train.name()},
+                           "cannot be trained on (it has " + std::to_string(classes.size()) +
+                               (classes.size() == 1 ? " label, " : " labels, ") + list_of(classes) +
+                               ", and logistic regression separates two classes); give a set of two classes");
 }
 
 std::vector<float> targets_of(const muster::dataset& data, const std::vector<float>& classes,

@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   muster::add_number(app, "--sp", options.port, {0, 65535}, "the port to serve at; 0 is any");
   app.add_option("--zipkin", options.zipkin, "collector of spans if ENABLE_TRACING is true")->capture_default_str();
   app.add_option("--tAddr", options.trainer_addresses,
-                 "addresses of the trainers: one for each trainer, or a common address")
+                 "addresses of the trainers: an address for each trainer, or a common address")
       ->type_name("ADDRESSES")
       ->delimiter(',');
   app.add_option("--rAddr", options.reducer_address, "address of the reducer")->capture_default_str();

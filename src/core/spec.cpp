@@ -170,7 +170,7 @@ std::uint64_t spec_reader::read_whole(std::string_view called, std::string_view 
   if (value && *value >= low && *value <= high) return *value;
   refuse(std::string(called) + " '" + std::string(word) + "' is not a whole number from " + std::to_string(low) +
              (high < std::numeric_limits<std::uint64_t>::max() ? " to " + std::to_string(high) : " on"),
-         "give one in that range");
+         "give a number in that range");
 }
 
 void spec_reader::finish(const std::string& example) const {

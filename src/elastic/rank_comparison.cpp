@@ -181,7 +181,7 @@ void begin_together(group& ranks, state& target) {
   log(log_level::warning, (differing.empty() ? "the position of a rank"
                                              : "'" + parts[differing.front().part].name + "' of rank " +
                                                    std::to_string(differing.front().rank)) +
-                              " was not that of rank 0 at the start; all ranks begin with rank 0's values");
+                              " differed from rank 0's at the start; all ranks begin with rank 0's values");
 }
 
 void require_equal_replicas(group& ranks, const state& target) {

@@ -123,8 +123,8 @@ class transfer {
     const auto differing = differing_parts(ranks_, parts_, holders_.front());
     if (differing.empty() || rank_ != 0) return;
     log(log_level::warning, "'" + parts_[differing.front().part].name + "' of rank " +
-                                std::to_string(differing.front().rank) + " was not that of rank " +
-                                std::to_string(holders_.front()) + " at the start; all ranks begin with its values");
+                                std::to_string(differing.front().rank) + " differed from rank " +
+                                std::to_string(holders_.front()) + "'s at the start; all ranks begin with its values");
   }
 
   std::uint64_t digest_of_replicated() const {

@@ -86,7 +86,7 @@ std::string store_file_in(const std::string& folder, const muster::settings& con
   }
   std::ranges::sort(found);
   refuse("finds " + std::to_string(found.size()) + " running jobs (" + muster::detail::joined(found, ", ") +
-         "); choose one by --job NAME");
+         "); choose a job by --job NAME");
 }
 
 // Reads the job's state. The store is open only for a moment: a job that restarts must see that all members have left.

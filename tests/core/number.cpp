@@ -26,7 +26,7 @@ TEST_CASE("sizes may have units of 1024") {
 TEST_CASE("a number that is refused is named with its range") {
   CHECK(muster::number_from<int>("--n", "4096", {1, 4096}) == 4096);
   CHECK_THROWS_WITH(muster::number_from<int>("--n", "0", {1, 4096}),
-                    contains("--n cannot be '0' (it is a whole number from 1 to 4096); give one in that range"));
+                    contains("--n cannot be '0' (it is a whole number from 1 to 4096); give a number in that range"));
   CHECK_THROWS_WITH(muster::number_from<double>("--x", "nan", {0.001, 1e8}), contains("from 0.001 to 100000000)"));
   CHECK_THROWS_WITH(muster::number_from<std::uint64_t>("--b", "-1", {0, 1024, true}), contains("0 to 1024 bytes)"));
 }

@@ -82,7 +82,7 @@ still.communicate(timeout=LIMIT)
 
 two = Job("two", 2, *TRAIN, "--steps", "--transport", "shm")
 two.await_steps()
-refused("finds 2 running jobs (one, two); choose one by --job NAME")
+refused("finds 2 running jobs (one, two); choose a job by --job NAME")
 seen = shown("--job", "two")
 # The system measures no bandwidth of shared memory.
 assert seen["job"] == "two" and [row["links"] for row in seen["ranks"]] == [[], []], seen

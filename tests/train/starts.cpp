@@ -106,7 +106,7 @@ TEST_CASE("ranks begin with rank 0's values, and one line names the first that d
     CHECK(unequal[rank].text.empty());
     CHECK(unequal[rank].parameters == equal[rank].parameters);
   }
-  CHECK_THAT(captured.text(), contains("'parameters' of rank 2 was not that of rank 0 at the start"));
+  CHECK_THAT(captured.text(), contains("'parameters' of rank 2 differed from rank 0's at the start"));
   CHECK(std::ranges::count(captured.text(), '\n') == 1);
 }
 

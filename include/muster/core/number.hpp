@@ -82,7 +82,7 @@ template <class T>
                              : is_integer  ? "whole number"
                                            : "number") +
                             " from " + to_string(range) + (range.is_size ? " bytes" : "") +
-                            "); give one in that range, in decimal digits without leading zeros" +
+                            "); give a number in that range, in decimal digits without leading zeros" +
                             (range.is_size ? ", such as 65536 or 64KiB" : ""));
 }
 
