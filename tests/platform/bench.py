@@ -15,6 +15,15 @@ PROGRAM = [sys.executable, "-m", "muster_bench"]
 os.environ["PYTHONPATH"] = str(PLATFORM)
 os.environ.pop("PYTHONUNBUFFERED", None)   # as for a user
 sys.path.insert(0, str(PLATFORM))
+BUILD = pathlib.Path(os.environ.get("MUSTER_TEST_BUILD", "/nowhere"))   # the build that these tests belong to
+
+
+def absent(*programs):
+    """Returns the reason for a skip if the build lacks one of the programs, or "". A build with examples must have all."""
+    missing = [program for program in programs if not (BUILD / program).is_file()]
+    if missing and os.environ.get("MUSTER_TEST_EXAMPLES") == "ON":
+        raise FileNotFoundError(f"{BUILD} has no {', '.join(missing)}, although examples are built")
+    return f"SKIPPED: not built: {', '.join(missing)}" if missing else ""
 
 
 class Case(unittest.TestCase):

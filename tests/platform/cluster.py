@@ -10,16 +10,14 @@ import tempfile
 import time
 import unittest
 
-from bench import HERE
+from bench import BUILD, HERE, absent
 
 ROOT = HERE.parent.parent
-BUILD = pathlib.Path(os.environ["MUSTER_TEST_BENCH"]).parent.parent.parent
 LOCAL = ROOT / "tools/kube-local.sh"
 PATIENCE = 180 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 CACHE = pathlib.Path(os.environ.get("MUSTER_KUBE_CACHE", pathlib.Path.home() / ".cache/muster/kube"))
 IMAGE = "muster.local/muster:1"
-PROGRAMS = [BUILD / "src/programs/muster-store", BUILD / "src/programs/muster-info", BUILD / "examples/logistic_regression", BUILD / "examples/resnet",
-            BUILD / "tests/elastic/test_elastic_worker"]
+PROGRAMS = ["src/programs/muster-store", "src/programs/muster-info", "examples/logistic_regression", "examples/resnet", "tests/elastic/test_elastic_worker"]
 RUNS = os.environ.get("MUSTER_TEST_KUBE", "")   # the folder of an active cluster; or "start"
 FOLDER = pathlib.Path(RUNS if "/" in RUNS else f"{tempfile.gettempdir()}/muster-kube-{os.getpid()}")
 
@@ -29,8 +27,7 @@ def missing():
         return "SKIPPED: MUSTER_TEST_KUBE is not set (start: a Kubernetes is started, and built the first time, for ten minutes on two quiet cores)"
     if os.getuid() != 0:
         return "SKIPPED: Kubernetes' nodes are started by root"
-    absent = [program.name for program in PROGRAMS if not program.exists()]
-    return f"SKIPPED: {', '.join(absent)}: not built" if absent else ""
+    return absent(*PROGRAMS)
 
 
 @functools.lru_cache(maxsize=None)

@@ -16,7 +16,6 @@ from bench import PROGRAM, Case
 from muster_bench.dashboard.runs import holder
 
 HAS = subprocess.run([sys.executable, "-c", "import aiohttp, prometheus_client"], capture_output=True).returncode == 0
-EXAMPLES = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "none/none/none/none")).parents[2] / "examples"
 
 # Trains nothing, but prints the lines of a training: EPOCHS, each taking SECONDS. The last epoch waits for a file, if
 # it is named.

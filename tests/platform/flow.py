@@ -18,14 +18,9 @@ class Case(bench.Case):
 
     def built(self, *names):
         """Returns the paths of programs of the build that these tests belong to."""
-        launcher = os.environ.get("MUSTER_TEST_BENCH")
-        if not launcher:
-            self.skipTest("SKIPPED: no build is known (MUSTER_TEST_BENCH names its muster-bench)")
-        build = pathlib.Path(launcher).parent.parent.parent
-        for name in names:
-            if not (build / name).is_file():
-                self.skipTest(f"SKIPPED: '{name}' was not built")
-        return [str(build / name) for name in names]
+        if reason := bench.absent(*names):
+            self.skipTest(reason)
+        return [str(bench.BUILD / name) for name in names]
 
     def small_disk(self, name, size):
         """Returns a folder on a disk with so much space."""

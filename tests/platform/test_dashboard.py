@@ -15,8 +15,8 @@ import time
 import unittest
 import urllib.request
 
-from bench import PLATFORM
-from dashboard import EXAMPLES, Served
+from bench import BUILD, PLATFORM, absent
+from dashboard import Served
 from muster_bench.presets.ports import free_port
 
 
@@ -100,9 +100,9 @@ class Started(Served):
         folder = self.ask("/api/runs", {"command": "sh -c 'kill -SEGV $$'"}, 201)["folder"]
         self.assertEqual(self.row(folder, "crash")["why"], "it was killed by SIGSEGV")
 
-    @unittest.skipUnless((EXAMPLES / "logistic_regression").exists() and shutil.which("mpirun"), "SKIPPED: no build made logistic_regression, or there is no mpirun")
+    @unittest.skipIf(absent("examples/logistic_regression") or not shutil.which("mpirun"), "SKIPPED: no build made logistic_regression, or there is no mpirun")
     def test_each_rank_of_a_training_by_its_own_log_and_its_steps(self):
-        self.serve("--place", f"build={EXAMPLES.parent}")
+        self.serve("--place", f"build={BUILD}")
         folder = self.ask("/api/runs", {"command": "{build}/examples/logistic_regression --synthetic epsilon:8000 --epochs 5 --json {output}/tracker.json", "ranks": 2,
                                         "launcher": "mpirun", "processors": 1, "trace": True}, 201)["folder"]
         row = self.row(folder, "ok", "crash")

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import unittest
 
-from bench import PLATFORM, Case
+from bench import BUILD, PLATFORM, Case
 
 VERSION = PLATFORM.parent / "include" / "muster" / "core" / "version.hpp"
 
@@ -35,9 +35,9 @@ class Started(Case):
         self.assertIn("one: not run", self.ended_well(program, "status", "flow.yaml", "--out", "results", **variables))
 
     def test_the_launcher_does_not_take_the_first_python_of_the_path(self):
-        launcher = os.environ.get("MUSTER_TEST_BENCH")
+        launcher = str(BUILD / "python/muster-bench") if "MUSTER_TEST_BUILD" in os.environ else None
         if not launcher:
-            self.skipTest("SKIPPED: no build made a launcher (MUSTER_TEST_BENCH names it)")
+            self.skipTest("SKIPPED: no build made a launcher (MUSTER_TEST_BUILD names the build)")
         self.write("bin/python3", "#!/bin/sh\necho the wrong one; exit 9\n").chmod(0o755)
         self.works(launcher, PATH=f"{self.folder}/bin:{os.environ['PATH']}")
         self.assertIn("exit status", self.ended_well(pathlib.Path(launcher).with_name("muster-pool"), "--help"))

@@ -10,8 +10,9 @@ import tempfile
 import time
 import unittest
 
+from bench import BUILD, absent
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-BUILD = pathlib.Path(os.environ["MUSTER_TEST_BENCH"]).parent.parent.parent
 PROGRAM = BUILD / "examples/logistic_regression"
 STORE = BUILD / "src/programs/muster-store"
 LOCAL = ROOT / "tools/slurm-local.sh"
@@ -22,9 +23,9 @@ EPOCHS = "60"
 
 def missing():
     if os.getuid() != 0:
-        return "Slurm's daemons are started by root"
-    absent = [name for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "sbatch", "mariadbd") if shutil.which(name) is None]
-    return f"{', '.join(absent)}: not installed" if absent else "" if PROGRAM.exists() else "the examples are not built"
+        return "SKIPPED: Slurm's daemons are started by root"
+    missing = [name for name in ("munged", "slurmctld", "slurmd", "slurmdbd", "sbatch", "mariadbd") if shutil.which(name) is None]
+    return f"SKIPPED: {', '.join(missing)}: not installed" if missing else absent("examples/logistic_regression", "src/programs/muster-store")
 
 
 @unittest.skipIf(missing(), missing())
@@ -153,7 +154,7 @@ name: slurm
 templates: {{train: {{launcher: srun, command: [{PROGRAM}, --transport, tcp, --synthetic, 'epsilon:2000', --json, '{{output}}/report.json']}}}}
 experiments: {{two: {{template: train, sweep: {{ranks: [2]}}}}}}
 """)
-        bench = [os.environ["MUSTER_TEST_BENCH"]]
+        bench = [str(BUILD / "python/muster-bench")]
         words = ["--out", self.folder / "made", "--kind", "slurm", "--results", self.folder / "shared"]
         script, = subprocess.run([*bench, "manifests", file, *words, "--account", "all", "--priority", "high", "--queue", "all"], check=True,
                                  capture_output=True, text=True, timeout=PATIENCE).stdout.split()

@@ -10,13 +10,12 @@ import sys
 import time
 import unittest
 
-from bench import Case
+from bench import BUILD, Case, absent
 
 from muster_bench.tuning import Rungs
 
 PYTHON = os.environ.get("MUSTER_TEST_VENV_PYTHON", sys.executable)   # a Python that has Optuna, for example from a venv
 HAS_OPTUNA = subprocess.run([PYTHON, "-c", "import optuna"], capture_output=True).returncode == 0
-BUILD = pathlib.Path(os.environ.get("MUSTER_TEST_BENCH", "/nowhere/1/2/3")).parents[2]
 # Trains from its checkpoint to an epoch: the accuracy is best at alpha 30 and batch 50. An epoch takes 0.1 s of the
 # tracker's time. With an alpha of STAYS it does not end by itself, and the HOLDS-th start waits for a file 'go'.
 TRAINING = r'''
@@ -182,7 +181,7 @@ class Searches(Tuned):
         self.assertEqual([row["state"] for row in self.results("trials.csv")].count("complete"), 6)
         self.assertLessEqual(len(self.started()), 7)
 
-    @unittest.skipUnless((BUILD / "examples" / "cnn").is_file(), "SKIPPED: examples/cnn is not built")
+    @unittest.skipIf(absent("examples/cnn"), "SKIPPED: examples/cnn is not built")
     def test_a_program_of_muster_goes_on_at_the_next_rung(self):
         path = self.write("cnn.yaml", f"""
 muster-bench: 1
