@@ -2,9 +2,10 @@
 """Breaks lines of the library one at a time and reports the lines that no test notices.
 
 A mutation is a small edit of a line: a comparison, a sign, a constant, a lock, a memory order, a call or an assignment
-that is dropped. It is caught if a test fails, hangs or crashes that passes without it: its room's tests first, then wider
-ones (tools/rooms.py). A mutation survives on a line without a test, or on a line without a use. Tests on this machine seldom notice
-a lock or a memory order, ThreadSanitizer does: --option -DMUSTER_SANITIZE=thread.
+that is dropped. It is caught if a test fails, hangs or crashes that passes without it. The tests of its room (tools/rooms.py)
+run with the mutation alone. Wider tests then run with all survivors at once, and each test that fails with each of the
+survivors alone, until no test fails. A mutation survives on a line without a test, or on a line without a use. Tests
+seldom notice a lock or a memory order, ThreadSanitizer does: --option=-DMUSTER_SANITIZE=thread.
 
 The mutations are made in a git worktree of HEAD below --work, which is built there; your own tree is never touched. Before
 tests run, all their programs are built, also after the mutation is undone.
@@ -61,6 +62,9 @@ RETURN = re.compile(r"^(\s*)return (?!false|true|\{\})[^;]+;$")
 # Lines that no test has to notice: texts for people, includes, assertions of the compiler, declarations.
 PASSED_OVER = re.compile(r'^\s*(//|#|\*|static_assert|using |namespace |template|requires|case |default:|friend |'
                          r'class |struct |enum |public:|private:|throw |\[\[nodiscard\]\]|log\(|")')
+
+
+TESTS_ALONE = 12  # tests that fail with all mutations, to run with each mutation alone
 
 
 def run(*words):
@@ -141,7 +145,8 @@ class Tree:
     def __init__(self, work, options):
         self.root = pathlib.Path(work).resolve() / "tree"
         self.build = self.root / "build" / "mutate"
-        self.unsound = set()  # tests that fail without a mutation: they catch nothing
+        self.unsound = set()   # tests that fail without a mutation: they catch nothing
+        self.together = set()  # tests that fail with several mutations only
         head = run("git", "rev-parse", "HEAD").strip()
         if self.root.exists():  # may contain the mutation of an interrupted run
             run("git", "-C", self.root, "checkout", "--quiet", "--force", "--detach", head)
@@ -169,37 +174,48 @@ class Tree:
         return [test["name"] for test in rooms.listed(self.build) if re.search(some, test["name"]) and
                 not any(re.search(labels, label) for label in rooms.properties(test).get("LABELS", []))]
 
-    def failures(self, some, labels="^$"):
-        """Returns the first matching test without the labels that fails twice, as a list."""
-        words = ["ctest", "--test-dir", str(self.build), "-R", some, "-LE", labels, "--stop-on-failure", "--no-tests=error",
+    def failures(self, some, labels="^$", every=False):
+        """Returns the first matching test without the labels that fails twice, as a list; with `every` all such tests."""
+        words = ["ctest", "--test-dir", str(self.build), "-R", some, "-LE", labels, "--no-tests=error",
                  "--repeat", "until-pass:2", "--parallel", str(2 * CORES)]
-        if self.unsound:
-            words += ["-E", pattern_of(self.unsound)]
+        if not every:
+            words.append("--stop-on-failure")
+        if left_out := self.unsound | self.together:
+            words += ["-E", pattern_of(left_out)]
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         failed = re.findall(r"^\s*\d+ - (.*) \(", done.stdout, re.M)
         if done.returncode != 0 and not failed:
             raise SystemExit(f"tools/mutate.py: no test matches '{some}' (see tools/rooms.py): {done.stdout[-500:]}")
         return failed
 
+    def failures_unbroken(self, names, every=False):
+        """Returns the tests with these names that fail without a mutation."""
+        self.compile(names)
+        return self.failures(pattern_of(names), every=every)
 
-class Mutation:
-    """An edit of a single line, which can be made and undone."""
 
-    def __init__(self, tree, path, number, new):
-        self.file, self.tree = tree.root / path, tree
-        self.whole = self.file.read_text()
-        lines = self.whole.split("\n")
-        lines[number - 1] = new
-        self.broken = "\n".join(lines)
+class Mutations:
+    """Edits of single lines, given as (path, line number, new line), which can be made and undone together."""
+
+    def __init__(self, tree, edits):
+        self.whole, self.broken, self.tree = {}, {}, tree
+        for path, number, new in edits:
+            file = tree.root / path
+            self.whole.setdefault(file, file.read_text())
+            lines = self.broken.get(file, self.whole[file]).split("\n")
+            lines[number - 1] = new
+            self.broken[file] = "\n".join(lines)
 
     def __enter__(self):
-        self.file.write_text(self.broken)
+        for file, text in self.broken.items():
+            file.write_text(text)
 
     def __exit__(self, *_):
-        self.file.write_text(self.whole)
+        for file, text in self.whole.items():
+            file.write_text(text)
 
     def caught_by(self, stage, labels):
-        """Returns the test that notices the mutation, or None; False if it does not compile."""
+        """Returns the test that notices the mutations, or None; False if they do not compile."""
         while True:
             with self:
                 if not self.tree.compile(self.tree.names(stage, labels)):
@@ -207,34 +223,55 @@ class Mutation:
                 failed = self.tree.failures(stage, labels)
             if not failed:
                 return None
-            self.tree.compile(failed)
-            if not (unsound := self.tree.failures(pattern_of(failed))):
+            if not (unsound := self.tree.failures_unbroken(failed)):
                 return failed[0]
             self.tree.unsound.update(unsound)
 
 
-def break_line(tree, drawn, seed, tier, before):
-    """Tries the edits of a line until one compiles; returns the result as a row. `before`: its row from a smaller
-    tier."""
+def break_line(tree, drawn, seed, labels):
+    """Tries the edits of a line until one compiles, by the tests of its room; returns the result as a row."""
     room, path, number, line = drawn
-    row = {"place": f"{path}:{number}", "line": line.strip(), "room": room, "tier": tier, "edit": None, "caught_by": None}
-    edits = [(before["edit"], before["new"])] if before else edits_of(line)
+    row = {"place": f"{path}:{number}", "line": line.strip(), "room": room, "tier": "room", "edit": None, "caught_by": None}
+    edits = edits_of(line)
     random.Random(f"{seed} {path}:{number}").shuffle(edits)
     for name, new in edits[:4]:
-        mutation = Mutation(tree, path, number, new)
-        for wider, stage in enumerate(rooms.stages(room, tier)):
-            if before and not wider and rooms.TIERS[before["tier"]] == rooms.TIERS[tier]:
-                continue  # these did not notice
-            caught_by = mutation.caught_by(stage, rooms.TIERS[tier])
-            if caught_by is False and not wider:
-                break
-            row |= {"edit": name, "new": new, "caught_by": caught_by if caught_by is not False else "the compiler",
-                    "by": ("room", "wider")[wider]}
-            if caught_by is not None:
-                return row
-        if row["edit"]:
-            break
+        caught_by = Mutations(tree, [(path, number, new)]).caught_by(rooms.ROOMS[room], labels)
+        if caught_by is not False:
+            return row | {"edit": name, "new": new, "caught_by": caught_by, "by": "room"}
     return row
+
+
+def break_together(tree, rows, tier):
+    """Runs the wider tests with the mutations of all rows made at once, and the tests that fail with each mutation alone.
+    Leaves out the caught mutations and repeats, until no test fails. Updates the rows."""
+    labels = rooms.TIERS[tier]
+
+    def mutations(some):
+        return Mutations(tree, [(path, int(number), row["new"]) for row in some for path, number in [row["place"].split(":")]])
+    left = list(rows)
+    while left:
+        stage = "|".join(sorted({rooms.WIDER[row["room"].split("/")[0]] for row in left} | {rooms.ROOMS[row["room"]] for row in left}))
+        with mutations(left):
+            failed = tree.failures(stage, labels, every=True) if tree.compile(tree.names(stage, labels)) else None
+        if failed is None:
+            raise SystemExit("tools/mutate.py: the surviving mutations do not compile together: " +
+                             ", ".join(row["place"] for row in left))
+        if not failed:
+            break
+        failed = failed[:TESTS_ALONE]
+        tree.unsound.update(tree.failures_unbroken(failed, every=True))
+        if not (sound := [name for name in failed if name not in tree.unsound]):
+            continue
+        caught = []
+        for row in left:
+            if (by := mutations([row]).caught_by(pattern_of(sound), labels)) is not None:
+                row |= {"caught_by": by or "the compiler", "by": "wider", "tier": tier}
+                caught.append(row)
+        left = [row for row in left if row not in caught]
+        if not caught:  # only several mutations together fail these tests
+            tree.together.update(sound)
+    for row in left:
+        row["tier"] = tier
 
 
 def verdict(row):
@@ -242,6 +279,14 @@ def verdict(row):
         return f"no edit compiles   {row['place']}: {row['line']}"
     return (f"{'caught' if row['caught_by'] else 'SURVIVED':8} {row['place']}: {row['edit']}: {row['new'].strip()}"
             f"{'   by ' + row['caught_by'] if row['caught_by'] else ''}")
+
+
+def save(file, rows):
+    """Writes the rows, completely even if the run is interrupted."""
+    if file:
+        partial = file.with_name(file.name + ".partial")
+        partial.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
+        partial.replace(file)
 
 
 def main():
@@ -271,20 +316,21 @@ def main():
     rows = {}
     if arguments.json and arguments.json.exists():
         rows = {(row["place"], row["line"]): row for row in json.loads(arguments.json.read_text())}
-    tiers = list(rooms.TIERS)
     tree = Tree(arguments.work, arguments.option)
     for room, path, number, line in drawn:
         key = (f"{path}:{number}", line.strip())
-        before = rows.get(key)
-        if not before or (before["edit"] and not before["caught_by"] and
-                          tiers.index(before["tier"]) < tiers.index(arguments.tier)):
-            rows[key] = break_line(tree, (room, path, number, line), seed, arguments.tier, before)
-        print(verdict(rows[key]), flush=True)
-        if arguments.json:
-            # complete, even if the run is interrupted
-            partial = arguments.json.with_name(arguments.json.name + ".partial")
-            partial.write_text(json.dumps(list(rows.values()), indent=1) + "\n")
-            partial.replace(arguments.json)
+        if key not in rows:
+            rows[key] = break_line(tree, (room, path, number, line), seed, rooms.TIERS[arguments.tier])
+        if rows[key]["caught_by"] or not rows[key]["edit"] or arguments.tier == "room":
+            print(verdict(rows[key]), flush=True)
+        save(arguments.json, rows)
+    tiers = list(rooms.TIERS)
+    survivors = [row for row in rows.values() if row["edit"] and not row["caught_by"] and
+                 tiers.index(row["tier"]) < tiers.index(arguments.tier)]
+    break_together(tree, survivors, arguments.tier)
+    for row in survivors:
+        print(verdict(row), flush=True)
+    save(arguments.json, rows)
     for name in sorted(tree.unsound):
         print(f"failed without a mutation, and was left out: {name}")
     edited = [row for row in rows.values() if row["edit"]]

@@ -8,7 +8,7 @@ import subprocess
 # ROOMS; the other tiers also run the tests in WIDER.
 TIERS = {"room": "^(all|long)$", "default": "^(all|long)$", "all": "^long$"}
 
-# For files whose path begins with the key (the longest match counts): the tests to run first.
+# For files whose path begins with the key (the longest match counts): the tests to run with a mutation alone.
 ROOMS = {
     "core": "^test_(core|codecs|train):",
     "core/codec": "^test_(codecs|codecs_portable|compress):",
@@ -33,7 +33,7 @@ ROOMS = {
     "train/device": "^test_nccl_(double|device):",
     "programs": "^programs: ",
 }
-# For the files of a layer, if the first tests notice nothing.
+# For the files of a layer: the tests to run if the first tests notice nothing.
 WIDER = {
     "core": "^(test_|programs: |manual: |repository: (run|a program that links))",
     "data": "^(test_(session|gradients|nn):|programs: (muster-data|records)|golden: records|manual: data|train: shards|bench: bench_data)",
@@ -61,11 +61,6 @@ def room_of(path):
     """Returns the key of ROOMS for a file such as src/comm/transports/tcp/link.cpp, or None."""
     rest = path.removeprefix("include/muster/").removeprefix("src/")
     return max((room for room in ROOMS if rest.startswith(room + "/")), key=len, default=None)
-
-
-def stages(room, tier):
-    """Returns the tests for a room, as regular expressions: each runs if the earlier ones noticed nothing."""
-    return [ROOMS[room]] + ([] if tier == "room" else [WIDER[room.split("/")[0]]])
 
 
 def homeless(names):

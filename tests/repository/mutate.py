@@ -117,12 +117,20 @@ project(small CXX)
 enable_testing()
 add_executable(test_core one.cpp)
 add_executable(other other.cpp)
+add_executable(wide wide.cpp)
 add_test(NAME "test_core: sum" COMMAND test_core)
+add_test(NAME "test_data: sum" COMMAND test_core)
+add_test(NAME "manual: data" COMMAND wide)
+add_test(NAME "manual: data, slowly" COMMAND wide)
+set_tests_properties("manual: data, slowly" PROPERTIES LABELS all)
 add_test(NAME "test_core: other" COMMAND ${CMAKE_COMMAND} -E env $<TARGET_FILE:other>)
 add_test(NAME "test_core: fails" COMMAND ${CMAKE_COMMAND} -E false)
 """,
     "src/core/sum.hpp": "inline int sum(int a, int b) {\n  return a + b;\n}\n",
     "src/core/unused.hpp": "inline int unused(int a) {\n  return a - 3;\n}\n",
+    "src/data/first.hpp": "inline int first(int a) {\n  return a - 3;\n}\n",
+    "src/data/both.hpp": "inline int both(int a) {\n  return a - 4;\n}\n",
+    "wide.cpp": '#include "src/data/first.hpp"\nint main() { return first(4) == 1 ? 0 : 1; }\n',
     "one.cpp": '#include "src/core/unused.hpp"\nint main() {}\n',
     "other.cpp": '#include "src/core/sum.hpp"\nint main() { return sum(1, 1) == 2 ? 0 : 1; }\n',
 }
@@ -142,13 +150,14 @@ class Runs(unittest.TestCase):
             for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "All"]):
                 subprocess.run([*git, *words], cwd=root, check=True)
 
-            def ran(*words):
-                return subprocess.run([sys.executable, root / "tools/mutate.py", "--all", "--seed", "1", "--tier", "room", "--json",
-                                       root / "rows.json", *words], capture_output=True, text=True, timeout=100)
-            first = ran("--lines", "1")
+            def ran(*words, only="core"):
+                return subprocess.run([sys.executable, root / "tools/mutate.py", "--all", "--seed", "1", "--exclude",
+                                       f"^src/(?!{only})", "--json", root / "rows.json", *words], capture_output=True, text=True,
+                                      timeout=100)
+            first = ran("--lines", "1", "--tier", "room")
             rows = json.loads((root / "rows.json").read_text())
             self.assertEqual(len(rows), 1, first.stderr)
-            done = ran("--lines", "2")
+            done = ran("--lines", "2", "--tier", "room")
             rows = {row["place"]: row for row in json.loads((root / "rows.json").read_text())}
             self.assertEqual(done.returncode, 1, done.stderr)
             self.assertEqual(rows["src/core/sum.hpp:2"]["caught_by"], "test_core: other", done.stdout)
@@ -156,8 +165,17 @@ class Runs(unittest.TestCase):
             self.assertIn("1 of 2 caught (50 %), 1 by the tests of their room", done.stdout)
             tree = root / "build/mutate/tree"
             self.assertEqual(subprocess.run(["git", "status", "--short", "-uno"], cwd=tree, capture_output=True).stdout, b"")
-            again = ran("--lines", "2")  # no line is left, and no test runs
+            again = ran("--lines", "2", "--tier", "room")  # no line is left, and no test runs
             self.assertEqual((again.stdout.splitlines()[:2]), done.stdout.splitlines()[:2])
+
+            wide = ran("--lines", "4", only="(core|data)")  # survivors of the rooms meet the wider tests together
+            rows = {row["place"]: row for row in json.loads((root / "rows.json").read_text())}
+            self.assertEqual({place: (row["caught_by"], row["tier"]) for place, row in rows.items()},
+                             {"src/core/sum.hpp:2": ("test_core: other", "room"), "src/core/unused.hpp:2": (None, "default"),
+                              "src/data/first.hpp:2": ("manual: data", "default"), "src/data/both.hpp:2": (None, "default")},
+                             wide.stdout + wide.stderr)
+            self.assertEqual(rows["src/data/first.hpp:2"]["by"], "wider")
+            self.assertEqual(subprocess.run(["git", "status", "--short", "-uno"], cwd=tree, capture_output=True).stdout, b"")
 
 
 if __name__ == "__main__":
