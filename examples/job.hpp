@@ -7,15 +7,15 @@
 #include <string_view>
 #include <utility>
 
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/settings.hpp>
 #include <muster/core/error.hpp>
-#include <muster/elastic/settings.hpp>
+#include <muster/elastic/elastic_settings.hpp>
 #include <muster/elastic/step.hpp>
-#include <muster/ps/settings.hpp>
-#include <muster/train/settings.hpp>
+#include <muster/ps/ps_settings.hpp>
 #include <muster/train/sync/sync_mode.hpp>
 #include <muster/train/tracker.hpp>
+#include <muster/train/train_settings.hpp>
 
 namespace examples {
 

@@ -17,7 +17,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../../src/comm/transports/mpi/transport.hpp"
+#include "../../src/comm/transports/mpi/mpi_transport.hpp"
 #include "models.hpp"
 #include "servers.hpp"
 

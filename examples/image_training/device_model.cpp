@@ -22,8 +22,8 @@ std::unique_ptr<device_model> make_device_model(muster::context&, muster::group&
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/codec/compression.hpp>
 #include <muster/core/float16.hpp>
-#include <muster/ps/settings.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/ps/ps_settings.hpp>
+#include <muster/train/device/device_arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
 #include "assemble_model.hpp"

@@ -4,7 +4,7 @@
 #include <sstream>
 
 #include <muster/train/optimizers/schedule.hpp>
-#include <muster/train/settings.hpp>
+#include <muster/train/train_settings.hpp>
 
 #include "../command_line.hpp"
 

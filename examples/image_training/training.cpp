@@ -5,8 +5,8 @@
 
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/train/settings.hpp>
 #include <muster/train/timeline.hpp>
+#include <muster/train/train_settings.hpp>
 #include <muster/train/training.hpp>
 
 #include "../job.hpp"

@@ -9,8 +9,8 @@
 
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
-#include <muster/train/settings.hpp>
 #include <muster/train/timeline.hpp>
+#include <muster/train/train_settings.hpp>
 #include <muster/train/training.hpp>
 
 #include "../job.hpp"

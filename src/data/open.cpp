@@ -21,7 +21,7 @@
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include "../core/descriptor.hpp"
 #include "../core/text.hpp"
-#include "sources/text.hpp"
+#include "sources/text_format.hpp"
 
 namespace muster { inline namespace v0 {
 namespace {

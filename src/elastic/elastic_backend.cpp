@@ -10,19 +10,19 @@
 #include <vector>
 
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
 #include <muster/core/log.hpp>
 #include <muster/elastic/elastic.hpp>
-#include <muster/elastic/settings.hpp>
+#include <muster/elastic/elastic_settings.hpp>
 
 #include "../comm/group/group_state.hpp"
 #include "../core/text.hpp"
+#include "elastic_timing.hpp"
 #include "job_member.hpp"
 #include "link_watch.hpp"
 #include "state_transfer.hpp"
-#include "timing.hpp"
 #include "waiting_time.hpp"
 
 namespace muster { inline namespace v0 { namespace detail { namespace {

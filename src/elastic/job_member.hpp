@@ -10,10 +10,10 @@
 
 #include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/elastic/settings.hpp>
+#include <muster/elastic/elastic_settings.hpp>
 
 #include "../core/random_bytes.hpp"
 #include "membership/service.hpp"

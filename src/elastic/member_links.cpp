@@ -7,8 +7,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "elastic_timing.hpp"
 #include "job_member.hpp"
-#include "timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -3,15 +3,15 @@
 #include <algorithm>
 #include <string_view>
 
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
 #include "../comm/bootstrap/transport_choice.hpp"
-#include "../comm/transports/hierarchical/transport.hpp"
-#include "../comm/transports/shm/connect.hpp"
-#include "../comm/transports/tcp/transport.hpp"
+#include "../comm/transports/hierarchical/hierarchical_transport.hpp"
+#include "../comm/transports/shm/connect_shm.hpp"
+#include "../comm/transports/tcp/tcp_transport.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -9,7 +9,7 @@
 #include <muster/core/env.hpp>
 
 #include "../comm/transports/shm/host.hpp"
-#include "../comm/transports/tcp/connect.hpp"
+#include "../comm/transports/tcp/connect_tcp.hpp"
 #include "membership/record.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

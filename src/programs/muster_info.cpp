@@ -13,8 +13,8 @@
 #include <muster/comm/algorithms/calibrate.hpp>
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/bootstrap/launch_env.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>

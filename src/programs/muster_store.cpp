@@ -7,7 +7,7 @@
 #include <string>
 
 #include <muster/comm/bootstrap/tcp_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>

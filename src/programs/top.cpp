@@ -32,7 +32,7 @@ int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
 #include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/bootstrap/tcp_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/clock.hpp>
 

@@ -9,11 +9,11 @@
 #include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/elastic/departure.hpp>
-#include <muster/ps/settings.hpp>
+#include <muster/ps/ps_settings.hpp>
 
 #include "../comm/bootstrap/endpoints.hpp"
 #include "../comm/group/words.hpp"

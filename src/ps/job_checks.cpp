@@ -4,11 +4,11 @@
 #include <vector>
 
 #include <muster/comm/collectives/allgather.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
-#include <muster/ps/settings.hpp>
+#include <muster/ps/ps_settings.hpp>
 
 #include "../elastic/rank_comparison.hpp"
 

@@ -1,7 +1,7 @@
 // Writes the statistics in the text format of Prometheus.
 #include <muster/core/number.hpp>
 
-#include "connection.hpp"
+#include "http_connection.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {
 namespace {

@@ -18,7 +18,7 @@
 #include <muster/core/number.hpp>
 #include "../core/scheduling.hpp"
 #include "../data/file_state.hpp"
-#include "statistics.hpp"
+#include "model_statistics.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {
 

@@ -25,7 +25,7 @@
 #include <muster/core/number.hpp>
 #include "../core/descriptor.hpp"
 #include "../core/scheduling.hpp"
-#include "connection.hpp"
+#include "http_connection.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {
 

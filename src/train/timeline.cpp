@@ -11,7 +11,7 @@
 #include <muster/comm/collectives/gather.hpp>
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/log.hpp>
-#include <muster/train/settings.hpp>
+#include <muster/train/train_settings.hpp>
 
 namespace muster { inline namespace v0 {
 namespace {

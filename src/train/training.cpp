@@ -10,9 +10,9 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/events.hpp>
-#include <muster/train/settings.hpp>
 #include <muster/train/sync/compress.hpp>
 #include <muster/train/sync/sync_mode.hpp>
+#include <muster/train/train_settings.hpp>
 
 #include "kept_values.hpp"
 #include "optimizers/optimizer_of.hpp"

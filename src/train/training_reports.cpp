@@ -6,8 +6,8 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
-#include <muster/ps/settings.hpp>
-#include <muster/train/settings.hpp>
+#include <muster/ps/ps_settings.hpp>
+#include <muster/train/train_settings.hpp>
 
 #include "../comm/group/words.hpp"
 #include "../core/wire.hpp"

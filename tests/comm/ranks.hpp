@@ -15,10 +15,10 @@
 #include <muster/comm/group.hpp>
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
-#include "comm/transports/hierarchical/transport.hpp"
-#include "comm/transports/shm/transport.hpp"
+#include "comm/transports/hierarchical/hierarchical_transport.hpp"
+#include "comm/transports/shm/shm_transport.hpp"
 #ifdef MUSTER_HAS_TCP
-#include "comm/transports/tcp/transport.hpp"
+#include "comm/transports/tcp/tcp_transport.hpp"
 #endif
 
 namespace test {

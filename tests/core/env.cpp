@@ -1,7 +1,7 @@
 #include <muster/core/env.hpp>
 
 #include <cstdlib>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"

@@ -10,7 +10,7 @@
 #include <muster/data/bad_records.hpp>
 #include <muster/data/pipeline.hpp>
 #include <muster/data/records/writer.hpp>
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 #include "records.hpp"

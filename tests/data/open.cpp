@@ -3,8 +3,8 @@
 #include <muster/core/error.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/records/writer.hpp>
+#include <muster/data/source_statistics.hpp>
 #include <muster/data/sources/libsvm.hpp>
-#include <muster/data/statistics.hpp>
 #include "catch.hpp"
 #include "files.hpp"
 #include "test_records.hpp"

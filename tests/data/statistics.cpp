@@ -1,4 +1,4 @@
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 
 #include <limits>
 

@@ -11,8 +11,8 @@
 
 #include <muster/core/error.hpp>
 #include <muster/data/records/reader.hpp>
+#include <muster/data/source_statistics.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
-#include <muster/data/statistics.hpp>
 #include "../../src/data/records/manifest_file.hpp"
 #include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"

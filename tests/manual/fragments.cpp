@@ -17,7 +17,7 @@
 #include <muster/comm/transports/mpi/adopt.hpp>
 #endif
 #include <muster/comm/transports/nccl/communicator.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
 // A user-defined model.

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "jobs.hpp"
-#include "ps/protocol/server.hpp"
+#include "ps/protocol/server_protocol.hpp"
 #include "ps/runtime/tables.hpp"
 
 /// The server, and the messages that it sends.

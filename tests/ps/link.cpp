@@ -1,5 +1,5 @@
 // Frames between processes over every transport.
-#include "ps/runtime/link.hpp"
+#include "ps/runtime/ps_link.hpp"
 
 #include <algorithm>
 #include <atomic>

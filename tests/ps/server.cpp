@@ -1,5 +1,5 @@
 // A server and a worker without other processes: the server's reaction to pushes that the public calls would not send.
-#include "ps/protocol/server.hpp"
+#include "ps/protocol/server_protocol.hpp"
 
 #include <algorithm>
 #include <atomic>

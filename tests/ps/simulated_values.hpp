@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "ps/protocol/order.hpp"
-#include "ps/protocol/server.hpp"
+#include "ps/protocol/server_protocol.hpp"
 
 namespace simulation {
 

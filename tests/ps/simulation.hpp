@@ -22,7 +22,7 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include "ps/protocol/server.hpp"
+#include "ps/protocol/server_protocol.hpp"
 #include "ps/protocol/worker.hpp"
 
 #include "simulated_values.hpp"

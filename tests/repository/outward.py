@@ -284,7 +284,7 @@ HEAD = """# The names of muster that users, scripts and files depend on, a line 
 def self_test(root):
     """Renames a name for each kind in a copy of the sources, and checks that its line is missing from the list of the
     copy."""
-    renames = [("setting --timeout", "src/comm/settings.cpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
+    renames = [("setting --timeout", "src/comm/comm_settings.cpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
                ("flag muster_bench --dry-run", "python/muster_bench/cli.py", "--dry-run", "--look"), ("flag bench/train_step --models", "bench/train_step.cpp", "--models", "--nets"),
                ("command muster_bench revisions", "python/muster_bench/cli.py", '"revisions"', '"commits"'), ("variable MUSTER_FLOW_SLURM", "python/muster_flow/wrapper.py", "MUSTER_FLOW_SLURM", "MUSTER_SLURM"),
                ("key train world_size", "src/train/tracker_report.cpp", '"world_size"', '"size"'), ("key muster_bench wall_seconds", "python/muster_bench/runner.py", '"wall_seconds"', '"wall"'),

@@ -10,7 +10,7 @@
 #include "catch.hpp"
 #include "heard_log.hpp"
 #include "running_server.hpp"
-#include "serve/connection.hpp"
+#include "serve/http_connection.hpp"
 
 using namespace served;
 

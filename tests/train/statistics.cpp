@@ -1,4 +1,4 @@
-#include <muster/train/statistics.hpp>
+#include <muster/train/collective_statistics.hpp>
 
 #include <muster/core/error.hpp>
 #include <muster/data/sources/csv.hpp>
@@ -6,7 +6,7 @@
 
 #include "catch.hpp"
 #include "comm/ranks.hpp"
-#include "data/sources/text.hpp"
+#include "data/sources/text_format.hpp"
 
 TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks", "[slow]") {
   const auto data = muster::synthetic_epsilon(700, 4);

@@ -12,7 +12,7 @@
 
 #include <muster/core/device/memory.hpp>
 #include <muster/core/device/stream.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 
 #include "../loss.hpp"
 #include "../network.hpp"

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 
 #include "convolution.hpp"
 #include "kernels.hpp"

@@ -12,7 +12,7 @@
 namespace muster { inline namespace v0 {
 
 /// A setting: a flag and its variable. The layer that reads a setting declares it in the namespace `setting`
-/// (`<muster/comm/settings.hpp>` and so on).
+/// (`<muster/comm/comm_settings.hpp>` and so on).
 struct setting_info {
   std::string_view name;         ///< the flag without its dashes, "log-level"
   std::string_view placeholder;  ///< "LEVEL"

@@ -8,4 +8,4 @@
 #include <muster/core/update/assign.hpp>
 #include <muster/core/update/lars.hpp>
 #include <muster/core/update/sgd.hpp>
-#include <muster/core/update/step.hpp>
+#include <muster/core/update/update_step.hpp>

@@ -14,7 +14,7 @@
 #include <muster/data/image.hpp>
 #include <muster/data/jpeg.hpp>
 #include <muster/data/loader.hpp>
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 
 namespace muster { inline namespace v0 {
 

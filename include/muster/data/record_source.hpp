@@ -17,7 +17,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/cursor.hpp>  // sample_id
 #include <muster/data/record_schema.hpp>
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 
 namespace muster { inline namespace v0 {
 

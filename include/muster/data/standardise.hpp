@@ -11,7 +11,7 @@
 #include <muster/data/loader.hpp>
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_transform.hpp>
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 
 namespace muster { inline namespace v0 {
 

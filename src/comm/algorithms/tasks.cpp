@@ -1,5 +1,5 @@
 // Selects the coroutine of every collective and algorithm, over any transport.
-#include <muster/comm/algorithms/allreduce.hpp>
+#include <muster/comm/algorithms/allreduce_by.hpp>
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
 #include <muster/comm/algorithms/registry.hpp>

@@ -7,7 +7,7 @@
 #include <muster/comm/bootstrap/exchange.hpp>
 #include <muster/comm/bootstrap/host_identity.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {

@@ -6,14 +6,14 @@
 
 #include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
 #include "../../core/descriptor.hpp"
 #include "../group/group_state.hpp"
-#include "../transports/shm/connect.hpp"
+#include "../transports/shm/connect_shm.hpp"
 #include "assembly.hpp"
 #include "rank_threads.hpp"
 #include "transport_choice.hpp"

@@ -8,7 +8,7 @@
 
 #include "../../core/random_bytes.hpp"
 #include "../group/words.hpp"
-#include "../transports/shm/connect.hpp"
+#include "../transports/shm/connect_shm.hpp"
 #include "transport_choice.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

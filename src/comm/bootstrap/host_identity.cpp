@@ -5,7 +5,7 @@
 
 #include <fstream>
 
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 
 namespace muster { inline namespace v0 {
 

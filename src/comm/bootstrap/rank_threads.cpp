@@ -11,8 +11,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
+#include "../comm_timing.hpp"
 #include "../group/group_state.hpp"
-#include "../timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

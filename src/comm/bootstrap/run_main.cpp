@@ -5,8 +5,8 @@
 #include <string_view>
 #include <utility>
 
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/settings.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 

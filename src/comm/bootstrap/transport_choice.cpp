@@ -12,8 +12,8 @@
 #include <muster/core/spec.hpp>
 
 #include "../group/group_state.hpp"
-#include "../transports/hierarchical/connect.hpp"
-#include "../transports/shm/connect.hpp"
+#include "../transports/hierarchical/connect_hierarchical.hpp"
+#include "../transports/shm/connect_shm.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

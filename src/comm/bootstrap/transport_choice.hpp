@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
+#include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
-#include <muster/comm/settings.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -16,7 +16,7 @@
 #include <span>
 #include <vector>
 
-#include "group.hpp"
+#include "matching_group.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 

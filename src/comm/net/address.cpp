@@ -18,7 +18,7 @@
 #include <muster/core/number.hpp>
 
 #include "../../core/text.hpp"
-#include "../timing.hpp"
+#include "../comm_timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

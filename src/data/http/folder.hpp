@@ -20,7 +20,7 @@
 #include "../cache/lru_cache.hpp"
 #include "../cache/record_store.hpp"
 #include "../records/remote_folder.hpp"
-#include "server.hpp"
+#include "http_server.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -17,7 +17,7 @@
 #include "../label.hpp"
 #include "decimal.hpp"
 #include "table_columns.hpp"
-#include "text.hpp"
+#include "text_format.hpp"
 
 // A quote at the beginning of a field opens a quoted field. Newlines before the closing quote do not end the row. Other
 // quotes are text.

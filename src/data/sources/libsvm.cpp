@@ -9,7 +9,7 @@
 #include <muster/core/error.hpp>
 #include "decimal.hpp"
 #include "libsvm_line.hpp"
-#include "text.hpp"
+#include "text_format.hpp"
 
 // Bad lines have no entries. If bad lines are kept, the survey parses each line to find the bad lines.
 

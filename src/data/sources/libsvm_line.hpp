@@ -15,7 +15,7 @@
 #include <muster/core/error.hpp>
 #include "../label.hpp"
 #include "decimal.hpp"
-#include "text.hpp"
+#include "text_format.hpp"
 
 namespace muster { inline namespace v0 { namespace detail::libsvm {
 

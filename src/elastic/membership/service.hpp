@@ -27,7 +27,7 @@
 #include "../../comm/bootstrap/processes.hpp"
 #include "../../comm/bootstrap/stores/watched_record.hpp"
 #include "../../comm/group/revocation.hpp"
-#include "../timing.hpp"
+#include "../elastic_timing.hpp"
 #include "datagrams.hpp"
 #include "membership.hpp"
 

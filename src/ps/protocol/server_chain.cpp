@@ -1,5 +1,5 @@
 // The messages between the servers of a chain: log entries, and copies for learners.
-#include "server.hpp"
+#include "server_protocol.hpp"
 
 #include <algorithm>
 #include <string_view>

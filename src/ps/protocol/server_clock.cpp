@@ -1,5 +1,5 @@
 // A server and time: workers' clocks, the end of the job, and silent peers.
-#include "server.hpp"
+#include "server_protocol.hpp"
 
 #include <algorithm>
 #include <optional>

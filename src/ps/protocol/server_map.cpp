@@ -1,5 +1,5 @@
 // A server and the shard map: the server's roles in the chains, and the changes that it proposes.
-#include "server.hpp"
+#include "server_protocol.hpp"
 
 #include <algorithm>
 #include <optional>

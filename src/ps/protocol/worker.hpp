@@ -17,7 +17,7 @@
 
 #include "message.hpp"
 #include "peers.hpp"
-#include "settings.hpp"
+#include "protocol_settings.hpp"
 #include "shard_map.hpp"
 
 namespace muster { inline namespace v0 { namespace ps {

@@ -12,9 +12,9 @@
 
 #include "../../comm/bootstrap/stores/watched_record.hpp"
 #include "../../elastic/member_links.hpp"
-#include "../protocol/settings.hpp"
+#include "../protocol/protocol_settings.hpp"
 #include "../protocol/shard_map.hpp"
-#include "link.hpp"
+#include "ps_link.hpp"
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 

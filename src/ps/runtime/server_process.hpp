@@ -11,7 +11,7 @@
 #include <muster/core/log.hpp>
 #include <muster/elastic/departure.hpp>
 
-#include "../protocol/server.hpp"
+#include "../protocol/server_protocol.hpp"
 #include "../table_files.hpp"
 #include "process.hpp"
 #include "tables.hpp"

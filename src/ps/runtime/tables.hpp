@@ -18,7 +18,7 @@
 
 #include "../../core/copy.hpp"
 #include "../protocol/order.hpp"
-#include "../protocol/server.hpp"
+#include "../protocol/server_protocol.hpp"
 #include "push_codec.hpp"
 #include "row_store.hpp"
 #include "update_counts.hpp"

@@ -5,7 +5,7 @@
 
 #include <muster/core/hash.hpp>
 
-#include "../../core/device/powersgd.hpp"
+#include "../../core/device/device_powersgd.hpp"
 #include "../sync/compressed_gradients.hpp"
 #include "device_gradients.hpp"
 

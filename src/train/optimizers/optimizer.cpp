@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include <muster/core/number.hpp>
-#include <muster/train/settings.hpp>
+#include <muster/train/train_settings.hpp>
 
 #include "optimizer_named.hpp"
 

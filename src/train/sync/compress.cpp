@@ -4,7 +4,7 @@
 
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/core/hash.hpp>
-#include <muster/ps/settings.hpp>
+#include <muster/ps/ps_settings.hpp>
 
 #include "compressed_gradients.hpp"
 

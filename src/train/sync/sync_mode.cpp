@@ -4,7 +4,7 @@
 #include <vector>
 
 #include <muster/core/spec.hpp>
-#include <muster/elastic/settings.hpp>
+#include <muster/elastic/elastic_settings.hpp>
 
 namespace muster { inline namespace v0 {
 namespace {

@@ -10,7 +10,7 @@
 #include <muster/core/error.hpp>
 
 #include "catch.hpp"
-#include "comm/bootstrap/stores/etcd/client.hpp"
+#include "comm/bootstrap/stores/etcd/etcd_client.hpp"
 #include "comm/net/socket.hpp"
 #include "core/base64.hpp"
 #include "places.hpp"

@@ -9,7 +9,7 @@
 
 #include <muster/comm/bootstrap/exchange.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 
 #ifdef MUSTER_HAS_MPI

@@ -10,7 +10,7 @@
 
 #include <muster/core/device/kernels.hpp>
 #include <muster/data/minibatch.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
 
 namespace test {

@@ -5,7 +5,7 @@
 
 #include <muster/core/device/kernels.hpp>
 #include <muster/elastic/session.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 #include <muster/train/device/gradients.hpp>
 
 #include "catch.hpp"

@@ -5,7 +5,7 @@
 #include <cstring>
 #include <memory>
 
-#include <muster/comm/algorithms/exchange.hpp>
+#include <muster/comm/algorithms/exchange_pieces.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <bit>
 
-#include <muster/comm/algorithms/exchange.hpp>
+#include <muster/comm/algorithms/exchange_pieces.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -2,7 +2,7 @@
 // Yuan 2009, https://doi.org/10.1016/j.jpdc.2008.09.002: the bandwidth-optimal allreduce.
 #pragma once
 
-#include <muster/comm/algorithms/exchange.hpp>
+#include <muster/comm/algorithms/exchange_pieces.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 

@@ -7,7 +7,7 @@
 
 #include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/bootstrap/store.hpp>
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/env.hpp>
 
 namespace muster { inline namespace v0 {

@@ -7,7 +7,7 @@
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
 #include <muster/core/float16.hpp>
-#include <muster/core/update/step.hpp>
+#include <muster/core/update/update_step.hpp>
 
 namespace muster { inline namespace v0 {
 

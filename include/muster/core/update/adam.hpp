@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include <muster/core/update/step.hpp>
+#include <muster/core/update/update_step.hpp>
 
 namespace muster { inline namespace v0 {
 

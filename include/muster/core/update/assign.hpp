@@ -4,7 +4,7 @@
 #include <concepts>
 #include <cstddef>
 
-#include <muster/core/update/step.hpp>
+#include <muster/core/update/update_step.hpp>
 
 namespace muster { inline namespace v0 {
 

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include <muster/core/lanes.hpp>
-#include <muster/core/update/step.hpp>
+#include <muster/core/update/update_step.hpp>
 
 namespace muster { inline namespace v0 {
 

@@ -6,7 +6,7 @@
 
 #include <muster/comm/transports/nccl/communicator.hpp>
 #include <muster/core/dtype.hpp>
-#include <muster/train/device/arena.hpp>
+#include <muster/train/device/device_arena.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
 
 namespace muster { inline namespace v0 {

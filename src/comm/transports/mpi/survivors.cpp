@@ -17,11 +17,11 @@
 #include <thread>
 #include <vector>
 
-#include <muster/comm/settings.hpp>
+#include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 
-#include "transport.hpp"
+#include "mpi_transport.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

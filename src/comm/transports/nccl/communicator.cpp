@@ -2,7 +2,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "state.hpp"
+#include "nccl_state.hpp"
 
 namespace muster { inline namespace v0 { namespace nccl {
 namespace {

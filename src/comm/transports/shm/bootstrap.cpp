@@ -27,7 +27,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 #include "cores.hpp"
 #include "host.hpp"
 

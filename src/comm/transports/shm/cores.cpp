@@ -4,7 +4,7 @@
 #include <fstream>
 #include <string>
 
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -10,7 +10,7 @@
 #include <ctime>
 
 #include "../../../core/round_up.hpp"
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <muster/core/log.hpp>
 
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 #include "mesh.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

@@ -6,7 +6,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

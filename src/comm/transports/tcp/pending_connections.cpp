@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cerrno>
 
-#include "../../timing.hpp"
+#include "../../comm_timing.hpp"
 #include "mesh.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

@@ -10,7 +10,7 @@
 
 #include "../../../../core/random_bytes.hpp"
 #include "../../../../core/text.hpp"
-#include "../../../timing.hpp"
+#include "../../../comm_timing.hpp"
 #include "store_file.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

@@ -14,7 +14,7 @@
 
 #include "../../../../core/descriptor.hpp"
 #include "../../../../core/text.hpp"
-#include "../../../timing.hpp"
+#include "../../../comm_timing.hpp"
 #include "store_client.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

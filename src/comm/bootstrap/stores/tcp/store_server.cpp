@@ -11,9 +11,9 @@
 #include <muster/core/log.hpp>
 
 #include "../../../../core/random_bytes.hpp"
+#include "../../../comm_timing.hpp"
 #include "../../../net/acceptor.hpp"
 #include "../../../net/connection.hpp"
-#include "../../../timing.hpp"
 #include "store_client.hpp"
 #include "store_file.hpp"
 #include "store_table.hpp"
