@@ -8,6 +8,7 @@
 #include <functional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -34,7 +35,8 @@ namespace muster { inline namespace v0 { namespace detail {
 template <class Make = std::identity>
 [[nodiscard]] std::string joined(const auto& all, std::string_view mark, const Make& make = {}) {
   std::string text;
-  for (const auto& element : all) text.append(text.empty() ? "" : mark).append(make(element));
+  std::string_view before;
+  for (const auto& element : all) text.append(std::exchange(before, mark)).append(make(element));
   return text;
 }
 

@@ -111,10 +111,10 @@ void training::training_run::end_epoch(step& current) {
   owner.measured_at_ = owner.state_.steps();
   if (owner.schedule_ != nullptr && !std::isnan(value)) owner.schedule_->observe(value);
   progress.clear();
-  if (options.log == nullptr || current.group().rank() != 0) return;
+  if (current.group().rank() != 0) return;
   if (options.print)
     options.print(owner.epochs_.back());
-  else
+  else if (options.log != nullptr)
     write_line(options.log, owner.epochs_.back());
 }
 

@@ -300,6 +300,9 @@ class worker_process final : process, public worker_output {
         for (std::size_t i = 0; i < target.rows.size(); ++i)
           std::memcpy(target.out + target.rows[i] * target.width, values.payload.data() + i * row, row);
       }
+    } else {
+      refusal_ = "a pull of " + std::to_string(target.bytes) + " bytes cannot take the answer of a server (" +
+                 std::to_string(values.payload.size()) + " bytes); run the same muster and tables at every process";
     }
     versions_[values.range] = values.version;
     target.pull->version = std::min(target.pull->version, values.version);
@@ -368,7 +371,8 @@ class worker_process final : process, public worker_output {
   std::vector<node_id> servers_;      // places that can serve and are not lost
   saved_folders folders_;             // owners of the tables in the folders that this worker loads from and saves into
   bool joins_ = false;                // the map does not contain this worker yet
-  // Reason of a refused push or pull. Later pushes to its range cannot be committed, so every call throws.
+  // Reason of a refused push or pull, or of an unusable answer. Later pushes to its range cannot be committed, so every
+  // call throws.
   std::string refusal_;
 };
 

@@ -1,0 +1,34 @@
+#include "core/text.hpp"
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "catch.hpp"
+
+namespace detail = muster::detail;
+
+TEST_CASE("joined is the inverse of split, empty parts included") {
+  for (const std::string_view text : {"", "a", "a,b", ",a", "a,", ",,", "a,,b"}) {
+    INFO(text);
+    CHECK(detail::joined(detail::split(text, ','), ",") == text);
+  }
+  CHECK(detail::joined(std::vector<std::string_view>(), ",").empty());
+  CHECK(detail::joined(std::vector{1, 2}, " and ", [](int number) { return std::to_string(number); }) == "1 and 2");
+}
+
+TEST_CASE("a list has an optional trailing comma") {
+  CHECK(detail::listed("").empty());
+  CHECK(detail::listed("a,b,") == std::vector<std::string_view>{"a", "b"});
+  CHECK(detail::listed("a,,b") == std::vector<std::string_view>{"a", "", "b"});
+}
+
+TEST_CASE("a pattern matches only whole names that muster makes") {
+  const auto digits = detail::hex(0x1234);
+  CHECK(digits == "0000000000001234");
+  CHECK(detail::matches_name_pattern("step-12." + digits, "step-#.%"));
+  for (const std::string name : {"step-12", "step-.", "step-12." + digits + "0", "my-step-12." + digits}) {
+    INFO(name);
+    CHECK(!detail::matches_name_pattern(name, "step-#.%"));
+  }
+}
