@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Does nothing, for a group with a single rank: the copy before has completed the call.
+// Does nothing, for a group with a single rank: `copy_alone` has completed the call.
 task nothing(collective_context&) { co_return; }
 
 task by_native(collective_context& ctx, const collective_call& call, bool check_full) {
@@ -23,7 +23,7 @@ task by_native(collective_context& ctx, const collective_call& call, bool check_
     co_await ctx.done(r);
     co_return;
   }
-  // The transport lacks this type or operation, at every rank alike. The library's algorithms support all.
+  // The transport does not implement this call, at every rank alike. The library's algorithms implement all calls.
   co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
 }
 

@@ -1,4 +1,4 @@
-// The binomial tree: log2 N rounds, in which every rank sends or receives each subtree's data once.
+// The binomial tree: log2 N rounds, in which every rank exchanges one message with its parent and one with each child.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ struct tree_place {
   [[nodiscard]] std::size_t covered(int v, int width) const {
     return static_cast<std::size_t>(std::min(v + width, n) - v);
   }
-  /// Returns the part in this rank's subtree data, `bytes` per rank, that belongs to the child at distance `step`.
+  /// Returns the part of `held` that belongs to the subtree of `child`, whose number is `step` above this rank's.
+  /// `held` contains the data of this rank's subtree, `bytes` per rank.
   template <class Byte>
   [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
     return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};
@@ -28,8 +29,8 @@ struct tree_place {
 
   int n;
   int root_rank;
-  int number;
-  int extent = 1;
+  int number;      ///< this rank, numbered from the root
+  int extent = 1;  ///< size of the subtree below this rank, not cut at N
 };
 
 /// Broadcasts the root's `data` to every rank; each rank sends to its largest subtree first.
