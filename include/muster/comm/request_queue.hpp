@@ -1,4 +1,4 @@
-// A queue of requests, linked through the requests themselves, in which every transport stores its sends and receives.
+// A queue of requests, linked through the requests themselves, in which transports store unfinished sends and receives.
 #pragma once
 
 #include <muster/comm/transport.hpp>
