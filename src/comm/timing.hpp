@@ -43,14 +43,15 @@ struct transport_timing {
 };
 
 struct shm_timing {
-  /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer is stopped, and
-  /// the memory is left to the peer.
+  /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer counts as
+  /// stopped, for instance by SIGSTOP: this rank then leaves the memory to the peer.
   static constexpr seconds peer_write{1.0};
-  /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
+  /// Time for which a rank 0 that cannot connect the ranks of the host still reports the reason to ranks that connect
+  /// late.
   static constexpr seconds failure_report{5.0};
-  /// Interval at which a sleeping rank checks for dead peers.
+  /// Longest sleep of a waiting rank, which checks for dead peers afterwards.
   static constexpr seconds longest_sleep{0.02};
-  /// Interval between two checks for the other ranks of the host while a group is made.
+  /// Interval between two checks of `is_aborted` in `bootstrap_host`.
   static constexpr std::chrono::milliseconds bootstrap_poll{2};
   /// Interval between two moves to another core. The interval doubles after each move that did not last, from
   /// `shortest_move_interval` to `longest_move_interval`. A move lasts if the rank stays for `lasting_move`.
