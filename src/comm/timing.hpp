@@ -35,7 +35,7 @@ struct group_timing {
 };
 
 struct transport_timing {
-  /// Interval at which a waiting rank checks for dead peers, and so the delay of the detection.
+  /// Shortest interval between two checks of a waiting rank for dead peers.
   static constexpr std::chrono::milliseconds death_poll{10};
   /// Time in which the reason of a rank whose connection broke may arrive: its control messages may still be in
   /// transit.
@@ -84,6 +84,7 @@ struct mpi_timing {
 };
 
 struct nccl_timing {
+  /// Interval between two tests of a call that NCCL has not accepted or not completed.
   static constexpr std::chrono::microseconds poll{50};
   /// Time in which a group may find out which ranks have died, after NCCL has detected that a rank has.
   static constexpr seconds failed_ranks{1.0};

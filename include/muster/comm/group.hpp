@@ -32,7 +32,7 @@ struct group_settings {
   /// The algorithms; a single algorithm applies to every collective that has it. The group chooses if no rule applies.
   algorithm_rules algorithm{};
   /// Set to compare all ranks' arguments before each native collective too, at the price of a barrier. The library's
-  /// own algorithms compare the arguments in every message, at no price.
+  /// own algorithms compare the arguments in every message, at no price, and so do transports with `prefers_native`.
   bool check_full = false;
   /// Set to have a progress thread of the group advance `_async` collectives while this rank computes. The thread
   /// starts with the first such collective, and runs user-defined operations too. Only over transports with

@@ -170,6 +170,7 @@ class matcher {
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
+  // Removes and returns the first posted receive for a message from `source`; null when there is none.
   request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
   bool accept(request& r, int source, const envelope& head) noexcept;
   void send_clearance(int source, std::uint64_t number, request* r);
