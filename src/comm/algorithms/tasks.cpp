@@ -62,18 +62,18 @@ task make_allgather(collective_context& ctx, const collective_call& call, algori
 // Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
 task by_wider_sum(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
   const auto& wide = *call.reduce.wide();
-  const bool cut = call.kind == collective::reduce_scatter;
-  const bool takes = call.kind != collective::reduce || ctx.rank() == call.root;
-  const std::size_t results = cut ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
+  const bool is_scattered = call.kind == collective::reduce_scatter;
+  const bool receives_result = call.kind != collective::reduce || ctx.rank() == call.root;
+  const std::size_t results = is_scattered ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
   std::byte* const elements = ctx.scratch(call.count * wide.element_size);
-  std::byte* const sums = cut ? ctx.scratch(results * wide.element_size) : elements;
+  std::byte* const sums = is_scattered ? ctx.scratch(results * wide.element_size) : elements;
   if (call.count > 0) wide.widen(call.in, elements, call.count, ctx.size());
-  collective_call inner(call, elements, takes ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
+  collective_call inner(call, elements, receives_result ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
   inner.type = wide.type;
   inner.op = operation::sum;
   inner.step_of = &call.signature();
   co_await make_task(ctx, inner, selected, check_full);
-  if (takes && results > 0) wide.narrow(sums, call.out, results, ctx.size());
+  if (receives_result && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
 // Copies in to out for a group with a single rank; for a mean the copy is a division by one.

@@ -22,7 +22,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// finalises MPI if muster initialised it.
 class mpi_library {
  public:
-  /// Returns the library of the process, and initialises MPI if nobody has. Throws configuration_error after
+  /// Returns the library of the process, and initialises MPI if the program has not. Throws configuration_error after
   /// MPI_Finalize, or on a thread from which MPI allows no calls.
   static std::shared_ptr<mpi_library> acquire();
   ~mpi_library();
