@@ -4,7 +4,8 @@
 // - position: the sender waits in this collective for an unusually long time. Each receiver compares the collective
 // with its own call of the same sequence number, and fails with mismatch_error if they differ.
 // - abort: the sender has failed by its own cause, and has left the group.
-// - acknowledge: the sender has failed because it received another rank's abort, and has left the group.
+// - acknowledge: the sender has failed because it received another rank's abort or because the parent group has failed,
+//   and has left the group.
 // - leave: the sender left the group without an error, after `signature.sequence` calls.
 // The transport itself reports `peer_ended`: the rank `origin` has died or its connection broke.
 //

@@ -42,12 +42,12 @@ struct message_progress {
   enum state : int { waiting, moving, done };  // values of `request::state`
 
   matching_group* group = nullptr;  // null for a copy of a cancelled send, see `outbox::adopt`
-  std::uint64_t generation = 0;
-  std::uint64_t moved = 0;       // bytes of a send that are sent already (shm)
-  std::uint64_t number = 0;      // number under which the send was announced
-  std::uint32_t connection = 0;  // number of the connection that holds the send (tcp)
-  bool announces = false;        // true for a send that is announced with `rts`
-  bool has_head = false;         // true when the receiver of a send has the header (shm)
+  std::uint64_t generation = 0;     // generation of the group, also when `group` is null (tcp)
+  std::uint64_t moved = 0;          // bytes of a send that are sent already (shm)
+  std::uint64_t number = 0;         // number under which the send was announced
+  std::uint32_t connection = 0;     // number of the connection that holds the send (tcp)
+  bool announces = false;           // true for a send that is announced with `rts`
+  bool has_head = false;            // true when the receiver of a send has the header (shm)
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::transport_storage));

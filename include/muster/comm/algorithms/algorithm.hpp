@@ -29,7 +29,7 @@ enum class algorithm : std::uint8_t {
   tree = 2,                ///< binomial tree
   recursive_doubling = 3,  ///< log2 N steps between ranks 2^k apart; an allreduce sends all data at each step
   halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
-  direct = 5,              ///< every pair of ranks exchanges its data directly
+  direct = 5,              ///< each rank sends directly to every rank that needs its data
   native = 6,              ///< the transport's own algorithm
   chain = 7                ///< down a line of ranks in chunks, all links at once
 };

@@ -1,4 +1,4 @@
-// Ranks as threads in one process: every algorithm without a launcher.
+// Ranks as threads in one process, which needs no launcher.
 #pragma once
 
 #include <cstdint>

@@ -34,7 +34,7 @@ inline constexpr std::uint64_t staging_depth = 2;
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
 /// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages a chunk
-///   for each peer, folds its own block over all inputs, and copies the folded blocks of the peers.
+///   for each peer, folds a chunk of its own block over all inputs, and copies the folded chunks of the peers.
 ///
 /// All modes fold in the order of ranks, so the result has the same bits in each mode. No rank writes into the private
 /// memory of a peer. A rank sets `slot_head::writing` while it writes into shared memory of peers. A rank that fails

@@ -22,7 +22,8 @@ class mapping {
   mapping() = default;
   /// Maps `file`. Throws error when the system refuses the address space.
   mapping(descriptor file, std::size_t reserve);
-  /// Returns the same mapping again, for ranks that are threads of one process. This object must outlive the alias.
+  /// Returns the same mapping again, for tests whose ranks are threads of one process. This object must outlive the
+  /// alias.
   [[nodiscard]] mapping alias() const noexcept;
 
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_.get() + offset; }

@@ -93,8 +93,8 @@ using registration = std::shared_ptr<void>;
 /// has detected, ends every wait here with that error. So errors name ranks if the group can.
 ///
 /// Every test asks NCCL for errors, and ncclCommAbort ends NCCL's work at the first error and at every deadline: then
-/// all further calls throw the first cause. The device that is current at construction belongs to the communicator, and
-/// has to be current at each call (configuration_error). Used by one thread at a time; its group by the same thread.
+/// all further calls throw the first cause. The communicator uses the device that is current at construction, which has
+/// to be current at each call too (configuration_error). Used by one thread at a time; its group by the same thread.
 class communicator {
  public:
   /// Connects the devices. Collective over the ranks of `ranks`, which must live as long; uses their numbers. Two ranks
