@@ -35,7 +35,7 @@ struct group_timing {
 };
 
 struct transport_timing {
-  /// Interval at which a waiting rank checks for dead peers, and so the delay of the detection.
+  /// Shortest interval between two checks of a waiting rank for dead peers.
   static constexpr std::chrono::milliseconds death_poll{10};
   /// Time in which the reason of a rank whose connection broke may arrive: its control messages may still be in
   /// transit.
@@ -43,14 +43,15 @@ struct transport_timing {
 };
 
 struct shm_timing {
-  /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer is stopped, and
-  /// the memory is left to the peer.
+  /// Time that a failed rank waits for a peer that is writing into its memory. A peer that takes longer counts as
+  /// stopped, for instance by SIGSTOP: this rank then leaves the memory to the peer.
   static constexpr seconds peer_write{1.0};
-  /// Time that rank 0 stays to tell late ranks why the ranks of the host cannot connect.
+  /// Time for which a rank 0 that cannot connect the ranks of the host still reports the reason to ranks that connect
+  /// late.
   static constexpr seconds failure_report{5.0};
-  /// Interval at which a sleeping rank checks for dead peers.
+  /// Longest sleep of a waiting rank, which checks for dead peers afterwards.
   static constexpr seconds longest_sleep{0.02};
-  /// Interval between two checks for the other ranks of the host while a group is made.
+  /// Interval between two checks of `is_aborted` in `bootstrap_host`.
   static constexpr std::chrono::milliseconds bootstrap_poll{2};
   /// Interval between two moves to another core. The interval doubles after each move that did not last, from
   /// `shortest_move_interval` to `longest_move_interval`. A move lasts if the rank stays for `lasting_move`.
@@ -83,6 +84,7 @@ struct mpi_timing {
 };
 
 struct nccl_timing {
+  /// Interval between two tests of a call that NCCL has not accepted or not completed.
   static constexpr std::chrono::microseconds poll{50};
   /// Time in which a group may find out which ranks have died, after NCCL has detected that a rank has.
   static constexpr seconds failed_ranks{1.0};

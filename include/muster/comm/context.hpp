@@ -26,9 +26,10 @@ class segment;
 /// A view of the job from a process. Detects the process's rank, connects it to the other ranks, and owns the
 /// connections and shared memory. A process has one context at a time: a second is a configuration_error.
 ///
-/// The transport is `--transport` or MUSTER_TRANSPORT if given. Otherwise it is shm if the launcher reports that all
-/// ranks are on one host, mpi under an MPI launcher if muster::mpi is linked, tcp under any other launcher, local
-/// (threads) for `--ranks N` above 1, and self for a single rank.
+/// The transport is `--transport` or MUSTER_TRANSPORT if given. Otherwise it is self for a single rank and threads for
+/// `--ranks N` above 1. With a launcher it is shm if the launcher reports that all ranks are on one host, and
+/// hierarchical if the launcher reports several hosts or `--host` is given. If the launcher reports no hosts, it is mpi
+/// under an MPI launcher if muster::mpi is linked, else tcp.
 class context {
  public:
   /// Uses the environment alone.
@@ -39,8 +40,9 @@ class context {
   /// Uses settings that the program has read.
   explicit context(settings chosen);
   /// Uses a transport that the program made, such as `adopt_mpi(communicator)` of
-  /// <muster/comm/transports/mpi/adopt.hpp>. Throws configuration_error, at all ranks, for settings that require the
-  /// context to connect ranks: another `--transport`, `--ranks`, `--elastic on`, `--rendezvous`.
+  /// <muster/comm/transports/mpi/adopt.hpp>. Throws configuration_error for settings that require the context to
+  /// connect ranks (another `--transport`, `--ranks`, `--elastic on`, `--rendezvous`); the worlds of ranks without such
+  /// settings then fail.
   explicit context(std::unique_ptr<transport> transport, settings chosen = {});
   context(const context&) = delete;
   context& operator=(const context&) = delete;
@@ -155,7 +157,8 @@ namespace detail {
 struct process_transport {
   std::string_view name;
   std::unique_ptr<transport> (*connect)(const settings& configuration, const launch_env& launch);
-  /// Returns the abilities before any rank is connected, for `muster-info`, with so many ranks per core.
+  /// Returns the abilities before any rank is connected, for `muster-info`. `ranks_a_core` is the number of ranks per
+  /// core. Null for a transport of the program.
   transport_abilities (*abilities)(double ranks_a_core);
   /// Collective: connects each rank of a group `count` times, see src/comm/bootstrap/endpoints.hpp; null if the
   /// transport cannot do that.
@@ -175,7 +178,8 @@ struct process_transport {
 /// Registers a factory. Returns true, so that it can initialise an inline variable.
 bool register_process_transport(const process_transport& factory);
 
-/// Returns every transport in this build, connected to no rank, with so many ranks per core.
+/// Returns the abilities, before any rank is connected, of every transport in this build except hierarchical and the
+/// program's own transports. `ranks_a_core` is the number of ranks per core.
 [[nodiscard]] std::vector<transport_abilities> all_transports(double ranks_a_core = 1);
 
 /// A description of the context that these settings would make, connected to no rank. Planning throws the errors that

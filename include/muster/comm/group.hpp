@@ -21,17 +21,18 @@ class group_state;
 struct collective_options {
   /// The algorithm; `automatic` leaves the choice to the group.
   muster::algorithm algorithm = muster::algorithm::automatic;
-  /// Deadline, from this rank's first wait or test (or its progress thread's) after earlier calls; 0 means the group's.
+  /// Time limit of the call, counted from this rank's first wait or test (or its progress thread's) at which all
+  /// earlier calls are done; 0 means the group's.
   seconds timeout{0};
 };
 
 /// Settings of a group, for all calls on it.
 struct group_settings {
-  seconds timeout{30};
+  seconds timeout{30};  ///< time limit of each call, see `collective_options::timeout`
   /// The algorithms; a single algorithm applies to every collective that has it. The group chooses if no rule applies.
   algorithm_rules algorithm{};
   /// Set to compare all ranks' arguments before each native collective too, at the price of a barrier. The library's
-  /// own algorithms compare the arguments in every message, at no price.
+  /// own algorithms compare the arguments in every message, at no price, and so do transports with `prefers_native`.
   bool check_full = false;
   /// Set to have a progress thread of the group advance `_async` collectives while this rank computes. The thread
   /// starts with the first such collective, and runs user-defined operations too. Only over transports with
@@ -43,10 +44,12 @@ struct group_settings {
 /// copied, moves are cheap, and the group lives until the handle and every `work` on the group are destroyed.
 ///
 /// Used by one thread at a time. After an error every further call on the group, at every rank, throws the first cause.
+/// A configuration_error for wrong arguments of a call does not end the group.
 class group {
  public:
   /// Makes a group over a transport that the program made; the world of a context is `context::world`. Throws
-  /// configuration_error when the settings request native and the transport has no native collectives.
+  /// configuration_error when the settings request native and the transport has no native collectives, and for a
+  /// timeout that is not above 0.
   explicit group(std::unique_ptr<muster::transport> transport, const group_settings& settings = {});
   group(group&&) noexcept;
   group& operator=(group&&) noexcept;
@@ -58,7 +61,7 @@ class group {
 
   /// Splits the group. Collective. The ranks that pass the same `color` form a group, numbered by `key` and then by
   /// their rank here; a rank that passes a negative color gets a group with itself alone. The new group inherits the
-  /// settings. When this group fails, the new group fails too.
+  /// settings. When this group fails, the new group fails too, except a group of a negative color.
   [[nodiscard]] group split(int color, int key = 0);
   /// Makes a group of the same ranks with its own order of calls, for a part of a program that makes its calls
   /// independently of the others. Collective.
@@ -72,7 +75,7 @@ class group {
   /// and then changes nothing.
   void set_settings(const group_settings& settings);
   [[nodiscard]] transport_abilities abilities() const;
-  /// Returns the algorithm for a call whose whole buffer has this size.
+  /// Returns the algorithm for a call whose larger buffer has `bytes` bytes.
   [[nodiscard]] algorithm chosen(collective kind, std::size_t bytes) const;
 
   /// Aborts the group: every rank that waits in the group gets a peer_failure that names this rank and the reason, and

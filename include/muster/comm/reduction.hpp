@@ -238,7 +238,8 @@ class reduction {
                                                return reduction::of<W>([](W a, W b) noexcept { return a + b; });
                                            }};
 
-  // Calls `apply` with the operation. An operation without state is constructed here.
+  // Calls `apply` with the operation at `state`. An operation without state is constructed here, and `state` is then
+  // null.
   template <class Op, class Apply>
   static void with(const void* state, Apply apply) {
     if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {

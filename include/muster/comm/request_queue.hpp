@@ -1,4 +1,4 @@
-// A queue of requests, linked through the requests themselves, in which every transport stores its sends and receives.
+// A queue of requests, linked through the requests themselves, in which transports store unfinished sends and receives.
 #pragma once
 
 #include <muster/comm/transport.hpp>
@@ -13,9 +13,9 @@ class request_queue {
   /// Returns the first request; null when there is none.
   [[nodiscard]] request* front() const noexcept { return first_; }
   [[nodiscard]] bool contains(const request& r) const noexcept {
-    const request* at = first_;
-    while (at != nullptr && at != &r) at = at->next;
-    return at != nullptr;
+    const request* current = first_;
+    while (current != nullptr && current != &r) current = current->next;
+    return current != nullptr;
   }
   void push(request& r) noexcept {
     r.next = nullptr;
@@ -26,11 +26,11 @@ class request_queue {
   template <class Fits>
   request* take_first(Fits fits) noexcept {
     request* before = nullptr;
-    for (request* at = first_; at != nullptr; before = at, at = at->next) {
-      if (!fits(*at)) continue;
-      (before == nullptr ? first_ : before->next) = at->next;
-      if (last_ == at) last_ = before;
-      return at;
+    for (request* current = first_; current != nullptr; before = current, current = current->next) {
+      if (!fits(*current)) continue;
+      (before == nullptr ? first_ : before->next) = current->next;
+      if (last_ == current) last_ = before;
+      return current;
     }
     return nullptr;
   }
@@ -41,11 +41,11 @@ class request_queue {
   /// Replaces `r` by `replacement` in the same position, if `r` is in the queue.
   void replace(const request& r, request& replacement) noexcept {
     request* before = nullptr;
-    for (request* at = first_; at != nullptr; before = at, at = at->next) {
-      if (at != &r) continue;
-      replacement.next = at->next;
+    for (request* current = first_; current != nullptr; before = current, current = current->next) {
+      if (current != &r) continue;
+      replacement.next = current->next;
       (before == nullptr ? first_ : before->next) = &replacement;
-      if (last_ == at) last_ = &replacement;
+      if (last_ == current) last_ = &replacement;
       return;
     }
   }

@@ -1,4 +1,5 @@
-// The coroutine of a collective: written as a plain sequence of sends and receives, and run by any thread that is free.
+// The coroutine of a collective: written as a plain sequence of sends and receives, and advanced by the thread that
+// waits for the collective or by the progress thread.
 #pragma once
 
 #include <array>
@@ -64,8 +65,8 @@ class frame_pool {
     frame_pool* pool;
     std::size_t index;
   };
-  static constexpr std::size_t header = 16;
-  static constexpr std::size_t granule = 128;
+  static constexpr std::size_t header = 16;    // bytes before each block, for its tag
+  static constexpr std::size_t granule = 128;  // block sizes are multiples, in bytes
   static_assert(sizeof(tag) <= header);
 
   std::array<std::vector<void*>, 32> free_;
@@ -130,8 +131,7 @@ class coroutine_scheduler {
 /// condition that they wait for.
 class collective_context : public detail::coroutine_scheduler {
  public:
-  /// Runs among all ranks of the transport, or among `members` alone: some ranks of the transport, in an order of their
-  /// own in which this rank has the number `rank`. The signature and the members live as long as this.
+  /// Runs among all ranks of the transport. The signature outlives this object.
   collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
                      const collective_signature& signature)
       : detail::coroutine_scheduler(pool),
@@ -140,7 +140,8 @@ class collective_context : public detail::coroutine_scheduler {
         signature_(signature),
         rank_(over.rank()),
         size_(over.size()) {}
-  /// Runs among `members` alone.
+  /// Runs among `members` alone: some ranks of the transport, in an order of their own in which this rank has the
+  /// number `rank`. The signature and the members outlive this object.
   collective_context(transport& over, detail::frame_pool& pool, std::vector<buffer<std::byte>>& scratch,
                      const collective_signature& signature, std::span<const int> members, int rank)
       : detail::coroutine_scheduler(pool),
@@ -207,11 +208,11 @@ class collective_context : public detail::coroutine_scheduler {
     return muster::choose(kind, bytes, size(), abilities().costs);
   }
 
-  /// Starts the collective as a native collective of the transport. Returns false if the transport has none for `call`.
+  /// Starts `call` as a native collective of the transport. Returns false if the transport has none for `call`.
   bool native(const collective_call& call, request& r) { return transport_.native(call, r); }
 
-  /// Returns memory for this collective. The group keeps the memory for later collectives, and it grows to the largest
-  /// requested size.
+  /// Returns memory of at least `bytes` bytes with undefined content, another block at each call of a collective. The
+  /// group keeps the blocks for later collectives, and a block grows to the largest requested size.
   [[nodiscard]] std::byte* scratch(std::size_t bytes) {
     if (scratch_used_ == scratch_.size()) scratch_.emplace_back();
     auto& memory = scratch_[scratch_used_++];

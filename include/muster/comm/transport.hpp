@@ -2,9 +2,9 @@
 //
 // Protocol of a request. The caller sets the arguments and calls `send`, `receive` or `native`; the transport sets
 // `owner`. While `owner` is set, the transport may read and write the request and its buffer, and the caller does
-// neither. The transport sets the results and then `owner` to null, either in `test` or in a thread that it owns.
-// `cancel` and the destructor of an unfinished request take the request back from the transport. Invariant: after
-// `owner` is null, neither the transport nor a peer touches the request or its buffer.
+// neither. The transport sets the results and then `owner` to null, in any of its functions or in another thread that
+// advances the transport. `cancel` and the destructor of an unfinished request take the request back from the
+// transport. Invariant: after `owner` is null, neither the transport nor a peer touches the request or its buffer.
 #pragma once
 
 #include <atomic>
@@ -28,7 +28,7 @@ namespace muster { inline namespace v0 {
 /// own call, which detects ranks that disagree.
 struct collective_signature {
   std::uint64_t sequence = 0;  ///< number of the collective in its group
-  std::uint64_t count = 0;     ///< elements, as the collective counts them
+  std::uint64_t count = 0;     ///< elements of the larger buffer; gather, scatter, all_to_all: of a single piece
   std::int32_t root = 0;
   collective kind = collective::none;
   dtype type = dtype::none;
@@ -74,7 +74,7 @@ struct transport_costs {
   double per_byte = 1e-10;
   double reduce_per_byte = 1e-10;
   double next_message = 1;  ///< additional time for each further message to another peer at the same time, in latencies
-  double ranks_a_core = 1;  ///< above 1, the work of different ranks hardly overlaps
+  double ranks_a_core = 1;  ///< ranks per core; above 1, the work of different ranks hardly overlaps
 };
 
 /// The abilities of a transport. A caller must test an ability before it relies on it.
@@ -107,7 +107,7 @@ class transport;
 /// Measured quality of the connection to a rank.
 struct link_quality {
   std::uint64_t sent = 0;  ///< bytes that have arrived at the rank so far
-  double bandwidth = 0;    ///< bytes per second when the connection was last busy, or a higher rate; 0: not known
+  double bandwidth = 0;    ///< estimate in bytes per second when last busy, perhaps too high; 0: not known
   double latency = 0;      ///< the shortest round trip in seconds
 };
 
@@ -150,8 +150,8 @@ class request {
 /// A call of a collective, with its element type erased: the signature and the buffers.
 struct collective_call : collective_signature {
   collective_call() = default;
-  /// Constructs a call from the signature, input, output, bytes per element, reduction, and deadline in seconds. Not an
-  /// aggregate: an aggregate would be cleared as a whole first, which takes a tenth of the shortest call.
+  /// Constructs a call; `size` is the bytes per element, `limit` the time limit. Not an aggregate: an aggregate would
+  /// be cleared as a whole first, which takes a tenth of the shortest call.
   collective_call(const collective_signature& signature_in, const std::byte* input, std::byte* output, std::size_t size,
                   reduction&& reduce_in, seconds limit)
       : collective_signature(signature_in),
@@ -161,8 +161,8 @@ struct collective_call : collective_signature {
         reduce(std::move(reduce_in)),
         timeout(limit) {}
 
-  const std::byte* in = nullptr;  ///< input of the caller; null if this rank contributes nothing
-  std::byte* out = nullptr;       ///< equal to `in` for a call in place
+  const std::byte* in = nullptr;  ///< input of the caller; without meaning if this rank contributes nothing
+  std::byte* out = nullptr;       ///< output; equal to `in` for a call in place; not used if this rank receives nothing
   std::size_t element_size = 1;
   reduction reduce;
   seconds timeout{0};  ///< 0: the group's timeout
@@ -172,7 +172,7 @@ struct collective_call : collective_signature {
   [[nodiscard]] const collective_signature& signature() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };
 
-/// The arguments of making a group of some of a transport's ranks.
+/// The arguments of `transport::subgroup`, which makes a group of some of the transport's ranks.
 struct subgroup_call {
   std::span<const int> members;             ///< ranks of the members, in the new order
   std::uint64_t id = 0;                     ///< id of the new group: new, and the same at all members
@@ -208,7 +208,7 @@ class transport {
   virtual void send(request& r) = 0;
   virtual void receive(request& r) = 0;
   /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
-  /// transport has no native collective for this collective, type or operation; then nothing was started.
+  /// transport has no native collective for this collective, type, operation or size; then nothing was started.
   ///
   /// Without `prefers_native` a started collective cannot be cancelled: if a peer does not take part the collective may
   /// never end, and may write to the buffer until then. So the transport copies small buffers into its own memory, and
@@ -223,8 +223,8 @@ class transport {
   virtual void cancel(request& r) noexcept = 0;
   /// Replaces the buffer of an unfinished send or receive by `replacement`; neither transport nor peers use the old
   /// buffer any more. The caller has copied a send's bytes to the new buffer; received bytes are not copied. For
-  /// transports with the ability `moves_buffers`; returns false without a change for other transports and for a request
-  /// that is done.
+  /// transports with the ability `moves_buffers`; returns false without a change for other transports, and if another
+  /// thread has completed the request.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*replacement*/) noexcept { return false; }
 
   /// Send and receive control messages, which are independent of other messages; `poll` returns false when there is

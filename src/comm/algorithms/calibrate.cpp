@@ -27,8 +27,8 @@ constexpr std::size_t smallest = 64;
 constexpr std::size_t largest = std::size_t{16} << 20;
 constexpr std::size_t rounds = 5;
 
-// Returns the number of calls that take some milliseconds: no size takes long, even if ranks wait for a core, and no
-// size has a single call.
+// Returns the number of calls that take `round_time` together, from 3 to 100: no size takes long, even if ranks wait
+// for a core, and no size has a single call.
 std::size_t calls_in_a_round(double seconds_a_call) {
   constexpr double round_time = 4e-3;
   return static_cast<std::size_t>(std::clamp(round_time / std::max(seconds_a_call, 1e-9), 3.0, 100.0));
@@ -84,7 +84,7 @@ std::vector<measured_time> calibrate(group& world) {
       const auto known = algorithms_of(kind);
       for (std::size_t round = 0; round <= rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
-          // over the rounds, each algorithm follows each other algorithm
+          // each round begins with another algorithm
           const algorithm name = known[(turn + round) % known.size()];
           if (name == algorithm::native && !with_native) continue;
           std::vector<double> durations(round == 0 ? 3 : calls[name]);
@@ -96,7 +96,7 @@ std::vector<measured_time> calibrate(group& world) {
             time = seconds_since(begin);
           }
           allreduce(world, durations, max);
-          if (round == 0) {  // the first round warms up and determines the number of calls in a round
+          if (round == 0) {  // round 0 only warms up and determines the number of calls in a round
             calls[name] = calls_in_a_round(median(durations));
           } else {
             times[name].insert(times[name].end(), durations.begin(), durations.end());

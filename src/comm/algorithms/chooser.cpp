@@ -145,8 +145,8 @@ using table = std::vector<algorithm_selector::row>;
 constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 
 // Appends the choice at each size from `low` to below `high`. Under the model each algorithm's time is linear in the
-// size, so each algorithm is the cheapest in one interval at most: if both ends have the same choice, all sizes between
-// have it too.
+// size (for the chain from one chunk on, and a tree is as cheap below that), so each algorithm is the cheapest in one
+// interval at most: if both ends have the same choice, all sizes between have that choice too.
 template <class Choose>
 void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen_at) {
   const algorithm name = chosen_at(low);

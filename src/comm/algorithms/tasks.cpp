@@ -10,7 +10,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-// Does nothing, for a group with a single rank: the copy before has completed the call.
+// Does nothing, for a group with a single rank: `copy_alone` has completed the call.
 task nothing(collective_context&) { co_return; }
 
 task by_native(collective_context& ctx, const collective_call& call, bool check_full) {
@@ -23,7 +23,7 @@ task by_native(collective_context& ctx, const collective_call& call, bool check_
     co_await ctx.done(r);
     co_return;
   }
-  // The transport lacks this type or operation, at every rank alike. The library's algorithms support all.
+  // The transport does not implement this call, at every rank alike. The library's algorithms implement all calls.
   co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
 }
 
@@ -62,18 +62,18 @@ task make_allgather(collective_context& ctx, const collective_call& call, algori
 // Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
 task by_wider_sum(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
   const auto& wide = *call.reduce.wide();
-  const bool cut = call.kind == collective::reduce_scatter;
-  const bool takes = call.kind != collective::reduce || ctx.rank() == call.root;
-  const std::size_t results = cut ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
+  const bool is_scattered = call.kind == collective::reduce_scatter;
+  const bool receives_result = call.kind != collective::reduce || ctx.rank() == call.root;
+  const std::size_t results = is_scattered ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
   std::byte* const elements = ctx.scratch(call.count * wide.element_size);
-  std::byte* const sums = cut ? ctx.scratch(results * wide.element_size) : elements;
+  std::byte* const sums = is_scattered ? ctx.scratch(results * wide.element_size) : elements;
   if (call.count > 0) wide.widen(call.in, elements, call.count, ctx.size());
-  collective_call inner(call, elements, takes ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
+  collective_call inner(call, elements, receives_result ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
   inner.type = wide.type;
   inner.op = operation::sum;
   inner.step_of = &call.signature();
   co_await make_task(ctx, inner, selected, check_full);
-  if (takes && results > 0) wide.narrow(sums, call.out, results, ctx.size());
+  if (receives_result && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
 // Copies in to out for a group with a single rank; for a mean the copy is a division by one.

@@ -9,12 +9,12 @@ namespace muster { inline namespace v0 { namespace detail {
 
 std::string call_history::describe(clock::time_point now) const {
   std::string text;
-  for (auto at = count_ - std::min<std::uint64_t>(count_, length); at < count_; ++at) {
-    const auto& call = calls_[at % length];
-    const auto& times = times_[at % length];
-    const bool is_timed = times.sequence == at;
+  for (auto sequence = count_ - std::min<std::uint64_t>(count_, length); sequence < count_; ++sequence) {
+    const auto& call = calls_[sequence % length];
+    const auto& times = times_[sequence % length];
+    const bool is_timed = times.sequence == sequence;
     const bool has_ended = is_timed && times.end != clock::time_point{};
-    text += printed("call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(at),
+    text += printed("call %llu %llu %.6f %.6f ", static_cast<unsigned long long>(sequence),
                     static_cast<unsigned long long>(call.count * size_of(call.type)),
                     is_timed ? seconds(now - times.begin).count() : 0,
                     has_ended ? seconds(times.end - times.begin).count() : 0) +

@@ -29,8 +29,8 @@ class call_history {
     return known ? &calls_[sequence % length] : nullptr;
   }
 
-  // Records the start and the end of a call. A call that is done at once is not timed: reading the clock takes 1 % of
-  // the shortest call.
+  // Record the start and the end of a call: `began` at the first check of its deadline, `ended` when a wait for the
+  // call returns. A call that is done at once is not timed: reading the clock takes 1 % of the shortest call.
   void began(std::uint64_t sequence, clock::time_point now) noexcept {
     times_[sequence % length] = {sequence, now, {}};
   }
@@ -39,7 +39,8 @@ class call_history {
   }
 
   /// Returns one line per call, oldest first: "call SEQUENCE BYTES BEGAN TOOK SIGNATURE". BEGAN is in seconds before
-  /// `now`, TOOK in seconds. BEGAN is 0 for a call that was done at once, TOOK is 0 for a call that is not done.
+  /// `now`, TOOK in seconds. BEGAN is the first check of the deadline, and 0 for a call that has none: done at once, or
+  /// not started. TOOK is 0 for a call whose end is not recorded.
   [[nodiscard]] std::string describe(clock::time_point now) const;
 
  private:

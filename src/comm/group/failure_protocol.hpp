@@ -4,7 +4,8 @@
 // - position: the sender waits in this collective for an unusually long time. Each receiver compares the collective
 // with its own call of the same sequence number, and fails with mismatch_error if they differ.
 // - abort: the sender has failed by its own cause, and has left the group.
-// - acknowledge: the sender has failed because it received another rank's abort, and has left the group.
+// - acknowledge: the sender has failed because it received another rank's abort or because the parent group has failed,
+//   and has left the group.
 // - leave: the sender left the group without an error, after `signature.sequence` calls.
 // The transport itself reports `peer_ended`: the rank `origin` has died or its connection broke.
 //
@@ -32,7 +33,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// The end of a peer's part in the group.
 struct departure {
   int status = 0;
-  /// true when the peer failed by its own cause, false when it followed another rank or left without an error
+  /// true when the peer sent abort; false when the peer followed another rank, left without an error, or has ended
   bool failed_by_own_cause = false;
   std::string text;
 };
@@ -50,13 +51,13 @@ class failure_protocol {
   void publish_position(const collective_signature& signature) const noexcept;
   /// Notifies the peers that this rank leaves the group.
   void leave() noexcept;
-  /// A rank that left before it made as many calls as this rank.
+  /// A rank that left the group.
   struct leaver {
     int rank;
-    std::uint64_t calls;
+    std::uint64_t calls;      ///< calls that the rank made before it left
     clock::time_point until;  ///< until then the rank may report its reason in the parent group
   };
-  /// Returns the first such rank; null when there is none.
+  /// Returns the first rank that left with fewer calls than this rank has made; null when there is none.
   [[nodiscard]] const leaver* find_leaver() const noexcept;
   /// Fails the group because that rank left.
   void fail_for_leaver(const leaver& missing) noexcept;
@@ -67,13 +68,14 @@ class failure_protocol {
   void on_control_message(const control_message& message);
   /// Fails the group, once. `follows`: the cause is another rank's, and that rank notifies all members.
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
-  /// Fails the group for a reason of the caller.
+  /// Fails the group because the caller of this rank requests it; `status` is the exit status that the peers receive.
   void abort(std::string_view reason, int status) noexcept;
   /// Returns the cause of the failure; null while the group has not failed.
   [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failure_; }
   /// Returns true if the cause is another rank's, not this rank's own.
   [[nodiscard]] bool follows() const noexcept { return follows_; }
-  /// After a failure: waits until every peer has reported how it leaves, or until the deadline.
+  /// Waits, after a failure, until every peer has left or has been reported as ended, or until the deadline. Returns
+  /// the peers' departures by rank, empty for this rank and for peers that have not reported.
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept;
 
  private:

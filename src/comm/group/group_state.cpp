@@ -12,7 +12,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
 
-constexpr int quick_turns = 256;  // tests before the call is appended to the queue, which can wait
+constexpr int quick_turns = 256;  // tests of a native call before it is appended to the queue
 
 std::string invalid_timeout_text(seconds timeout) {
   return "a timeout cannot be " + std::to_string(timeout.count()) +
@@ -101,8 +101,8 @@ void group_state::refuse_call(const std::string& text) {
 
 void group_state::enter(seconds timeout) {
   if (!(timeout >= seconds(0))) refuse_call(invalid_timeout_text(timeout));
-  // A transport whose native collectives come first never gets far ahead of the peers, and needs no check of the
-  // control messages here: a waiting caller checks them.
+  // Over a transport that prefers native collectives a rank is never far ahead of its peers, and the control messages
+  // need no check here: a waiting caller checks them.
   if (!failed() && !abilities.prefers_native) poll_notices();
   if (failed()) std::rethrow_exception(failure());
 }
@@ -119,7 +119,7 @@ bool group_state::try_native_fast_path(collective_call& call) {
       call.algorithm = requested;
       return false;
     }
-    // copied late: a core waits before it reads as a whole the memory that it has just written in parts
+    // after the start, because the core stalls when it reads `call` as a whole right after it has written parts
     peers_.calls().note(call);
     for (int turns = quick_turns; turns > 0; --turns) {
       if (r.owning_transport() == nullptr || transport->test(r)) return true;
@@ -186,10 +186,9 @@ void group_state::poll_parent(bool waits) noexcept {
 }
 
 void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
-  peers_.fail(std::move(cause),
-              // notifies the peers before the calls end: a peer should have the cause before it can detect that this
-              // rank has stopped
-              follows);
+  // notifies the peers before the calls end: a peer should have the cause before it can detect that this rank has
+  // stopped
+  peers_.fail(std::move(cause), follows);
   end_calls_of_failed();
 }
 

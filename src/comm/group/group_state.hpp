@@ -1,8 +1,8 @@
 // The implementation of a group: starts its calls, waits for them with a deadline, and fails by the failure protocol.
 //
 // A call is appended to `queue_` and gets its sequence number. The first call of the queue runs, the others wait. Two
-// parties advance the queue: a caller that waits, and the progress thread. Both hold `mutex_` while they do. A failure
-// fails all calls of the queue with the same error.
+// parties advance the queue: a caller that waits, and the progress thread. With a progress thread both hold `mutex_`
+// while they do. A failure fails all calls of the queue with the same error.
 #pragma once
 
 #include <condition_variable>
@@ -32,8 +32,8 @@ inline void pause_core() noexcept {
 /// The implementation of a group, shared by the group's handle, its works and its child groups.
 class group_state {
  public:
-  /// `parent` is the group that this group was made from. `end` lets another thread end this group and all groups that
-  /// are made from it.
+  /// `parent` is the group that this group was made from. `id` is the same at all ranks. `end` lets another thread end
+  /// this group and all groups that are made from it.
   group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
               std::shared_ptr<group_state> parent = nullptr, std::uint64_t id = 0,
               std::shared_ptr<revocation> end = nullptr);
@@ -41,20 +41,25 @@ class group_state {
   ~group_state();
 
   /// Locks the group for the calling thread if there may be a thread besides the caller's; otherwise returns an empty
-  /// lock. All functions below are called with the lock held.
+  /// lock. The functions below that change the group are called with the lock held.
   [[nodiscard]] std::unique_lock<std::mutex> guard() {
     return threaded ? std::unique_lock(mutex_) : std::unique_lock<std::mutex>();
   }
-  /// Has the progress thread advance the outstanding calls, if the group has a progress thread.
+  /// Wakes the progress thread, if the settings request one and a call is outstanding. The first call starts the
+  /// thread.
   void hand_to_thread();
 
+  /// Checks before a call that the group has not failed: throws the failure. Throws configuration_error for an invalid
+  /// `timeout` of the call.
   void enter(seconds timeout = seconds(0));
   /// Tries the fast path of the most common case: no outstanding call, and a transport whose native collectives come
-  /// first. Returns false when the call needs the queue; then nothing has happened.
+  /// first. Returns true when the call is done. Returns false when the call needs the queue; then nothing has happened.
   bool try_native_fast_path(collective_call& call);
+  /// Selects the algorithm of a call, assigns the sequence number and appends the call to the queue.
   void enqueue(operation_state& op);
   /// Returns the number of calls so far, which is the sequence number of the next call.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls().count(); }
+  /// Advances the queue without waiting; returns true if a call has advanced. An error fails the group.
   bool progress();
   /// Waits until the operation is done (returns true) or the limit is reached (returns false). Does not throw the
   /// operation's error.
@@ -63,6 +68,7 @@ class group_state {
   /// the current time.
   clock::time_point check_deadline() noexcept;
 
+  /// Handles the control messages, a revocation, and a failure of the parent group: each may fail the group.
   void poll_notices() noexcept;
   /// Refuses a call of this rank whose arguments are wrong, before the call starts: throws configuration_error with the
   /// text. The group does not fail. If the rank then leaves without another call, the ranks that wait for it receive
@@ -78,6 +84,8 @@ class group_state {
     return peers_.await_departures(until);
   }
 
+  /// Returns the algorithm for a call of `bytes` bytes: `requested`, or the choice of the selector for `automatic`.
+  /// Throws configuration_error if the collective does not have the requested algorithm.
   [[nodiscard]] algorithm choose_for(collective kind, std::size_t bytes, algorithm requested);
   /// Changes the settings of later calls.
   void configure(const group_settings& next);
@@ -118,8 +126,10 @@ class group_state {
   void become_threaded() noexcept;
   void run_progress_thread(const std::stop_token& stop);
   bool wait_slowly(clock::time_point limit, stall& stalled);
+  /// Handles the parent group's control messages; its failure fails this group. If another thread has locked the
+  /// parent, waits for the lock (`waits`) or returns.
   void poll_parent(bool waits) noexcept;
-  /// Ends the outstanding calls after a control message has failed the group.
+  /// Ends the outstanding calls if the group has failed, and writes the flight record before.
   void end_calls_of_failed() noexcept;
   /// Writes the last calls in this group and in its ancestors to the flight record.
   void write_flight_record(int status, const std::string& why) noexcept;
@@ -134,7 +144,7 @@ class group_state {
   failure_protocol peers_;
   std::exception_ptr refusal_;
   std::uint64_t refused_at_ = 0;                                // number of calls before the refused call
-  std::uint32_t records_requested_ = flight_records_requested;  // SIGUSR2 requests that are written already
+  std::uint32_t records_requested_ = flight_records_requested;  // value at the last check
 };
 
 }}}  // namespace muster::v0::detail

@@ -34,10 +34,12 @@ class operation_state {
   bool timed = false;  // true when an event sink records the two times below
   clock::time_point begun_at{};
   clock::time_point done_at{};
-  operation_state* next = nullptr;
+  operation_state* next = nullptr;  // the next call in the queue
 };
 
-/// Returns the coroutine that performs the call by the given algorithm. From here on only the call uses the buffers.
+/// Returns the coroutine that performs the call by the algorithm `selected`. From here on only the call uses the
+/// buffers: this function may already copy the input. With `check_full` a barrier compares the signatures before a
+/// native collective.
 task make_task(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full);
 
 /// Awaits a request that the caller stores.

@@ -11,12 +11,14 @@ namespace muster { inline namespace v0 { namespace detail {
 /// A token by which another thread ends a group and all groups that are made from it. Thread safe.
 class revocation {
  public:
-  /// Called on the group's thread when the group's transport reports the end of a rank.
+  /// Called on the group's thread when the transport of the group reports the end of a rank; not for groups that are
+  /// made from the group.
   using revocation_callback = std::function<void(int rank, const std::string& why)>;
 
   explicit revocation(revocation_callback callback) : on_peer_ended(std::move(callback)) {}
 
-  /// Ends every wait in these groups soon, with the text of the first call.
+  /// Ends every wait without progress in these groups within `group_timing::revocable_pause`, with the text of the
+  /// first call.
   void revoke(const std::string& why) {
     std::call_once(once_, [&] {
       why_ = why;

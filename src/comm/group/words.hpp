@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns all ranks' strings, by rank.
 [[nodiscard]] std::vector<std::string> allgather_strings(group& ranks, std::string mine);
-/// Returns the string of `rank`.
+/// Returns the string of `rank`, at every rank.
 [[nodiscard]] std::string broadcast_string(group& ranks, std::string mine, int rank);
 
 /// Returns a copy of the object that `make` returns at rank 0, such as a std::shared_ptr. The ranks are threads in this

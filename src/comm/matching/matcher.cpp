@@ -109,6 +109,7 @@ void matcher::send_clearance(int source, std::uint64_t number, request* r) {
   clear_to_send_(source, number);
 }
 
+// Delivers a complete unexpected message to the receive, and finishes the receive.
 void matcher::take(std::list<unexpected>::iterator message, request& r) {
   deliver_or_fail(r, message->bytes.data(), message->bytes.size());
   consumed_credits(message->source) += message->credit_owed;

@@ -42,12 +42,12 @@ struct message_progress {
   enum state : int { waiting, moving, done };  // values of `request::state`
 
   matching_group* group = nullptr;  // null for a copy of a cancelled send, see `outbox::adopt`
-  std::uint64_t generation = 0;
-  std::uint64_t moved = 0;       // bytes of a send that are sent already (shm)
-  std::uint64_t number = 0;      // number under which the send was announced
-  std::uint32_t connection = 0;  // number of the connection that holds the send (tcp)
-  bool announces = false;        // true for a send that is announced with `rts`
-  bool has_head = false;         // true when the receiver of a send has the header (shm)
+  std::uint64_t generation = 0;     // generation of the group, also when `group` is null (tcp)
+  std::uint64_t moved = 0;          // bytes of a send that are sent already (shm)
+  std::uint64_t number = 0;         // number under which the send was announced
+  std::uint32_t connection = 0;     // number of the connection that holds the send (tcp)
+  bool announces = false;           // true for a send that is announced with `rts`
+  bool has_head = false;            // true when the receiver of a send has the header (shm)
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::transport_storage));
@@ -108,6 +108,7 @@ class matcher {
   /// Removes a group. Later messages for the group are dropped. Announced messages of the group are cleared to send,
   /// and dropped when they arrive.
   void close(matching_group& group) noexcept;
+  /// Returns the open group of that generation; null when there is none.
   [[nodiscard]] matching_group* find(std::uint64_t generation) const noexcept;
   [[nodiscard]] bool is_closed(std::uint64_t generation) const noexcept {
     const auto end = closed_.begin() + std::min(closings_, closed_.size());
@@ -117,9 +118,11 @@ class matcher {
 
   /// Posts a receive, which may match an unexpected message that has arrived completely or in part.
   void post(request& r);
-  /// Cancels a receive. The message's bytes that arrive later are dropped.
+  /// Cancels a receive. Bytes of its message that arrive later are dropped; an unexpected message stays for another
+  /// receive.
   void cancel(request& r) noexcept;
-  /// Returns true if a receive waits for a message from that peer.
+  /// Returns true if a receive for that peer or for any source is not done, or if the peer has a message that is
+  /// cleared to send.
   [[nodiscard]] bool awaits(int source) const noexcept {
     const peer& sender = peers_[static_cast<std::size_t>(source)];
     return sender.awaited > 0 || awaited_from_any_ > 0 || !sender.cleared.empty();
@@ -134,8 +137,8 @@ class matcher {
     return peers_[static_cast<std::size_t>(source)].coming;
   }
   /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
-  /// message is to stay in the transport: no receive waits for the message, nor (unless `must_pass`) for a later
-  /// message. The message also stays when this throws.
+  /// message is to stay in the transport: no receive waits for the message or for a later message. With `must_pass` the
+  /// message cannot stay, and becomes an unexpected message. The message also stays when this throws.
   [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, inbound_target& target);
   /// Matches the header of the `data` of an announced message, and sets the target. Returns the error in the header;
   /// null when the header is correct.
@@ -153,20 +156,21 @@ class matcher {
   /// Drops the unexpected messages that a lost peer sent to the group.
   void drop_unexpected_of(int source, std::uint64_t generation) noexcept;
 
-  /// Returns the consumed credit of `source` in bytes: the messages that receives have taken since credit was last
-  /// repaid.
+  /// Returns the consumed credit of `source` in bytes, for messages that receives have taken since credit was last
+  /// repaid. The transport adds to the value and resets it.
   [[nodiscard]] std::uint64_t& consumed_credits(int source) noexcept {
     return peers_[static_cast<std::size_t>(source)].credit_taken;
   }
 
  private:
   struct peer {
-    int awaited = 0;                 // receives that wait for a message from this peer
-    std::uint64_t credit_taken = 0;  // bytes of credit to repay to this peer
-    inbound_target coming;
+    int awaited = 0;                            // receives for this peer that are not done
+    std::uint64_t credit_taken = 0;             // bytes of credit to repay to this peer
+    inbound_target coming;                      // target of the message that is arriving
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
+  // Removes and returns the first posted receive for a message from `source`; null when there is none.
   request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
   bool accept(request& r, int source, const envelope& head) noexcept;
   void send_clearance(int source, std::uint64_t number, request* r);

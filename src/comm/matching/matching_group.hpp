@@ -16,7 +16,8 @@ namespace muster { inline namespace v0 { namespace detail {
 /// a process that the matcher is connected to.
 class matching_group {
  public:
-  /// `members` holds each rank's peer; `rank` is this process's rank in the group.
+  /// `generation` identifies the group in the header of a message. `members` holds the peer of each rank; `rank` is
+  /// this process's rank in the group. `peers` is the number of peers of the matcher, this process included.
   matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers);
   virtual ~matching_group() = default;
 

@@ -37,7 +37,7 @@ struct thread_hub::mailbox {
   detail::request_queue sent;            // `source` is the sender
   std::deque<control_message> control_messages;
   std::atomic<int> notice_count{0};
-  bool asleep = false;
+  bool asleep = false;  // set while the rank sleeps in `pause`
 };
 
 struct thread_hub::family {

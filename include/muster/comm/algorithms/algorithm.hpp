@@ -8,7 +8,7 @@ namespace muster { inline namespace v0 {
 
 /// The collectives. The numbers are part of the signature that ranks compare, so the numbers never change.
 enum class collective : std::uint8_t {
-  none = 0,
+  none = 0,  ///< no collective: the kind of a tagged message
   broadcast = 1,
   reduce = 2,
   allreduce = 3,
@@ -27,9 +27,9 @@ enum class algorithm : std::uint8_t {
   automatic = 0,           ///< chosen by size, ranks and transport; the same choice at every rank
   ring = 1,                ///< N-1 steps of 1/N of the data around a ring, twice for allreduce
   tree = 2,                ///< binomial tree
-  recursive_doubling = 3,  ///< all data at every one of log2 N steps
+  recursive_doubling = 3,  ///< log2 N steps between ranks 2^k apart; an allreduce sends all data at each step
   halving_doubling = 4,    ///< reduce-scatter by halving, allgather by doubling (Rabenseifner)
-  direct = 5,              ///< every pair of ranks exchanges its data directly
+  direct = 5,              ///< each rank sends directly to every rank that needs its data
   native = 6,              ///< the transport's own algorithm
   chain = 7                ///< down a line of ranks in chunks, all links at once
 };
@@ -52,6 +52,7 @@ inline constexpr std::string_view collective_names[] = {"message",    "broadcast
                                                         "all_to_all", "barrier",        "finish"};
 inline constexpr std::string_view algorithm_names[] = {
     "auto", "ring", "tree", "recursive_doubling", "halving_doubling", "direct", "native", "chain"};
+// Returns the name of a registered algorithm; "unknown algorithm" if there is none with that number.
 [[nodiscard]] std::string_view registered_name(std::size_t number) noexcept;
 }  // namespace detail
 

@@ -19,8 +19,9 @@ namespace muster { inline namespace v0 {
 ///     allreduce:0-4k:recursive_doubling     one collective, from 0 to 4 KiB, the upper end not included
 ///     allreduce:4k-inf:ring                 the same collective, all larger sizes
 ///
-/// Sizes are bytes of the whole buffer, in powers of 1024: `k`, `m`, `g`, or `Ki`, `Mi`, `Gi`. The algorithm `auto`
-/// leaves the choice to the library. A value type: equal lists compare equal, and copies share nothing.
+/// A size is the bytes of the whole buffer: the larger of the input and the output of a call. The units `k`, `m`, `g`
+/// (or `Ki`, `Mi`, `Gi`) are powers of 1024. The algorithm `auto` leaves the choice to the library. A value type: equal
+/// lists compare equal, and copies share nothing.
 class algorithm_rules {
  public:
   /// The upper end of a rule without an upper end: "inf".

@@ -23,14 +23,14 @@ struct measured_time {
 /// Runs every algorithm of allreduce, broadcast, reduce, allgather, reduce_scatter and all_to_all, including native and
 /// registered algorithms, with float32 data from 64 bytes to 16 MiB in the transport's memory. For each size the
 /// algorithms take turns, so that a slow moment of the machine affects all alike. The time of a call is its slowest
-/// rank's time, and the result is the median over all calls. Collective; returns the same times at every rank. Takes
-/// some seconds, more with more ranks than cores. `muster-info --calibrate` calls this; a program with algorithms of
-/// its own calls this and saves `fastest(times).to_string()`.
+/// rank's time, and the result is the median over all calls after the first round. Collective; returns the same times
+/// at every rank. Takes some seconds, more with more ranks than cores. `muster-info --calibrate` calls this; a program
+/// with algorithms of its own calls this and saves `fastest(times).to_string()`.
 [[nodiscard]] std::vector<measured_time> calibrate(group& world);
 
 /// Returns the constants, none below 0, for which `estimate` has the smallest relative errors over the times, so that
-/// small and large sizes between 64 bytes and 16 MiB count alike. `known` supplies the constants that are not fitted:
-/// `next_message` and `ranks_a_core`. The times of algorithms without a model, native and registered ones, are ignored.
+/// small and large sizes count alike. `known` supplies the constants that are not fitted: `next_message` and
+/// `ranks_a_core`. The times of algorithms without a model, native and registered ones, are ignored.
 [[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks,
                                         const transport_costs& known = {});
 

@@ -8,16 +8,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Bytes of a chunk. The last rank waits N-2 chunks for its first chunk, so chunks should be small; each chunk costs a
-/// latency, so chunks should not be too small. With the shipped constants a latency costs as much as 10 to 20 KB. This
-/// size is a few times as much, and a chunk is still in a second-level cache when it is passed on. A constant, because
-/// all ranks have to agree on the size.
+/// Bytes of a chunk. The first chunk reaches the last rank N-2 chunk times after it reaches the second rank, so chunks
+/// should be small. Each chunk costs a latency, so chunks should not be too small. With the shipped constants a latency
+/// costs as much as 5 to 37 KB. A chunk is larger than that, and is still in a second-level cache when it is passed on.
+/// A constant, because all ranks have to agree on the size.
 inline constexpr std::size_t chain_chunk = 65536;
 
 /// Broadcasts the root's `data` to every rank. The ranks form a line that begins with the root. Each rank receives
 /// chunk k+1 while it sends chunk k, with room for one more chunk in either direction, so that no rank waits for a
-/// neighbour's turn. The last rank has all data N-2 chunks after the first chunk is sent: the time is nearly that of a
-/// single copy, for any N.
+/// neighbour's turn. The last rank has all data N-2 chunk times after the second rank: for large data the time is
+/// nearly that of a single copy, for any N.
 inline task chain_broadcast(collective_context& ctx, std::byte* data, std::size_t bytes, int root) {
   const int n = ctx.size();
   const int previous = (ctx.rank() + n - 1) % n;

@@ -13,22 +13,23 @@
 
 namespace muster { inline namespace v0 {
 
-/// Returns the algorithms of a collective; the first is the default for one or two ranks.
+/// Returns the algorithms of a collective, including native and registered algorithms. Among equal estimates, `choose`
+/// returns the first.
 [[nodiscard]] std::span<const algorithm> algorithms_of(collective kind) noexcept;
 
 /// Returns the seconds that the model predicts for `kind` over `bytes` among `ranks`. `bytes` is the size of the whole
 /// buffer, input or output, whichever is larger. The prediction is the number of rounds times the latency, plus the
 /// bytes on the longest path times their costs. If ranks share cores, the time is mostly the sum over all messages of
-/// all ranks. A transport's own algorithm has no model.
+/// all ranks. Native and registered algorithms have no model, and their result has no meaning.
 [[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int ranks,
                               const transport_costs& costs) noexcept;
 
-/// Returns the algorithm with the smallest estimate. The result depends on the arguments alone, so that all ranks
-/// choose alike.
+/// Returns the library's algorithm with the smallest estimate; never a native or registered algorithm. The result
+/// depends on the arguments alone, so that all ranks choose alike.
 [[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept;
 
 /// A group's choice of algorithms, computed once: for each collective the sizes at which the choice changes. A lookup
-/// takes a few comparisons. The same at every rank that has the same rules.
+/// takes a few comparisons. The same at every rank that has the same rules and the same transport abilities.
 class algorithm_selector {
  public:
   /// An algorithm for the sizes below `below`, from the end of the previous row. The last row ends at
@@ -45,6 +46,7 @@ class algorithm_selector {
   /// single rank, which sends nothing.
   algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
 
+  /// Returns the algorithm for a whole buffer of `bytes` bytes.
   [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
     const row* found = tables_[static_cast<std::size_t>(kind)].data();
     while (bytes >= found->below && found->below != algorithm_rules::no_limit) ++found;

@@ -96,8 +96,8 @@ class direct_exchange {
 
  private:
   enum lane : std::size_t { out, in, lanes };
-  static constexpr std::size_t outstanding = 2;
-  struct progress {
+  static constexpr std::size_t outstanding = 2;  // most unfinished requests of a lane
+  struct progress {                              // numbers of pieces sent to and received from a peer
     std::size_t started[lanes] = {};
     std::size_t done[lanes] = {};
   };
@@ -109,6 +109,7 @@ class direct_exchange {
   [[nodiscard]] request& slot(std::size_t j, lane which, std::size_t index) {
     return requests_[(j * lanes + which) * outstanding + index % outstanding];
   }
+  // Returns the number of pieces to send to peer j, which is also the number to receive from peer j.
   [[nodiscard]] std::size_t total(std::size_t j) const { return pieces_of(rank_of(j)) + pieces_of(ctx_.rank()); }
 
   // Returns the number of pieces in this rank's block that contain the contributions from this rank and the peers up to
@@ -176,10 +177,9 @@ class direct_exchange {
   std::size_t last_tested_ = 0;
 };
 
-/// Performs an allreduce: every rank combines one block and sends the result to all ranks, with two messages to every
-/// peer, each of 1/N of the data, and to all peers at once. The blocks are cut into pieces, so that a piece is sent
-/// while the next piece is received. The order of combination does not depend on the order of arrival, so every run has
-/// the same bits.
+/// Performs an allreduce: every rank combines one block and sends the result to all ranks, with two blocks of 1/N of
+/// the data to every peer, and to all peers at once. A block is sent in pieces, so that a piece is sent while the next
+/// piece is received. The order of combination does not depend on the order of arrival, so every run has the same bits.
 inline task direct_allreduce(collective_context& ctx, blocks data, const reduction& reduce) {
   direct_exchange exchange(ctx, data, reduce);
   while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.turn(); });

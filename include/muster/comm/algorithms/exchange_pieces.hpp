@@ -8,8 +8,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Exchanges data that is combined with `in`, as `ctx.exchange` does. If the transport buffers whole messages before it
-/// combines them, the data is sent in pieces, two outstanding at a time.
+/// Sends `out` to `destination`, and combines the data from `source` into `in`. If the transport buffers whole messages
+/// before it combines them, the data is sent in pieces, two outstanding at a time.
 inline task exchange_pieces(collective_context& ctx, int destination, std::span<const std::byte> out, int source,
                             std::span<std::byte> in, const reduction& reduce) {
   if (!ctx.abilities().buffers_whole_message) {
@@ -34,8 +34,9 @@ inline task exchange_pieces(collective_context& ctx, int destination, std::span<
   }
 }
 
-/// Exchanges and combines data with a partner, each in its own buffer, in pieces, two outstanding at a time. A received
-/// piece is combined in place if its send is already done, and otherwise copied to scratch memory until then.
+/// Exchanges `data` with a partner and combines the partner's data into `data`, at both ranks, in pieces, two
+/// outstanding at a time. If the send of a piece is already done, the partner's piece is combined on arrival; otherwise
+/// the piece is received into scratch memory, and combined after the send.
 inline task exchange_combine(collective_context& ctx, int partner, std::byte* data, std::size_t bytes,
                              const reduction& reduce) {
   const std::size_t count = pieces_of(bytes);

@@ -7,8 +7,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Performs the reduce-scatter. Afterwards the working rank with number v holds block v of `fold.power` blocks,
-/// combined over all ranks and unfinished. Halves are exchanged with the farthest partner first; each block is combined
-/// on one path.
+/// combined over all ranks and unfinished. Halves are exchanged with the farthest partner first. Each block is
+/// completed at a single rank, so all ranks get the same bits.
 inline task halving_reduce_scatter(collective_context& ctx, folding fold, blocks data, const reduction& reduce) {
   int first = 0;
   for (int width = fold.power / 2; width > 0; width /= 2) {

@@ -18,16 +18,18 @@ struct folding {
   [[nodiscard]] bool lends() const { return rank < 2 * extra && rank % 2 == 0; }
   [[nodiscard]] bool borrows() const { return rank < 2 * extra && rank % 2 == 1; }
   [[nodiscard]] int neighbour() const { return rank ^ 1; }  // the partner of a rank that lends or borrows
+  /// Returns the number of a rank that does not lend.
   [[nodiscard]] int number() const { return rank < 2 * extra ? rank / 2 : rank - extra; }
+  /// Returns the rank with the number `n`.
   [[nodiscard]] int rank_of(int n) const { return n < extra ? 2 * n + 1 : n + extra; }
 
   int rank;
-  int power;
-  int extra;
+  int power;  ///< number of working ranks: the largest power of two that is not above the size
+  int extra;  ///< number of surplus ranks
 };
 
-/// Performs log2 N rounds with the whole buffer. Partners combine in the order of their ranks, so both get the same
-/// bits, and by induction all ranks do.
+/// Performs an allreduce in log2 N rounds with the whole buffer, and one round more before and after for surplus ranks.
+/// Partners combine in the order of their ranks, so both get the same bits, and by induction all ranks do.
 inline task recursive_doubling_allreduce(collective_context& ctx, std::byte* data, std::size_t bytes,
                                          const reduction& reduce) {
   const folding fold(ctx.rank(), ctx.size());

@@ -6,9 +6,9 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Performs N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and finished; the other blocks
-/// hold partial sums. Each block is combined along one path around the ring, so its order of combination is the same
-/// for every rank.
+/// Performs a reduce-scatter in N-1 steps, in place. Afterwards rank r holds block r combined over all ranks and
+/// finished; the other blocks hold partial sums. Each block is combined along one path around the ring, so its order of
+/// combination is the same for every rank.
 inline task ring_reduce_scatter(collective_context& ctx, blocks data, const reduction& reduce) {
   const int n = ctx.size();
   const int me = ctx.rank();
@@ -21,7 +21,7 @@ inline task ring_reduce_scatter(collective_context& ctx, blocks data, const redu
   reduce.finish(mine.data(), mine.size(), n);
 }
 
-/// Performs N-1 steps: rank r begins with block r, every rank ends with all blocks.
+/// Performs an allgather in N-1 steps: rank r begins with block r, every rank ends with all blocks.
 inline task ring_allgather(collective_context& ctx, blocks data) {
   const int n = ctx.size();
   const int me = ctx.rank();
@@ -32,7 +32,7 @@ inline task ring_allgather(collective_context& ctx, blocks data) {
   }
 }
 
-/// Performs exactly 2(N-1) steps, each with 1/N of the data.
+/// Performs an allreduce in 2(N-1) steps, each with 1/N of the data.
 inline task ring_allreduce(collective_context& ctx, blocks data, const reduction& reduce) {
   co_await ring_reduce_scatter(ctx, data, reduce);
   co_await ring_allgather(ctx, data);

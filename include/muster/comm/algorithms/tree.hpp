@@ -1,4 +1,4 @@
-// The binomial tree: log2 N rounds, in which every rank sends or receives each subtree's data once.
+// The binomial tree: log2 N rounds, in which every rank exchanges one message with its parent and one with each child.
 #pragma once
 
 #include <algorithm>
@@ -20,7 +20,8 @@ struct tree_place {
   [[nodiscard]] std::size_t covered(int v, int width) const {
     return static_cast<std::size_t>(std::min(v + width, n) - v);
   }
-  /// Returns the part in this rank's subtree data, `bytes` per rank, that belongs to the child at distance `step`.
+  /// Returns the part of `held` that belongs to the subtree of `child`, whose number is `step` above this rank's.
+  /// `held` contains the data of this rank's subtree, `bytes` per rank.
   template <class Byte>
   [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
     return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};
@@ -28,16 +29,16 @@ struct tree_place {
 
   int n;
   int root_rank;
-  int number;
-  int extent = 1;
+  int number;      ///< this rank, numbered from the root
+  int extent = 1;  ///< size of the subtree below this rank, not cut at N
 };
 
 /// Broadcasts the root's `data` to every rank; each rank sends to its largest subtree first.
 inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t bytes, int root) {
-  const tree_place at(ctx.rank(), ctx.size(), root);
-  if (!at.is_root()) co_await ctx.receive_from(at.parent(), {data, bytes});
-  for (int step = at.extent / 2; step > 0; step /= 2) {
-    if (at.number + step < at.n) co_await ctx.send_to(at.rank_of(at.number + step), {data, bytes});
+  const tree_place place(ctx.rank(), ctx.size(), root);
+  if (!place.is_root()) co_await ctx.receive_from(place.parent(), {data, bytes});
+  for (int step = place.extent / 2; step > 0; step /= 2) {
+    if (place.number + step < place.n) co_await ctx.send_to(place.rank_of(place.number + step), {data, bytes});
   }
 }
 
@@ -45,15 +46,15 @@ inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t
 /// other buffers hold partial results.
 inline task tree_reduce(collective_context& ctx, std::byte* data, std::size_t bytes, int root,
                         const reduction& reduce) {
-  const tree_place at(ctx.rank(), ctx.size(), root);
-  for (int step = 1; step < at.extent; step *= 2) {
-    if (at.number + step >= at.n) break;
-    co_await ctx.receive_from(at.rank_of(at.number + step), {data, bytes}, &reduce);
+  const tree_place place(ctx.rank(), ctx.size(), root);
+  for (int step = 1; step < place.extent; step *= 2) {
+    if (place.number + step >= place.n) break;
+    co_await ctx.receive_from(place.rank_of(place.number + step), {data, bytes}, &reduce);
   }
-  if (at.is_root()) {
-    reduce.finish(data, bytes, at.n);
+  if (place.is_root()) {
+    reduce.finish(data, bytes, place.n);
   } else {
-    co_await ctx.send_to(at.parent(), {data, bytes});
+    co_await ctx.send_to(place.parent(), {data, bytes});
   }
 }
 
@@ -66,20 +67,21 @@ inline task tree_allreduce(collective_context& ctx, std::byte* data, std::size_t
 /// Gathers every rank's `bytes` at `in` into the root's `out`, in the order of ranks. A rank collects its whole subtree
 /// before it sends, so the root receives log2 N messages.
 inline task tree_gather(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  const tree_place at(ctx.rank(), ctx.size(), root);
+  const tree_place place(ctx.rank(), ctx.size(), root);
   // Numbers count from the root. Only with root 0 do the pieces have their final positions in `out` from the start.
-  const std::size_t subtree_bytes = at.covered(at.number, at.extent) * bytes;
-  std::byte* held = at.is_root() && root == 0 ? out : ctx.scratch(subtree_bytes);
+  const std::size_t subtree_bytes = place.covered(place.number, place.extent) * bytes;
+  std::byte* held = place.is_root() && root == 0 ? out : ctx.scratch(subtree_bytes);
   if (bytes > 0 && held != in) std::memcpy(held, in, bytes);
-  for (int step = 1; step < at.extent; step *= 2) {
-    const int child = at.number + step;
-    if (child >= at.n) break;
-    co_await ctx.receive_from(at.rank_of(child), at.part(held, child, step, bytes));
+  for (int step = 1; step < place.extent; step *= 2) {
+    const int child = place.number + step;
+    if (child >= place.n) break;
+    co_await ctx.receive_from(place.rank_of(child), place.part(held, child, step, bytes));
   }
-  if (!at.is_root()) {
-    co_await ctx.send_to(at.parent(), {held, subtree_bytes});
+  if (!place.is_root()) {
+    co_await ctx.send_to(place.parent(), {held, subtree_bytes});
   } else if (held != out && bytes > 0) {
-    const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;  // the numbers 0 .. are the ranks root ..
+    // the numbers 0 .. are the ranks root ..
+    const auto before_wrap = static_cast<std::size_t>(place.n - root) * bytes;
     std::memcpy(out + static_cast<std::size_t>(root) * bytes, held, before_wrap);
     std::memcpy(out, held + before_wrap, static_cast<std::size_t>(root) * bytes);
   }
@@ -87,23 +89,23 @@ inline task tree_gather(collective_context& ctx, const std::byte* in, std::byte*
 
 /// Scatters the root's `in`, one piece of `bytes` per rank, to the ranks' `out`.
 inline task tree_scatter(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  const tree_place at(ctx.rank(), ctx.size(), root);
-  const std::size_t subtree_bytes = at.covered(at.number, at.extent) * bytes;
+  const tree_place place(ctx.rank(), ctx.size(), root);
+  const std::size_t subtree_bytes = place.covered(place.number, place.extent) * bytes;
   const std::byte* held = in;
-  if (!at.is_root()) {
+  if (!place.is_root()) {
     std::byte* const received = ctx.scratch(subtree_bytes);
-    co_await ctx.receive_from(at.parent(), {received, subtree_bytes});
+    co_await ctx.receive_from(place.parent(), {received, subtree_bytes});
     held = received;
   } else if (root != 0 && bytes > 0) {  // as in gather: reorders the pieces by number
     std::byte* const turned = ctx.scratch(subtree_bytes);
-    const auto before_wrap = static_cast<std::size_t>(at.n - root) * bytes;
+    const auto before_wrap = static_cast<std::size_t>(place.n - root) * bytes;
     std::memcpy(turned, in + static_cast<std::size_t>(root) * bytes, before_wrap);
     std::memcpy(turned + before_wrap, in, static_cast<std::size_t>(root) * bytes);
     held = turned;
   }
-  for (int step = at.extent / 2; step > 0; step /= 2) {
-    const int child = at.number + step;
-    if (child < at.n) co_await ctx.send_to(at.rank_of(child), at.part(held, child, step, bytes));
+  for (int step = place.extent / 2; step > 0; step /= 2) {
+    const int child = place.number + step;
+    if (child < place.n) co_await ctx.send_to(place.rank_of(child), place.part(held, child, step, bytes));
   }
   if (bytes > 0 && held != out) std::memcpy(out, held, bytes);
 }

@@ -68,7 +68,8 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          call_options.timeout);
 }
 
-// Throws configuration_error. Without a group (a communicator of devices) no peer is notified.
+// Throw configuration_error for a buffer or a root that is refused. With a group the refusal is recorded as in
+// `group_state::refuse_call`; `ranks` is null for a communicator of devices, which has no record.
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is,
                               std::size_t must_be);
 [[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
@@ -96,9 +97,9 @@ inline void require_size(group& ranks, collective kind, std::string_view which, 
   require_root(kind, root, ranks.size(), &ranks);
 }
 
-/// Runs a call to its end.
+/// Runs a call and waits for the end. Throws the error of the call.
 void run(group& ranks, collective_call&& call);
-/// Starts a call.
+/// Starts a call and returns without waiting.
 work start(group& ranks, collective_call&& call);
 
 }  // namespace detail

@@ -1,4 +1,4 @@
-// Ranks as threads in one process: every algorithm without a launcher.
+// Ranks as threads in one process, which needs no launcher.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,7 @@ class thread_hub {
   struct mailbox;  // messages to a rank
   struct family;   // the hubs of the subgroups
 
+  // Returns the hub of the subgroup `id`; makes the hub if there is none.
   std::shared_ptr<thread_hub> child(std::uint64_t id, int size);
 
   std::string_view name_;
@@ -65,6 +66,7 @@ class thread_transport final : public transport {
 
   mailbox& box(int rank) { return *hub_->boxes_[static_cast<std::size_t>(rank)]; }
   static void wake(mailbox& box);
+  // Matches the messages in the mailbox with the posted receives.
   void match();
 
   std::shared_ptr<thread_hub> hub_;

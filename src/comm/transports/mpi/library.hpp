@@ -22,6 +22,8 @@ namespace muster { inline namespace v0 { namespace detail {
 /// finalises MPI if muster initialised it.
 class mpi_library {
  public:
+  /// Returns the library of the process, and initialises MPI if the program has not. Throws configuration_error after
+  /// MPI_Finalize, or on a thread from which MPI allows no calls.
   static std::shared_ptr<mpi_library> acquire();
   ~mpi_library();
 
@@ -38,8 +40,8 @@ class mpi_library {
   void abandon() noexcept { abandoned_ = true; }
   [[nodiscard]] bool abandoned() const noexcept { return abandoned_; }
   /// Returns the result of `f`, which blocks in MPI; nothing if `f` has not returned by the deadline. MPI cannot end a
-  /// wait, so `f` runs on its own thread if the thread level allows it. After the deadline that thread is left running,
-  /// and MPI is abandoned.
+  /// wait, so `f` runs on its own thread. After the deadline that thread is left running, and MPI is abandoned. If the
+  /// thread level allows no other thread, `f` runs on this thread, without a deadline.
   template <class F>
   [[nodiscard]] std::optional<std::invoke_result_t<F>> in_time(F f, clock::time_point deadline) {
     std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
@@ -56,8 +58,9 @@ class mpi_library {
   /// Prevents MPI_Finalize at the end, which could wait for ever for ranks that have died, left or hang. The launcher
   /// then ends the remaining ranks.
   void leave_open() noexcept { initialised_here_ = false; }
-  /// Frees a communicator later, if ranks may have died in it. Messages in the communicator may still be under way, and
-  /// Open MPI 5 would deliver them to the next communicator that gets the same number.
+  /// Takes over a communicator in which ranks may have died, and frees it after 32 more have been retired. Messages in
+  /// the communicator may still be under way, and Open MPI 5 would deliver them to the next communicator that gets the
+  /// same number.
   void retire(MPI_Comm communicator);
 
  private:

@@ -52,8 +52,8 @@ bool reduces(collective kind) {
   return kind == collective::reduce || kind == collective::allreduce || kind == collective::reduce_scatter;
 }
 
-// Returns the plan for a call; nothing if MPI has no such type or operation, or requires arrays that outlive the call
-// (blocks of different sizes).
+// Returns the plan for a call; nothing if MPI has no such type or operation, if the count does not fit an int, or if
+// MPI requires arrays that outlive the call (blocks of different sizes).
 std::optional<call_plan> make_plan(const collective_call& call, int rank, int ranks) {
   const collective kind = call.kind;
   const auto n = static_cast<std::size_t>(ranks);

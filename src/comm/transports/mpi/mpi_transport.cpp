@@ -94,8 +94,8 @@ mpi_transport::~mpi_transport() {
     leak(control_sends_);
     return;
   }
-  // A rank that has not announced its end may never call MPI_Finalize, and MPI_Finalize would wait for that rank
-  // without a deadline.
+  // After a failure here, a rank that has not reported a failure may never call MPI_Finalize, and MPI_Finalize would
+  // wait for that rank without a deadline.
   if (sent_end_ && static_cast<int>(end_senders_.size()) < size_ - 1) library_->leave_open();
   const auto deadline = deadline_after(mpi_timing::cancel);
   for (auto& sent : control_sends_) {
@@ -126,7 +126,7 @@ mpi_transport::operation_state& mpi_transport::begin(request& r, operation_state
                 "MPI cannot be used any more (an operation of an earlier failure cannot complete); end the program");
   }
   if (free_slots_.empty()) reclaim_slots();
-  if (free_slots_.empty()) {  // once for the most ever under way
+  if (free_slots_.empty()) {  // allocates only if more requests are unfinished than ever before
     slots_.push_back(std::make_unique<slot>());
     free_slots_.reserve(slots_.size());
     free_slots_.push_back(slots_.back().get());
@@ -255,8 +255,8 @@ void mpi_transport::cancel(request& r) noexcept {
   const bool is_harmless = p.kind == operation_state::kind_type::send ||
                            (p.kind == operation_state::kind_type::native && p.private_buffer != nullptr);
   if (is_harmless) return;
-  if (survives_deaths_) {  // revoking the communicator ends all its pending operations, including control messages
-                           // way
+  // revoking the communicator ends all its pending operations, including control messages under way
+  if (survives_deaths_) {
     revoke(comm_);
     if (ends_in_time()) return finish(r);
   }

@@ -104,8 +104,8 @@ class mpi_transport final : public transport {
   int size_ = 1;
   bool oversubscribed_;
   int idle_pauses_ = 0;        // number of pauses since a request was finished
-  bool sent_end_ = false;      // set when this rank has sent a message that it fails or leaves
-  std::set<int> end_senders_;  // ranks that have sent such a message
+  bool sent_end_ = false;      // set when this rank has reported its failure to the peers
+  std::set<int> end_senders_;  // ranks that have reported their failure to this rank
   clock::time_point last_poll_{};
   bool survives_deaths_ = false;  // set if MPI continues when ranks die
   clock::time_point last_death_check_{};
@@ -118,10 +118,11 @@ class mpi_transport final : public transport {
 
 #ifdef MUSTER_HAVE_ULFM
 
-/// Implements process_transport::connect_survivors. Shrinks MPI's world to the ranks that
-/// live, which agree that they are the members, in the same generation.
+/// Implements process_transport::connect_survivors: shrinks MPI's world to the living ranks, which must be the members,
+/// all in the same generation.
 std::unique_ptr<transport> connect_survivors(const settings& configuration, std::span<const std::uint64_t> members,
                                              int self, std::uint64_t generation);
+/// Implements process_transport::can_connect_survivors: initialises MPI, and returns false once MPI is abandoned.
 bool can_connect_survivors();
 
 #endif

@@ -107,8 +107,8 @@ MPI_Comm order_ranks(const survivor_group& survivors, const connection_attempt& 
   return MPI_COMM_NULL;
 }
 
-// Throws if this process belongs to another job. A job belongs to its first member. If a rank in this world has died,
-// that rank may be the first member.
+// Throws configuration_error if the members were started by another mpirun: all ranks of this world live, and none is
+// the first member. If a rank of this world has died, that rank may be the first member.
 void check_world(const survivor_group& survivors, const connection_attempt& mine) {
   int size = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &size);

@@ -1,6 +1,6 @@
 // The implementation of an NCCL communicator: its connection, its pending operations, and its end.
 //
-// States: connected; failed. The first failure is stored in `failure_`, aborts NCCL's communicator and the group, and
+// States: connected; failed. The first failure is stored in `failure_`, aborts the group and NCCL's communicator, and
 // is thrown by every later call. A communicator never leaves the failed state.
 #pragma once
 
@@ -39,16 +39,18 @@ class nccl_state {
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
   [[nodiscard]] bool connects(const group& ranks) const noexcept { return !failed() && ranks_ == ranks.state(); }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_; }
-  /// Throws the failure of a failed communicator, or configuration_error if the current device is not the
-  /// communicator's.
+  /// Checks the group before a call. Throws the failure of a failed communicator, or configuration_error if the current
+  /// device is not the communicator's.
   void enter();
-  /// Starts calls on a stream, several calls as one NCCL group. Returns the sequence number of the calls.
+  /// Starts calls on a stream, several calls as one NCCL group, and waits until NCCL has accepted them or until the
+  /// deadline. Returns one sequence number for all of the calls.
   std::uint64_t start_calls(std::span<const nccl::device_call> calls, device_stream_ref stream,
                             clock::time_point deadline);
-  /// Checks NCCL, the device and the group for failures. Throws the first failure.
+  /// Checks the group and NCCL for failures. Throws the first failure.
   void check(const std::string& call_name);
-  /// Marks the communicator as failed for good: aborts NCCL, which releases the streams, and then the group.
+  /// Marks the communicator as failed for good: aborts the group, and then NCCL, which releases the streams.
   void fail(std::exception_ptr cause) noexcept;
+  /// Fails the communicator with timeout_error and throws the failure.
   [[noreturn]] void time_out(const std::string& call_name, std::uint64_t sequence);
 
  private:

@@ -196,13 +196,14 @@ class bootstrap {
 
  private:
   static constexpr std::chrono::microseconds first_delay{100};
+  // Returns the longest delay between two attempts; shorter with `is_aborted_`, which is then polled more often.
   [[nodiscard]] std::chrono::microseconds longest_delay() const {
     return std::chrono::microseconds(is_aborted_ ? 500 : 10000);
   }
   [[nodiscard]] peer_info& info(int rank) { return infos_[static_cast<std::size_t>(rank)]; }
 
   // Returns the longest wait in milliseconds before the next check of the deadline and of `is_aborted_`. Throws
-  // timeout_error after the deadline and peer_failure after an abort.
+  // peer_failure after an abort, and after the deadline timeout_error that names the ranks in `missing`.
   [[nodiscard]] int milliseconds_left(const std::vector<int>& missing) const {
     if (is_aborted_ && is_aborted_()) throw peer_failure({}, "the bootstrap was aborted (a rank has ended)");
     const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(deadline_ - clock::now()).count();
@@ -262,6 +263,7 @@ class bootstrap {
   // Accepts all ranks. A connection is pending until its rank's record has arrived.
   void accept_all_ranks(std::vector<descriptor>& connections) {
     const descriptor listener = listen();
+    // closed before a failure is reported, so that `accept4` has a free descriptor number
     descriptor spare(::fcntl(listener.get(), F_DUPFD_CLOEXEC, STDERR_FILENO + 1));
     std::vector<descriptor> pending;
     try {

@@ -29,8 +29,8 @@ inline constexpr transport_abilities shm_abilities{
 [[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
                                                           int rank, int size, std::string_view suffix = {});
 
-/// Connects `size` ranks on this host again, perhaps a subset of the earlier ranks, with the memory that each rank has.
-/// Collective over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
+/// Connects `size` ranks on this host, with memory `own` that may have been connected to other ranks before. Collective
+/// over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
 /// `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
                                                           std::shared_ptr<segment> own, seconds timeout,

@@ -12,8 +12,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Returns the core to which `rank` should move, or -1 if `rank` should stay. Only the last rank of a core moves, to
-/// the emptiest core of `allowed`, and only if its core has at least two more ranks than that one. `last_cores` has
+/// Returns the core to which `rank` should move, or -1 if `rank` should stay. Only the highest rank of a core moves, to
+/// the core of `allowed` with the fewest ranks, and only if its own core has at least two ranks more. `last_cores` has
 /// each rank's last known core.
 [[nodiscard]] int emptier_core(std::span<const std::uint32_t> last_cores, int rank,
                                std::span<const std::uint32_t> allowed);

@@ -18,15 +18,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The host's ranks, as a process accesses them. Made once a process by `bootstrap_host` and shared by all groups of
-/// the process. Thread safe.
+/// The host's ranks, as a process accesses them. Made by `bootstrap_host`, and shared by all groups that are made from
+/// it. Thread safe.
 class shm_host {
  public:
   struct peer {
     mapping memory;             // the peer's memory; empty for this rank, whose memory is `own`
     descriptor process_handle;  // a pidfd, readable when the process has ended; empty where the system has no pidfds
     pid_t process = 0;
-    std::uint64_t slot = 0;  // offset in its memory of the slot for the first group
+    std::uint64_t slot = 0;  // offset, in the peer's memory, of the peer's slot for the first group
   };
 
   /// Takes every rank's memory. `own` may outlive this object: a later shm_host of the same process, with other
@@ -39,7 +39,8 @@ class shm_host {
   [[nodiscard]] bool oversubscribed() const noexcept { return oversubscribed_; }
   /// Copies `bytes` bytes to memory that this rank repeatedly writes and peers read. The bytes are part of a copy of
   /// `total` bytes. If the cores share no cache, a store to a line that another core has read takes 26 ns, however many
-  /// stores are pending. A store that bypasses the caches takes 2.4 ns (bench/results/lab-notes.csv).
+  /// stores are pending. A store that bypasses the caches takes 2.4 ns (bench/results/lab-notes.csv), so copies from
+  /// `least_past_caches` bytes on then bypass the caches.
   void put(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total = 0) const noexcept {
     copy_out(destination, source, bytes, no_shared_cache_ && bytes >= least_past_caches ? ~std::size_t{0} : total);
   }
@@ -65,8 +66,8 @@ class shm_host {
   };
   /// Registers memory for `release_retired`.
   void retire(const retired& memory);
-  /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives.
-  /// Memory that a dead rank still counts as a user is freed when this process ends.
+  /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives. Otherwise
+  /// memory that a dead rank used is freed when this process ends.
   void release_retired(bool all) noexcept;
 
  private:

@@ -77,6 +77,7 @@ bool shm_messages::push(int peer, const envelope& message) {
   return push(peer, reinterpret_cast<const std::byte*>(&head), sizeof head, moved);
 }
 
+// Copies queued sends and clear-to-sends for the peer into the ring, until the ring is full.
 void shm_messages::send_pending(int peer) {
   outgoing& out = outgoing_to(peer);
   for (;;) {
@@ -194,6 +195,7 @@ void shm_messages::copy_payload(int peer, incoming& in) {
   if (tail != old_tail) shm_.wake(peer);
 }
 
+// Copies messages from the peer out of the ring, until no byte is left or the next message has to stay.
 void shm_messages::receive_pending(int peer) {
   auto& in = in_[static_cast<std::size_t>(peer)];
   while (in.open || begin_message(peer, in)) {

@@ -9,12 +9,13 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Sends copy into the ring while it has room, and receives copy (or combine) bytes out while they arrive. A message
-/// that is larger than the ring is a pipeline through memory that stays in cache. No rank reads the memory of a peer,
-/// so a request can be cancelled at any time.
+/// that is larger than the ring is a pipeline through memory that stays in cache. No rank accesses the user's buffer of
+/// a peer, so a request can be cancelled at any time.
 ///
-/// A message for which no receive is posted stays in the ring, and its sender waits, until a later message in the ring
-/// has a posted receive. A large tagged message is announced (rendezvous) and sent when its receive is posted. So the
-/// unexpected messages are small, and no message waits behind a message that no rank receives.
+/// A message for which no receive is posted stays in the ring, and its sender waits. If a receive waits for another
+/// message of the same peer, the message is copied out of the ring (unexpected). A large tagged message is announced
+/// (rendezvous) and sent when its receive is posted. So the unexpected messages are small, and no message with a posted
+/// receive waits behind a message without one.
 class shm_messages {
  public:
   /// Largest tagged message, in bytes, that is sent without an announcement.

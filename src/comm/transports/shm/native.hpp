@@ -34,7 +34,7 @@ inline constexpr std::uint64_t staging_depth = 2;
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
 /// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages a chunk
-///   for each peer, folds its own block over all inputs, and copies the folded blocks of the peers.
+///   for each peer, folds a chunk of its own block over all inputs, and copies the folded chunks of the peers.
 ///
 /// All modes fold in the order of ranks, so the result has the same bits in each mode. No rank writes into the private
 /// memory of a peer. A rank sets `slot_head::writing` while it writes into shared memory of peers. A rank that fails
@@ -44,14 +44,15 @@ class shm_native {
   explicit shm_native(shm_group& shm) : shm_(shm), cores_(shm.size()), peers_in_(size()), peers_out_(size()) {}
 
   enum class start_result { unsupported, pending, complete };
-  /// Starts a collective. Returns `unsupported` for a collective that this class does not implement: the library's
-  /// algorithms over messages then run it. `call` must live until the collective is complete.
+  /// Starts a collective. Returns `unsupported` for a gather, scatter or all_to_all that is too large for the small
+  /// mode: the library's algorithms over messages then perform the collective. `call` must live until the collective is
+  /// complete.
   start_result start(const collective_call& call);
   /// Advances the collective. Returns true when the collective is complete.
   bool test(request& r);
-  /// Returns true if a rank that has not contributed yet last ran on this rank's core: that rank can contribute
-  /// only after this rank yields. Every other missing rank has its own core and contributes soon. Returns true if
-  /// no collective is pending.
+  /// Returns true if a rank that has not contributed yet last ran on this rank's core: that rank can contribute only
+  /// after this rank yields. Every other missing rank has its own core and contributes soon. In the direct and staged
+  /// modes every rank that last ran on this core counts. Returns true if no collective is pending.
   [[nodiscard]] bool waits_for_this_core() const;
   /// Cancels the collective and ends this rank's native collectives in the group.
   void cancel() noexcept;
@@ -68,8 +69,12 @@ class shm_native {
   [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(shm_.rank()); }
   [[nodiscard]] bool slot_is_free();
   void publish_core() noexcept;
+  // Contributes the input itself, for the small mode.
   void publish_small(const std::byte* small, std::size_t bytes);
+  // Contributes the offsets of the buffers, for the other modes; see `small_plan::publishes`.
   void publish_buffers();
+  // Returns true if the peer has contributed to the pending collective. Throws mismatch_error if the peer's call
+  // differs.
   [[nodiscard]] bool contributed(int peer);
   [[nodiscard]] bool all_contributed();
   [[nodiscard]] bool all_finished(std::uint64_t sequence);
@@ -93,12 +98,16 @@ class shm_native {
 
   // The direct and staged modes.
   [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(sequence_, number); }
+  // Returns true if that counter of every peer has reached step `number` of the pending collective.
   [[nodiscard]] bool all_reached(std::atomic<std::uint64_t> slot_head::*counter, std::uint64_t number);
   void publish_step(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
+  // Returns true if the rank's output contains the block.
   [[nodiscard]] bool rank_needs_block(int rank, int block) const noexcept;
   [[nodiscard]] bool peers_need_block() const noexcept;
   [[nodiscard]] bool is_direct();
   [[nodiscard]] bool all_published() const noexcept;
+  // Returns the place for a round's chunk of `block` in the staging area of `staging_rank`. Block size() is the folded
+  // chunk.
   [[nodiscard]] std::byte* staging_slot(int staging_rank, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int staging_rank, std::uint64_t round) noexcept;
   class peer_write_guard;
@@ -109,6 +118,7 @@ class shm_native {
   [[nodiscard]] bool try_fold_part(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool any_peer_revoked() noexcept;
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
+  // Returns the round's chunk of a block in the buffer `data`; empty after the end of the block.
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 
   void divide(std::size_t bytes, std::size_t chunk, std::size_t chunks_per_round);
@@ -135,7 +145,7 @@ class shm_native {
   int next_peer_ = 0;  // ranks below it have contributed
 
   // Cached state of the peers, which saves loads from their slots.
-  std::uint64_t all_finished_ = 0;  // number of a collective that every rank has finished
+  std::uint64_t all_finished_ = 0;  // number of a collective that all peers have finished
   std::uint64_t staging_used_ = 0;  // number of the last collective in which peers read this rank's staging area
 
   // Division of the pending collective into rounds in the staging areas.

@@ -143,7 +143,8 @@ task shm_native::run_reduce_family(scheduler_type& scheduler, shm_native& self) 
 
 // ---- direct ----
 
-// Returns true if any rank may fold any block: only where the result is written to every rank's shared memory.
+// Returns true if any rank may fold any block. In a reduce_scatter or allgather only the owner may: its output or input
+// may be private.
 bool shm_native::folds_peers_blocks() const noexcept {
   return shm_.host().oversubscribed() && (call_->kind == collective::allreduce || call_->kind == collective::reduce);
 }
@@ -235,7 +236,7 @@ std::span<std::byte> shm_native::own_result_chunk(std::uint64_t round) const noe
   return {call_->out + round * chunk_, part.size()};
 }
 
-// Folds this rank's block over all inputs.
+// Folds the chunk of this rank's block over all inputs.
 void shm_native::fold_round(std::uint64_t round) {
   const int me = shm_.rank();
   const auto mine = chunk_of(call_->in, me, round);

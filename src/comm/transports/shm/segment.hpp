@@ -22,7 +22,8 @@ class mapping {
   mapping() = default;
   /// Maps `file`. Throws error when the system refuses the address space.
   mapping(descriptor file, std::size_t reserve);
-  /// Returns the same mapping again, for ranks that are threads of one process. This object must outlive the alias.
+  /// Returns the same mapping again, for tests whose ranks are threads of one process. This object must outlive the
+  /// alias.
   [[nodiscard]] mapping alias() const noexcept;
 
   [[nodiscard]] std::byte* at(std::uint64_t offset) const noexcept { return base_.get() + offset; }
@@ -47,7 +48,8 @@ class segment final : public std::pmr::memory_resource {
   explicit segment(std::size_t reserve);
 
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
-  /// Returns true if [data, data + bytes) was allocated here. Peers then find the data at `offset_of(data)`.
+  /// Returns true if [data, data + bytes) is in this memory and not detached. Peers then find the data at
+  /// `offset_of(data)`.
   [[nodiscard]] bool holds(const void* data, std::size_t bytes) const noexcept {
     const auto* const begin = static_cast<const std::byte*>(data);
     return begin >= memory_.at(0) && begin < memory_.at(memory_.reserve()) &&
@@ -57,11 +59,11 @@ class segment final : public std::pmr::memory_resource {
   [[nodiscard]] std::uint64_t offset_of(const void* data) const noexcept {
     return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.at(0));
   }
-  /// Removes the pages of [data, data + bytes) from the peers' mappings for good. In this process the pages keep their
-  /// content as private memory. Later writes of a peer change only the file, which no process reads there.
+  /// Replaces the pages of [data, data + bytes) in this process by private memory with the same content. Later writes
+  /// of a peer change only the file, which this process does not read there until `attach_again`.
   void detach(void* data, std::size_t bytes) noexcept;
-  /// Restores all detached memory as shared memory, with its present content. Called when no process lives that could
-  /// reach the memory before.
+  /// Makes all detached memory shared again, with its present content. Called when none of the processes lives that had
+  /// mapped the memory before.
   void attach_again() noexcept;
 
  private:

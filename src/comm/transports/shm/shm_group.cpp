@@ -33,9 +33,9 @@ bool can_be_asymmetric() noexcept {
 
 slot_layout::slot_layout(int ranks) noexcept {
   const auto n = static_cast<std::size_t>(ranks);
-  // Each pair of ranks has a ring. A ring is so large that its bytes have left a second-level cache when their place
-  // is reused: a write to a line that the peer has just read costs the most. Rings are smaller in a larger group, so
-  // that all rings together take at most 64 MiB.
+  // Each ordered pair of ranks has a ring. A ring is so large that its bytes have left a second-level cache when their
+  // place is reused: a write to a line that the peer has just read costs the most. Rings are smaller in a larger group,
+  // so that all rings together take at most 64 MiB among up to 64 ranks.
   fifo_bytes = std::clamp(std::bit_floor((std::size_t{64} << 20) / (n * n)), smallest_fifo, largest_fifo);
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);

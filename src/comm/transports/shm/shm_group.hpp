@@ -99,6 +99,8 @@ struct alignas(false_sharing_distance) contribution {
     std::uint64_t in;
     std::uint64_t out;
   };
+  // registered: the buffer is in the rank's segment, and peers access it there; published: the input is in the slot
+  // buffer
   enum : std::uint32_t { registered_in = 1, registered_out = 2, published = 4 };
 
   std::atomic<std::uint64_t> sequence;  // see `sequence_word`
@@ -139,8 +141,8 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except the
-/// wakeup word, and `folded` and `claimed` where ranks fold the blocks of peers.
+/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except the line of the wakeup
+/// word, and `folded` and `claimed` where ranks fold the blocks of peers.
 struct slot_head {
   // Number of contributions that a slot holds. A rank may be this many collectives ahead of the ranks that still read
   // its contributions; the root of consecutive broadcasts usually is ahead.
@@ -169,7 +171,8 @@ struct slot_head {
   std::atomic<std::uint32_t> revoked;
 };
 
-/// The offsets of the parts of a slot in a group of `ranks` ranks, the same in all slots.
+/// The layout of the slots in a group of `ranks` ranks, the same in all slots, in bytes: the offsets of the parts, then
+/// the sizes of a fifo with its ring, of a ring, and of the slot.
 struct slot_layout {
   explicit slot_layout(int ranks) noexcept;
   std::size_t small, staging, mailboxes, fifos, fifo_stride, fifo_bytes, total;
@@ -240,11 +243,11 @@ class shm_group {
 
   /// Sleeps in two calls, so that no wake-up is lost. The first call only sets the wakeup word: the caller then checks
   /// once more the condition that it waits for. A second call sleeps until a peer wakes this rank, or until the
-  /// deadline.
+  /// deadline, but no longer than `shm_timing::longest_sleep`.
   void wait(clock::time_point deadline);
 
   /// Returns a peer whose process has ended without a message about its failure or departure; -1 if there is none. Each
-  /// peer is returned once. Costs one system call for each peer.
+  /// peer is returned once, after its control messages are read. Costs one system call for each peer.
   [[nodiscard]] int find_ended_peer();
 
   /// Allocates a rank's slot for a new group and returns its offset in that rank's segment. The offset is exchanged
@@ -265,7 +268,7 @@ class shm_group {
   slot_layout layout_;
   std::vector<std::byte*> slots_;
   slot_head* mine_;
-  bool asymmetric_ = true;  // True when sleepers make all peers' writes visible, see `wait`.
+  bool asymmetric_ = true;  // set if all ranks can be asymmetric: `wait` then replaces the fence of each write
   std::vector<bool> reported_ended_;
 };
 

@@ -48,8 +48,8 @@ struct device_call {
 
 /// The options of a communicator.
 struct communicator_options {
-  /// Time limit for connecting, and for each collective from its start on a stream to its end there; 0: the group's
-  /// timeout.
+  /// Time limit for connecting, and for each collective from the call to the end on the stream, including earlier work
+  /// on the stream; 0: the group's timeout.
   seconds timeout{0};
 };
 
@@ -93,8 +93,8 @@ using registration = std::shared_ptr<void>;
 /// has detected, ends every wait here with that error. So errors name ranks if the group can.
 ///
 /// Every test asks NCCL for errors, and ncclCommAbort ends NCCL's work at the first error and at every deadline: then
-/// all further calls throw the first cause. The device that is current at construction belongs to the communicator, and
-/// has to be current at each call (configuration_error). Used by one thread at a time; its group by the same thread.
+/// all further calls throw the first cause. The communicator uses the device that is current at construction, which has
+/// to be current at each call too (configuration_error). Used by one thread at a time; its group by the same thread.
 class communicator {
  public:
   /// Connects the devices. Collective over the ranks of `ranks`, which must live as long; uses their numbers. Two ranks
@@ -103,7 +103,8 @@ class communicator {
   explicit communicator(group& ranks, const communicator_options& options = {});
   communicator(communicator&&) noexcept = default;
   communicator& operator=(communicator&&) noexcept = default;
-  /// Ends in order when nothing has failed and every work is done; otherwise aborts.
+  /// Releases the connection, which ends when every `work` and `registration` is destroyed too: in order, or by an
+  /// abort after a failure or during stack unwinding.
   ~communicator() = default;
 
   /// Return the rank and the size of the group; `failed` returns true if every further call throws, because a call
@@ -114,9 +115,9 @@ class communicator {
 
   /// Aborts: all outstanding work ends without a result, here and, through the group, at the other ranks.
   void abort(std::string_view reason) noexcept;
-  /// Connects anew with a new id. Collective over `ranks`, which differ from the earlier ranks. Aborts all earlier
-  /// work. Earlier registrations become void. Called in `on_rebuild` of an elastic session, and in `each_group` of a
-  /// training. Does nothing if the communicator connects these ranks already.
+  /// Connects anew with a new id. Collective over `ranks`, which differ from the earlier ranks. Aborts all earlier work
+  /// and the earlier group. Earlier registrations become void. Called in `on_rebuild` of an elastic session, and in
+  /// `each_group` of a training. Does nothing if the communicator connects these ranks already.
   void rebuild(group& ranks);
 
   /// Registers memory that many calls use. `values` outlives the result.
@@ -125,8 +126,8 @@ class communicator {
     return register_bytes(values.data(), values.size_bytes());
   }
 
-  /// Combines: out[i] becomes op over all ranks' in[i], with the same bits at each rank; in place when both are the
-  /// same.
+  /// Combines: out[i] becomes op over all ranks' in[i], with the same bits at each rank; in place when `in` and `out`
+  /// are the same.
   template <device_element T, device_operation<T> Op>
   work allreduce(device_span<const T> in, device_span<T> out, Op, device_stream_ref stream) {
     detail::require_size(collective::allreduce, "output", out.size(), in.size());
