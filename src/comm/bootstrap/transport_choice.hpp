@@ -13,8 +13,8 @@ namespace muster { inline namespace v0 { namespace detail {
 struct transport_choice {
   std::string name = "self";
   std::string between{};  ///< hierarchical: the transport between the hosts
-  int threads = 1;
-  std::string why{};
+  int threads = 1;        ///< number of ranks in this process, as threads
+  std::string why{};      ///< the reason for the choice, for the log
 
   [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "threads"; }
 };

@@ -39,7 +39,7 @@ tcp_listeners::tcp_listeners(std::string_view interfaces, const std::string& ori
   wire_writer endpoints;
   endpoints.add_text(endpoints_mark);
   endpoints.add_text(random_token());
-  // The kernel's number for this boot of the machine is the same in all containers.
+  // The kernel's identifier of this boot is the same in all containers on the machine.
   endpoints.add_text(boot_number().empty() ? host_name() : boot_number());
   endpoints.add_text(host_name());
   endpoints.add(std::int64_t{::getpid()});

@@ -123,7 +123,8 @@ void store_table::open_journal(const std::string& folder) {
   if (!file_) refuse(std::strerror(errno));
 }
 
-// Replays the journal and returns the offset of damage; the last record may be incomplete.
+// Replays the journal. Returns the offset of a damaged record; nothing if there is none, or only the last record is
+// incomplete.
 std::optional<std::size_t> store_table::replay(std::string_view text) {
   const std::size_t total = text.size();
   while (const auto next = first_record(text)) {
