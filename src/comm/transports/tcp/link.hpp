@@ -22,7 +22,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// The parameters of message transfer; the same at both ends.
 struct tcp_limits {
-  std::size_t window = std::size_t{128} << 10;  ///< bytes that a connection reads at a time
+  std::size_t window = std::size_t{128} << 10;  ///< bytes of the read buffer; a call reads at most twice as many
   std::size_t burst = std::size_t{512} << 10;   ///< bytes that a connection sends at a time, from one message
   std::size_t eager = std::size_t{64} << 10;    ///< largest tagged message that is sent without an announcement
   /// bytes of eager messages that may wait at a receiver without a receive
@@ -57,8 +57,9 @@ struct outgoing_frame {
   std::uint64_t checksummed_bytes = 0;  // bytes of the payload that `checksum` covers
   std::uint32_t checksum = 0;
 
-  /// Starts a new frame with the payload at `payload`. The payload of a small frame is copied, since one piece is
-  /// cheaper to send than three; such a frame has no request.
+  /// Starts a new frame. `source`: the request that owns the payload at `payload`; null for a frame without payload.
+  /// The payload of a small frame is copied, since one piece is cheaper to send than three; such a frame has no
+  /// request.
   void set(frame header, request* source, const std::byte* payload) noexcept;
   [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + trailer_bytes; }
   /// Writes as much of the frame as the system accepts, up to about `budget` bytes. `more`: another frame follows at
@@ -156,7 +157,7 @@ class tcp_link {
   std::vector<frame> control_frames_;  // control frames, sent before the frames of `sends_`
   outgoing_frame frame_out_;
   std::uint32_t next_out_ = 0;  // sequence number of the next frame
-  std::uint64_t send_credit_;
+  std::uint64_t send_credit_;   // credit that this side may still use
 
   // In: bytes that are read and not consumed yet.
   buffer<std::byte> buffer_;
