@@ -104,6 +104,7 @@ class tcp_socket {
  private:
   explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
   [[noreturn]] void fail(const std::string& operation, int code) const;
+  // Throws the error of a system call that prepares to listen, unless its result is 0.
   void check_listens(int result) const;
   void set(int level, int name, int value, const char* operation) const;
 

@@ -366,8 +366,8 @@ class membership_service final : elastic::membership_outlet {
   std::mutex mutex_;
   std::condition_variable changed_;
   elastic::membership protocol_;                               // guarded by mutex_
-  std::map<elastic::member_id, life> lives_;                   // guarded by mutex_
-  std::map<elastic::member_id, std::vector<address>> places_;  // guarded by mutex_
+  std::map<elastic::member_id, life> lives_;                   // processes on this host; guarded by mutex_
+  std::map<elastic::member_id, std::vector<address>> places_;  // of datagram sockets; guarded by mutex_
   std::optional<next_generation> to_form_;                     // guarded by mutex_
   std::vector<elastic::link_seen> links_;  // this rank's connections with any traffic; guarded by mutex_
   std::shared_ptr<revocation> present_;    // guarded by mutex_

@@ -101,8 +101,9 @@ class tcp_link {
   void send(request& r);
   /// Queues a clear-to-send for the announced message `number`. The next `write_pending` sends it.
   void send_clear(std::uint64_t number) { queue_frame(frame_kind::cts, number); }
+  /// Withdraws the send; if a frame of the send has begun, a copy of the payload is sent to the end.
   void cancel_send(request& r) noexcept;
-  /// Makes the send read the remaining payload at `data`.
+  /// Makes the send read the rest of its payload from the buffer at `data`, which has the same bytes.
   void move_send(const request& r, const std::byte* data) noexcept;
   void queue_goodbye() { queue_frame(frame_kind::goodbye, 0); }
 
@@ -118,7 +119,9 @@ class tcp_link {
   }
   /// Returns true if input is awaited and the link can process it now.
   [[nodiscard]] bool can_read() const noexcept { return needs_input() && !frame_held_ && !goodbye_received_; }
+  /// Writes as many frames as possible without waiting. A failure sets `failure`.
   void write_pending() noexcept;
+  /// Reads and processes the available frames, up to a limit, without waiting. A failure severs the link.
   void read_pending() noexcept;
 
  private:
