@@ -72,10 +72,10 @@ class handshake {
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
   /// Writes and reads as far as possible without waiting, until the state is `asking` or final. Throws socket_error.
-  void advance(const tcp_socket& over);
+  void advance(const tcp_socket& socket);
   /// Calls `advance` and waits for the socket until the state is `asking` or final. Throws socket_error, also at the
   /// deadline.
-  void conclude(const tcp_socket& over, clock::time_point until);
+  void conclude(const tcp_socket& socket, clock::time_point until);
 
   [[nodiscard]] state current_state() const noexcept { return state_; }
   /// Returns true if a complete message of the peer has arrived.

@@ -64,7 +64,7 @@ class tcp_socket {
   [[nodiscard]] static tcp_socket connect(const address& remote, clock::time_point until);
   /// Connects to the first of several addresses that replies. Each address gets its share of the remaining time. The
   /// error contains every address's failure.
-  [[nodiscard]] static tcp_socket connect(std::span<const address> remote, clock::time_point until);
+  [[nodiscard]] static tcp_socket connect(std::span<const address> remotes, clock::time_point until);
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(file_); }
@@ -106,7 +106,7 @@ class tcp_socket {
   [[noreturn]] void fail(const std::string& operation, int code) const;
   // Throws the error of a system call that prepares to listen, unless its result is 0.
   void check_listens(int result) const;
-  void set(int level, int name, int value, const char* operation) const;
+  void set(int level, int name, int value, const char* option) const;
 
   descriptor file_;
   address peer_;

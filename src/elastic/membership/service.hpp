@@ -150,12 +150,12 @@ class membership_service final : elastic::membership_outlet {
       changed_.wait_for(held, elastic_timing::farewell_poll);
   }
 
-  /// Waits until every process on the local host that is in `before` and not in `now` has ended, at most until the
+  /// Waits until every process on the local host that is in `before` and not in `present` has ended, at most until the
   /// deadline.
-  void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
+  void await_ends(const elastic::generation_record& before, const elastic::generation_record& present,
                   clock::time_point until) {
     for (const auto& peer : before.members) {
-      if (now.rank_of(peer.id) || peer.host != self_.host || peer.id == self_.id) continue;
+      if (present.rank_of(peer.id) || peer.host != self_.host || peer.id == self_.id) continue;
       for (;;) {
         {
           const std::lock_guard held(mutex_);

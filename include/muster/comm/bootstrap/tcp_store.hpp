@@ -86,7 +86,7 @@ class tcp_store final : public any_store {
   /// unknown until then, or when the listener at "host:port" does not have the token. `own`: the server in this
   /// process, if it serves the store; the client owns the server and destroys it last.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-            std::unique_ptr<store_server> own = nullptr, when_lost reaction = when_lost::fail);
+            std::unique_ptr<store_server> own = nullptr, when_lost on_loss = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
   /// Closes the store, then destroys `own`.

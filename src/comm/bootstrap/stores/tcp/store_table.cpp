@@ -242,9 +242,9 @@ bool store_table::watch(client sender, const store_request& request) {
   return true;
 }
 
-void store_table::remove(std::map<std::string, stored_value, std::less<>>::iterator where) {
-  bytes_ -= where->first.size() + where->second.value.size();
-  const auto removed = items_.extract(where);
+void store_table::remove(std::map<std::string, stored_value, std::less<>>::iterator item) {
+  bytes_ -= item->first.size() + item->second.value.size();
+  const auto removed = items_.extract(item);
   wake(removed.key());
 }
 

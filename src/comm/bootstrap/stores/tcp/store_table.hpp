@@ -75,7 +75,7 @@ class store_table {
   void open(client sender, std::uint64_t id);
   void swap(client sender, const store_request& request);
   bool watch(client sender, const store_request& request);
-  void remove(std::map<std::string, stored_value, std::less<>>::iterator where);
+  void remove(std::map<std::string, stored_value, std::less<>>::iterator item);
   void wake(std::string_view key);
 
   reply_handler reply_;
