@@ -401,7 +401,7 @@ class launcher {
       // A restarted rank would end in the same way.
       const bool cannot_be = ended == configuration || ended == 126 || ended == 127;
       refused_ =
-          // For example a last save without disk space: the job may be done.
+          // Also if the job is done: the last save may have failed for lack of disk space.
           refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =

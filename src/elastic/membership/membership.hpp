@@ -263,7 +263,7 @@ class membership {
   std::unordered_map<member_id, view> views_;  // by sender of heartbeats
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
-  std::set<member_id> silent_;  // suspects whose only reason is silence
+  std::set<member_id> silent_;  // suspects that are cleared by their next heartbeat: the reason is missing heartbeats
   struct broken_connection {
     clock::time_point at;
     std::string why;
