@@ -63,8 +63,8 @@ class signal_handlers {
   struct sigaction former_usr1_ {};
 };
 
-// The backend of `elastic::session`. Between two steps it reads two atomic words of the membership. All other work
-// happens when these words show that the generation is over.
+// The backend of `elastic::session`. Between two steps the backend reads two atomic words of the membership. All other
+// work happens when these words show that the generation is over.
 class elastic_backend final : public session_backend {
  public:
   elastic_backend(context& parent, elastic::session_options options) : context_(parent), options_(std::move(options)) {
@@ -214,7 +214,8 @@ class elastic_backend final : public session_backend {
     return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(target));
   }
 
-  // Ends a repetition without success: a step that fails again and again with the same members will not succeed.
+  // Counts the failures of a step with the same members. Throws `why` after more than 20 failures: such a step will not
+  // succeed.
   void limit_repetitions(const state& target, const std::exception_ptr& why) {
     constexpr int max_repetitions = 20;
     const auto progress = progress_of(target);
@@ -301,7 +302,7 @@ class elastic_backend final : public session_backend {
     service().committed(progress_of(target), target.position().at.position);
   }
 
-  // Logs the change when the first step is done, which is the purpose of the change.
+  // Logs the change, at rank 0, when the new generation has done its first step.
   void log_first_step() {
     first_step_ = false;
     const auto again = std::exchange(change_.again, 0);
@@ -314,7 +315,7 @@ class elastic_backend final : public session_backend {
             milliseconds(lap()) + " ms; " + std::to_string(again) + " steps run again");
   }
 
-  // Returns the seconds since the last stage of a change ended.
+  // Ends a stage of a change, and returns its duration in seconds.
   [[nodiscard]] double lap() {
     const auto now = clock::now();
     const auto before = std::exchange(lap_, now);

@@ -16,7 +16,7 @@ struct elastic_timing {
   /// They are checked every `end_poll`.
   static constexpr seconds end_of_killed{2.0};
   static constexpr std::chrono::microseconds end_poll{200};
-  /// Interval of checks that this rank's state has not changed since the last stop, while no generation forms.
+  /// Time limit of one wait for the next generation. A rank whose wait ends without a generation waits again.
   static constexpr std::chrono::seconds next_generation{1};
   /// Interval at which a thread that connects generations checks for a request to end.
   static constexpr std::chrono::milliseconds look_at_links{50};

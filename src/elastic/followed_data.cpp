@@ -14,8 +14,8 @@
 
 namespace muster { inline namespace v0 {
 
-// Opens the oldest version at all ranks. Each rank has opened the newest version that it found, and these versions
-// differ if files were added in the meantime.
+// Opens the oldest version at all ranks, and returns its number of records. Each rank has opened the newest version
+// that it found, and these versions differ if files were added in the meantime.
 std::uint64_t followed_data::open_oldest(group& ranks) {
   const cursor mine = data_->cursor().current();
   std::vector<cursor> of_all(static_cast<std::size_t>(ranks.size()));
@@ -79,8 +79,8 @@ void followed_data::describe(state_parts& parts) {
         std::memcpy(&next_, bytes.data(), sizeof next_);
         data_->grow_to(next_);
       });
-  // The loader must know the version before the commit. If the commit fails, the loader keeps the version that was
-  // agreed on before.
+  // The loader grows to the new version before the commit. If the step fails, the loader returns to the version that
+  // was agreed on before.
   parts.exchange([this](group& ranks) {
     agreed_ = data_->may_grow() ? allreduce(ranks, data_->newest(), muster::min) : next_;
     data_->grow_to(agreed_);

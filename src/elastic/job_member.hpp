@@ -26,6 +26,8 @@ inline std::uint64_t host_number(const settings& configuration) {
   return digest().add(host_identity(configuration)).add(process_numbers()).value();
 }
 
+/// Returns the limits of the job by the settings. `launch` has the number of initial members. Throws
+/// configuration_error when the limits contradict each other.
 inline elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
   const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
   elastic::membership_policy policy;
@@ -50,7 +52,8 @@ inline elastic::membership_policy policy_of(const settings& configuration, const
 /// A process in an elastic job. Used by one thread, except for its service.
 class job_member {
  public:
-  /// Announces the process. `order`: its number in the first generation. The settings must outlive it.
+  /// Starts to announce the process. `order`: the ranks of the first generation are in the order of these numbers. The
+  /// settings must outlive the object.
   job_member(const settings& configuration, const launch_env& launch, const std::shared_ptr<any_store>& store,
              std::uint64_t order)
       : configuration_(configuration), interface_(interface_of(configuration, launch)) {
@@ -74,7 +77,7 @@ class job_member {
   [[nodiscard]] std::string endpoints() const { return listener_endpoints(*listeners_, configuration_); }
 
   /// Connects the members of a generation that contains this process, over `memory` where members share a host; see
-  /// `connect_members`.
+  /// `connect_members`. First opens new listeners for the generation after it.
   [[nodiscard]] built_group connect(const elastic::generation_record& group, std::shared_ptr<segment> memory,
                                     const std::function<bool()>& is_canceled, bool any_source = false) {
     tcp_listeners present = std::move(*listeners_);
@@ -83,7 +86,8 @@ class job_member {
                            std::move(present), is_canceled);
   }
 
-  /// Leaves the job. A process that ends because of an error does not wait for the others.
+  /// Leaves the job, and waits at most 2 s until the others leave too. A process that ends because of an error does not
+  /// wait for the others.
   void leave() noexcept {
     try {
       service_->apply([](auto& protocol, auto now) { protocol.leave(now); });
@@ -103,7 +107,7 @@ class job_member {
   }
 
  private:
-  // Opens new listeners and returns their endpoints.
+  // Replaces the listeners by new ones and returns their endpoints.
   [[nodiscard]] std::string open_listeners() {
     listeners_.emplace(interface_, configuration_.origin(setting::interface));
     return endpoints();

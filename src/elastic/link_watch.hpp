@@ -37,9 +37,9 @@ class link_watch {
     turn_ = 0;
     links_.assign(static_cast<std::size_t>(size), {});
   }
-  /// Samples the connections after a step; returns a report after every fifth part of the report's steps. The system's
-  /// measurement of a single step is mostly noise where cores are shared: a connection is slow only if it was slow in
-  /// all steps of four fifths.
+  /// Samples connections of `over`, the group's transport, after a step. Returns a report over the last `steps` steps
+  /// (see `begin`), each time a fifth of them has passed. The system's measurement of a single step is mostly noise
+  /// where cores are shared: a connection is slow only if it was slow in all steps of four fifths.
   template <class Transport>
   std::optional<link_report> sample(Transport& over) {
     // Each sample is one system call, so one step of a large job samples only some connections.
@@ -67,8 +67,8 @@ class link_watch {
  private:
   static constexpr std::size_t pieces = 5;
   static constexpr std::size_t max_samples = 64;
-  /// Least number of bytes in the steps of a report. A connection with less traffic waits for the rank, whatever its
-  /// bandwidth.
+  /// Least number of bytes in the steps of a report. The rate of a connection with less traffic shows how fast the rank
+  /// sends, not the connection's bandwidth.
   static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
   struct watched {
     bool known = false;
@@ -103,8 +103,8 @@ class link_watch {
 
   std::vector<watched> links_;
   std::size_t steps_ = 1;  // number of steps of a fifth
-  std::size_t seen_ = 0;
-  std::size_t turn_ = 0;
+  std::size_t seen_ = 0;   // number of steps since `begin`
+  std::size_t turn_ = 0;   // number of samples since `begin`; the next sample is of peer `turn_` modulo the size
 };
 
 }}}  // namespace muster::v0::detail

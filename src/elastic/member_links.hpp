@@ -33,7 +33,7 @@ class member_links {
   /// The connections of one generation, by rank.
   struct connected {
     std::shared_ptr<transport> member_transport;
-    std::vector<std::uint32_t> orders;  ///< the numbers with which the members were announced
+    std::vector<std::uint32_t> orders;  ///< by rank: the number with which the member was announced
     std::shared_ptr<revocation> end;    ///< the revocation of the generation; broken connections are reported to it
   };
 
@@ -42,13 +42,13 @@ class member_links {
   /// Leaves the job.
   ~member_links();
 
-  /// Calls move(connected, gone) if there are connections with which it has not been called: the owner changes over to
-  /// these and uses no others after it returns. `gone`: members that have left or died since the last call; they never
-  /// return. Throws departure when this process's part in the job is over, and the errors that prevented a connection.
-  /// Without new connections it reads one word.
+  /// Changes the owner over to the connections `next`; the owner uses no other connections after the return. `gone`:
+  /// the orders of members that have left or died since the last call; these members never return.
   using mover = std::function<void(const connected& next, const std::vector<std::uint32_t>& gone)>;
+  /// Calls `move` and returns true if there are new connections; otherwise returns false, after reading one word.
+  /// Throws departure when this process's part in the job is over, and the errors that prevented a connection.
   bool take(const mover& move);
-  /// Does the same, and waits for the first connections.
+  /// Waits for new connections, then calls `take`.
   void await(const mover& move);
   /// Reports a broken connection of `end`'s generation. If it is the present generation, its members connect again,
   /// without members that have gone.
@@ -56,13 +56,15 @@ class member_links {
 
  private:
   void run(const std::stop_token& stop);
+  // Closes former connections whose time is over.
   void end_former();
+  // Stops and connects one generation after another, until a stop request.
   void change(const std::stop_token& stop);
 
   const context& context_;
   std::unique_ptr<job_member> member_;
-  std::atomic<bool> news_{false};
-  std::atomic<const revocation*> broken_{nullptr};
+  std::atomic<bool> news_{false};                   // true if `ready_` or `failure_` is set
+  std::atomic<const revocation*> broken_{nullptr};  // identifies the generation of a broken connection
   std::mutex mutex_;
   std::condition_variable changed_;
   std::optional<connected> ready_;   // guarded by mutex_

@@ -32,7 +32,8 @@ std::string shard_file_of(int rank, std::uint64_t set) {
   return detail::printed("shard-%05d-%016llx.muster", rank, static_cast<unsigned long long>(set));
 }
 
-// Returns true if the shard of this rank already exists.
+// Creates the folder if necessary. Returns true if the folder has the manifest of this set of shards, and this rank's
+// shard unless that is empty. Throws configuration_error if the folder has other records.
 bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set) {
   std::error_code ignored;
   fs::create_directories(folder, ignored);

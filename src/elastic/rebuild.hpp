@@ -33,8 +33,8 @@ struct built_group {
 [[nodiscard]] std::string listener_endpoints(const tcp_listeners& listeners, const settings& configuration);
 
 /// Connects the members of the record, as the member with this rank. `listeners` are the listeners whose endpoints the
-/// record contains. Ends with peer_failure when `given_up` returns true, and with timeout_error after `--timeout`.
-/// Throws configuration_error for a transport that cannot connect members on these hosts.
+/// record contains. Throws peer_failure when `is_canceled` returns true, and timeout_error after `--timeout`. Throws
+/// configuration_error for a transport that cannot connect members on these hosts.
 [[nodiscard]] built_group connect_members(const transport_config& config, const elastic::generation_record& group,
                                           int rank, tcp_listeners listeners, const std::function<bool()>& is_canceled);
 

@@ -50,7 +50,7 @@ bool start_epoch(state& target, const run_limits& limits) {
   return true;
 }
 
-// Marks the state's run, which ends with the call, however the call ends.
+// Clears the run of a state at the begin and at the end of a call of `session::run`, however the call ends.
 struct run_mark {
   explicit run_mark(state& marked) noexcept : target(marked) { target.set_run(std::nullopt); }
   run_mark(const run_mark&) = delete;
@@ -59,7 +59,7 @@ struct run_mark {
   state& target;
 };
 
-// Returns true if the others have finished this call, and counts the call.
+// Returns true if the others have finished this call, and then reduces the backlog.
 bool skip_finished_call(std::uint32_t& backlog) {
   if (backlog == 0) return false;
   --backlog;
@@ -92,7 +92,7 @@ bool session::attempt(state& target, const std::function<void(step&)>& f, bool c
   return true;
 }
 
-// Prepares an attempt; the backend may have moved the state past the ends of calls.
+// Prepares an attempt. If the backend has moved the state past the ends of calls, adds these calls to the backlog.
 void session::prepare(state& target) {
   const auto before = target.position();
   backend_->prepare(target);
@@ -104,7 +104,7 @@ void session::prepare(state& target) {
 bool session::run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits) {
   require_an_end(target, limits);
   (void)target.parts();  // owners may have added parts since
-  const run_mark signature(target);
+  const run_mark mark(target);
   if (skip_finished_call(backlog_.runs)) return true;
   prepare(target);
   if (skip_finished_call(backlog_.runs)) return true;

@@ -10,12 +10,12 @@
 
 namespace muster { inline namespace v0 {
 
-void state_parts::add(const sampler_handle& at) {
+void state_parts::add(const sampler_handle& position) {
   if (cursor_) {
     throw configuration_error(
         "a state has two cursors (a step moves one); make a state for each loader, or train from one");
   }
-  cursor_ = at;
+  cursor_ = position;
 }
 
 const std::vector<state_part>& state::parts() {

@@ -188,7 +188,7 @@ class transfer {
   group& ranks_;
   state& target_;
   std::size_t rank_;
-  std::vector<int> holders_;
+  std::vector<int> holders_;  // the ranks that send
   std::string properties_;
   std::vector<state_part> parts_;                // the replicated parts
   std::vector<std::vector<std::byte>> buffers_;  // by part: memory for a part without its own memory

@@ -1,4 +1,4 @@
-// Measures how long a rank waits for others. The rest of its time is its own.
+// Measures how long a rank waits for others. The rest of the rank's time is its own part of a step.
 #pragma once
 
 #include <muster/core/clock.hpp>
@@ -6,8 +6,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Sums the time that this thread waits for other ranks. The sink that was installed before receives every event as
-/// well.
+/// Sums the time that this thread waits for other ranks, while the object exists. The sink that was installed before
+/// receives every event as well.
 class waiting_time final : public event_sink {
  public:
   void record(const event& measured) noexcept override {

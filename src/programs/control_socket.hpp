@@ -18,7 +18,8 @@ class control_socket {
 
   /// Returns the descriptor that is readable when turn() has work.
   [[nodiscard]] int descriptor() const { return (connection_ ? connection_ : listener_).get(); }
-  /// Accepts connections and answers requests without waiting. Closes a connection that sends nothing for a second.
+  /// Accepts a connection and replies to its requests without waiting. `answer` returns the reply to a request; both
+  /// are without the end of the line. Closes a connection that sends nothing for a second.
   void turn(const std::function<std::string(const std::string&)>& answer);
 
  private:
@@ -27,6 +28,6 @@ class control_socket {
   std::string path_;
   muster::detail::descriptor listener_;
   muster::detail::descriptor connection_;
-  std::string received_;
-  std::chrono::steady_clock::time_point until_;
+  std::string received_;                         // the beginning of the next request
+  std::chrono::steady_clock::time_point until_;  // deadline for the next request
 };

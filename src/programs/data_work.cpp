@@ -45,7 +45,8 @@ std::string path_of_records(const std::string& specification) {
 
 using muster::detail::record_run;
 
-// Returns the number of records in about two megabytes, for which the cost of passing them to a thread is small.
+// Returns the number of records in a run of about two mebibytes, so that the cost of passing a run to a thread is
+// small.
 std::uint64_t records_of_run(const muster::any_record_source& source) {
   constexpr std::uint64_t looked_at = 64;
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
@@ -58,7 +59,7 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
   return std::clamp<std::uint64_t>(run_bytes * ids.size() / std::max<std::uint64_t>(sum, 1), 1, most);
 }
 
-// A run of records that a task reads, or the consuming thread if no task has started it.
+// A run of records. A task reads the run, or the consuming thread does if no task has begun.
 struct run_ahead {
   explicit run_ahead(record_run memory) : run(std::move(memory)) {}
 

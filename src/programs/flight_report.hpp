@@ -27,7 +27,7 @@ struct flight_record {
 
 /// Parses a record; returns nothing if the text is no record.
 [[nodiscard]] std::optional<flight_record> parse_flight_record(std::string_view text);
-/// Returns the records of a folder.
+/// Returns the records that can be parsed of the files in a folder; none if the folder cannot be read.
 [[nodiscard]] std::vector<flight_record> read_flight_records(const std::filesystem::path& folder);
 
 /// Returns readable lines: for each group in which a rank waits, the waiting ranks with their calls, the missing ranks,

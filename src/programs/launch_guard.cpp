@@ -59,8 +59,8 @@ std::map<pid_t, process_entry> all_processes(const std::string& entry) {
   return all;
 }
 
-/// Signals the processes with `entry` in their environment, and the descendants of `ancestor` and of those found,
-/// except this process.
+/// Signals the processes with `entry` in their environment, their descendants, and the descendants of `ancestor` (-1:
+/// none), except this process. Returns the number of signalled processes.
 std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   auto all = all_processes(entry);
   for (bool has_more = true; has_more;) {
@@ -81,8 +81,8 @@ std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
   return count;
 }
 
-/// Hides the this process's arguments and variables from the list of processes, so that searches by them do not find
-/// this process.
+/// Overwrites this process's arguments and variables in the list of processes, so that a search for the launcher or its
+/// variables does not find this process.
 void hide_arguments(int argc, char** argv) {
   char* end = argv[argc - 1] + std::strlen(argv[argc - 1]);
   for (char** variable = environ; *variable != nullptr; ++variable) {

@@ -130,7 +130,8 @@ class launcher {
     std::optional<moment> ends;  // Deadline of a process that was asked to leave.
   };
 
-  // Answers requests for a short time. Returns a signal if one has arrived.
+  // Waits at most 200 ms for a signal or a request, and replies to requests. Returns the number of a signal that has
+  // arrived; 0 for none.
   int wait() {
     std::array<pollfd, 2> on{{{signals_.get(), POLLIN, 0}, {control_ ? control_->descriptor() : -1, POLLIN, 0}}};
     (void)::poll(on.data(), on.size(), 200);
@@ -139,7 +140,7 @@ class launcher {
     return ::read(signals_.get(), &got, sizeof got) == sizeof got ? static_cast<int>(got.ssi_signo) : 0;
   }
 
-  // Returns the number of ranks that were not asked to leave.
+  // Returns the number of ranks that run or are to be started, without ranks that were asked to leave.
   [[nodiscard]] int size() const {
     return static_cast<int>(std::ranges::count_if(running_, [](const auto& entry) { return !entry.second.ends; }) +
                             std::ssize(to_start_));
@@ -169,6 +170,7 @@ class launcher {
     return {candidate.rank == 0 ? 2 : 1, candidate.rank};
   }
 
+  // Starts ranks, or asks ranks to leave, until `size` is `wanted`.
   void resize(int wanted) {
     while (size() < wanted) start(next_rank_++);
     while (size() > wanted) {
@@ -186,6 +188,7 @@ class launcher {
     }
   }
 
+  // Kills ranks that were asked to leave and have not left in time.
   void end_late_ones() const {
     const auto now = std::chrono::steady_clock::now();
     for (const auto& [process, running] : running_) {
@@ -193,7 +196,8 @@ class launcher {
     }
   }
 
-  // Ends the processes that ranks have started, such as the programs of ranks that are scripts.
+  // Ends the processes that ranks have started and that still run, such as the programs of ranks that are scripts: by
+  // SIGTERM, and by SIGKILL after `until`.
   void end_remaining_processes(moment until) {
     const auto given_up = until + patience_after_kill;
     for (int signal = SIGTERM; guard_.signal_all(signal) > 0;) {
@@ -256,7 +260,9 @@ class launcher {
     }
   }
 
-  // The other ranks write their records within moments of the first one. A rank without a record is suspicious.
+  // Prints an analysis of the flight records that waiting ranks have written, and removes the records. Waits with the
+  // analysis until all running ranks have written a record, at most two seconds, unless `is_last`: a rank without a
+  // record by then is suspicious.
   void report_hang(bool is_last) {
     const auto read = read_flight_records(records_);
     if (read.empty()) return;
@@ -282,7 +288,8 @@ class launcher {
     }
   }
 
-  // Built before the fork: after the fork only async-signal-safe functions may be called.
+  // Returns the environment of a new rank. Called before the fork: after the fork only async-signal-safe functions may
+  // be called.
   [[nodiscard]] std::vector<std::string> environment_of(int rank) const {
     auto own = common_;
     own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
@@ -303,13 +310,14 @@ class launcher {
     for (int rank = 0; rank < plan_.ranks; ++rank) start(rank);
   }
 
-  // Restarts the job. All remaining ranks have reported by their exit status that the job can only continue from its
-  // saved state. The job gets a new name, so that the restarted ranks ignore the old entries in the store.
+  // Restarts a job that has lost tables of a parameter server, and can therefore only continue from its saved state.
+  // Returns false if there is no such loss, or no further restart. A job with elasticity gets a new store; without, it
+  // gets a new name, so that the restarted ranks ignore the old entries in the store.
   bool restart_job() {
     if (!lost_ || ending_) return false;
     const auto now = std::chrono::steady_clock::now();
     quick_losses_ = now - std::exchange(began_, now) < quick_loss ? quick_losses_ + 1 : 0;
-    // The records of an elastic job do not depend on its name.
+    // A new name would not be enough for an elastic job: its keys do not depend on the name.
     if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
     if (plan_.elastic) {
       store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
@@ -368,6 +376,7 @@ class launcher {
     }
   }
 
+  // Collects the exit statuses of processes that have ended, and plans the restarts of ranks that died.
   void reap() {
     for (int status = 0;;) {
       const auto process = ::waitpid(-1, &status, WNOHANG);
@@ -392,7 +401,7 @@ class launcher {
       // A restarted rank would end in the same way.
       const bool cannot_be = ended == configuration || ended == 126 || ended == 127;
       refused_ =
-          // For example a last save without disk space: the job may be done.
+          // Also if the job is done: the last save may have failed for lack of disk space.
           refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
@@ -431,7 +440,7 @@ class launcher {
   launch_plan plan_;
   launch_guard guard_;
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
-  std::map<std::string, std::string> common_;
+  std::map<std::string, std::string> common_;  // Environment variables of all ranks.
   std::optional<muster::store_server> store_;
   std::string records_;  // Folder of the flight records.
   // Time of the first record that was not reported yet.
@@ -442,16 +451,16 @@ class launcher {
   std::vector<planned_start> to_start_;
   int quick_failures_ = 0;  // Number of consecutive early failures.
   int next_rank_ = 0;
-  int started_ = 0;
-  int deaths_ = 0;
-  int last_status_ = 1;
-  int again_ = 0;
-  int quick_losses_ = 0;
-  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();
-  bool finished_ = false;
-  bool refused_ = false;
-  bool lost_ = false;
-  bool ending_ = false;
+  int started_ = 0;       // Number of started processes.
+  int deaths_ = 0;        // Number of processes that ended with another status than 0.
+  int last_status_ = 1;   // Exit status of the last rank that counts.
+  int again_ = 0;         // Number of restarts of the job without elasticity.
+  int quick_losses_ = 0;  // Number of consecutive starts of the job that soon lost tables.
+  std::chrono::steady_clock::time_point began_ = std::chrono::steady_clock::now();  // Start of the present job.
+  bool finished_ = false;  // True once a rank that counts has ended with 0.
+  bool refused_ = false;   // True once a rank that counts has reported a configuration_error.
+  bool lost_ = false;      // True once a rank has reported the loss of tables.
+  bool ending_ = false;    // True once a signal has ended the job.
 };
 
 }  // namespace

@@ -1,5 +1,5 @@
-// muster-store: serves the store of a job from a separate process. It can serve several jobs if at most one job is
-// elastic.
+// muster-store: serves the store of a job from a separate process. One store can serve several jobs if at most one job
+// is elastic.
 #include <signal.h>
 
 #include <chrono>
@@ -22,10 +22,10 @@ constexpr const char* footer =
     "muster-store prints the address at which it listens, and exits with 0 after SIGTERM or SIGINT.";
 
 struct plan {
-  std::string listen;
-  std::string data;
-  std::string file;
-  double unused = 0;
+  std::string listen;  // Address and port to listen at.
+  std::string data;    // Folder of the table; empty: in memory.
+  std::string file;    // Path of the store file to write, or empty.
+  double unused = 0;   // Seconds without a client after which the program ends; 0: never.
 };
 
 int serve(plan options, const std::string& token, const sigset_t& ends) {

@@ -128,7 +128,7 @@ job read_job(const muster::settings& configuration) {
   return found;
 }
 
-// The answers of the members, and their time.
+// The replies of the members, and the time of the request.
 struct answers {
   clock::time_point at;
   std::map<member_id, heartbeat> of;
@@ -188,7 +188,7 @@ json describe(const job& of, const answers& before, const answers& now) {
           {"ranks", std::move(ranks)}};
 }
 
-// Prints this host's ranks only. Returns a status by the existence and the answers from these ranks.
+// Prints this host's ranks only. Returns 0 if these ranks reply, otherwise `top_none_here` or `top_silent`.
 int show_ranks_of_host(const job& of, std::uint64_t host, bool as_json) {
   const auto now = ask(of);
   auto all = describe(of, {}, now);

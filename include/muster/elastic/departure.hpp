@@ -10,9 +10,9 @@ namespace muster { inline namespace v0 { namespace elastic {
 /// The reason why a process's part in the job is over. Its number is the exit status of such a process.
 enum class exit_reason : int {
   left = 143,          ///< a request to leave, such as SIGTERM
-  fenced = 10,         ///< the other members continued without it
+  fenced = 10,         ///< the other members continued without it, or the job was restarted without it
   too_few = 11,        ///< fewer than `--min-ranks` were left for the whole quorum timeout
-  no_majority = 12,    ///< suspects, and no majority that agrees, for the whole quorum timeout
+  no_majority = 12,    ///< for the whole quorum timeout no majority agreed on the suspects, or the store did not answer
   never_started = 13,  ///< the first generation was not formed, or no member admitted the joiner
   state_lost = 14,     ///< all members that had the state died before another member had copied it
   too_slow = 15        ///< the process delayed the others, and slow members are to leave

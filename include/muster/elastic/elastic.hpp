@@ -21,7 +21,7 @@ struct change {
   int rank = 0;
   int size = 1;
   std::vector<int> origin;  ///< by rank: its previous rank; -1 for a rank that joined
-  std::uint64_t step = 0;   ///< the step at which training continues
+  std::uint64_t step = 0;   ///< the progress at which training continues: steps, plus finished runs and evaluations
   bool copied = false;      ///< true: this rank copied its state from the others
   std::uint64_t again = 0;  ///< number of steps that this rank runs again: 0 or 1
   double detect = 0;        ///< seconds from the first sign of the change to the end of the step that was under way
@@ -37,8 +37,8 @@ struct session_options {
   /// Called by every rank of a new generation when all ranks have the same state, before the first step: create child
   /// groups here. Its exceptions end the run, except failures of ranks.
   std::function<void(muster::group& ranks, const change& difference)> on_rebuild{};
-  /// SIGTERM leaves at the next boundary between steps, SIGUSR1 prints the membership. The session restores the
-  /// previous handlers at its end.
+  /// True: after SIGTERM this process leaves at the next boundary between steps, and SIGUSR1 prints the membership. The
+  /// session restores the previous handlers at its end.
   bool handle_signals = true;
 };
 
@@ -49,7 +49,8 @@ struct session_options {
 /// A step that fails because of other ranks is run again in a new group of the remaining ranks, from the furthest step
 /// that any of these ranks has committed: at most one step is run twice, and none is lost. A process that joins copies
 /// the replicated state of the others between two steps. `run` throws `departure` when this process's part is over. The
-/// destructor leaves the job; it returns at once when all members have reached their end.
+/// destructor leaves the job, and waits at most 2 s until all other members leave too, or another member has stopped
+/// for a group without this process.
 ///
 /// At most one session per process exists at a time. Part of muster::tcp. Throws configuration_error when the context
 /// is not elastic.

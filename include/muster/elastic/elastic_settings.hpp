@@ -5,8 +5,8 @@
 
 namespace muster { inline namespace v0 { namespace setting {
 
-/// Elastic sessions, and the mode of training, which decides what a session may do. `--help-all` describes each
-/// setting.
+/// The settings of elastic sessions, and the mode of training (`--mode`), which not every session supports.
+/// `--help-all` describes each setting.
 extern const setting_info min_ranks, max_ranks, slow_ranks, slow_factor, slow_steps, mode;
 
 }}}  // namespace muster::v0::setting

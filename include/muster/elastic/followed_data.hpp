@@ -34,8 +34,8 @@ class followed_data {
   /// The inputs of the last agreement. When no input has changed, at all ranks, the ranks need no new exchange.
   struct agreement_inputs {
     std::uint64_t generation = 0;
-    int world = 0;
-    std::uint64_t records = 0;
+    int world = 0;              // number of ranks
+    std::uint64_t records = 0;  // number of records of the opened version
     friend bool operator==(const agreement_inputs&, const agreement_inputs&) = default;
   };
   agreement_inputs agreed_inputs_;

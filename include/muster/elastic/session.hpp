@@ -16,8 +16,8 @@ namespace muster { inline namespace v0 {
 /// The end of a `session::run`. Numbers count from the start of the training, so that a rank that joins later ends at
 /// the same point as the others; 0: no limit. A run also ends with the epoch.
 struct run_limits {
-  std::uint64_t epochs = 0;  ///< ends with this epoch
-  std::uint64_t steps = 0;   ///< ends with this step
+  std::uint64_t epochs = 0;  ///< ends after so many epochs
+  std::uint64_t steps = 0;   ///< ends after so many committed steps
   std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of `every`: to save, to evaluate
 };
 
@@ -32,12 +32,14 @@ namespace detail {
 ///       session_backend.prepare(state);                    // group() and generation() are valid for the next attempt
 ///       if (the limits are reached) break;           // asked after each prepare, which may have moved the state on
 ///       state.begin_step();
-///       try { state.before_step(step); f(step); state.exchange(group); } catch (...) {
+///       try {
+///         state.before_step(step); f(step); state.exchange(group);
+///         state.commit_step();                       // local: sends and receives nothing
+///       } catch (...) {
 ///         state.roll_back();                         // the step did not happen
 ///         session_backend.recover(state, std::current_exception());
 ///         continue;
 ///       }
-///       state.commit_step();                         // local and without a way to fail: it happened
 ///       session_backend.committed(state);
 ///     }
 class session_backend {
@@ -56,13 +58,14 @@ class session_backend {
   virtual void prepare(state& /*of*/) {}
   /// Returns the current group, which is valid from `prepare` to the next `prepare` or `recover`.
   [[nodiscard]] virtual group& ranks() = 0;
+  /// Returns the number of the current group; 0 if the group never changes.
   [[nodiscard]] virtual std::uint64_t generation() const noexcept { return 0; }
   /// Runs the function of one attempt and does not catch its exceptions.
   virtual void attempt(const std::function<void()>& f) { f(); }
   /// Handles an attempt that threw; the state is already restored. Returns if the attempt may be repeated without the
   /// failed ranks. Otherwise throws `why`, which ends the run.
   virtual void recover(state& /*of*/, std::exception_ptr why) { std::rethrow_exception(why); }
-  /// Reports that a step was committed.
+  /// Reports that a step (not an evaluation) was committed.
   virtual void committed(const state& /*of*/) noexcept {}
 };
 
@@ -123,7 +126,7 @@ class session {
   bool attempt(state& target, const std::function<void(step&)>& f, bool commits);
   void prepare(state& target);
 
-  /// Number of calls that the others have finished and that this rank skips.
+  /// Number of calls that the others have finished and that this rank still has to skip.
   struct backlog {
     std::uint32_t runs = 0;
     std::uint32_t evaluations = 0;

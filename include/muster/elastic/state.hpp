@@ -75,9 +75,9 @@ class state_parts {
   /// Adds a property of the owner that is not saved and is the same at all ranks, such as an option. Ranks compare the
   /// properties before they train together, and their error names the first that differs.
   void add_property(std::string name, std::string value) { properties_.push_back({std::move(name), std::move(value)}); }
-  /// Adds the hooks of an owner that keeps the changes of a step apart until it commits. `begin` is called before a
-  /// step starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No hook throws. Each may
-  /// be empty.
+  /// Adds the hooks of an owner that keeps the changes of a step apart until the step commits. `begin` is called before
+  /// a step or an evaluation starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No
+  /// hook throws. Each may be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
     hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
   }
@@ -85,12 +85,12 @@ class state_parts {
   /// ranks after the function of the step and before the commit. Collective; if it throws, the step fails. The parts
   /// that it changes are restored on failure.
   void exchange(std::function<void(group&)> function) { exchanges_.push_back(std::move(function)); }
-  /// Adds a function that needs the ranks of a step before the step begins, for example to learn which data each rank
-  /// can read. The function is called at all ranks before the function of a step that may commit. Collective; if it
-  /// throws, the step fails.
+  /// Adds a function that needs the ranks of a step before the step begins, for example to exchange which data each
+  /// rank can read. The function is called at all ranks before the function of a step that may commit. Collective; if
+  /// it throws, the step fails.
   void before_step(std::function<void(step&)> function) { before_step_functions_.push_back(std::move(function)); }
   /// Adds the position in the data. Throws configuration_error when the state has one already.
-  void add(const sampler_handle& at);
+  void add(const sampler_handle& position);
 
  private:
   friend class state;
@@ -131,7 +131,7 @@ template <class T>
 restored_values(std::string, std::span<T>, state_kind = state_kind::replicated) -> restored_values<T>;
 static_assert(state_owner<restored_values<float>>);
 
-/// The progress of a state. Survivors compare it, and checkpoints begin with it.
+/// The progress of a state. Members of a new group compare their positions, and a checkpoint begins with the position.
 struct state_position {
   std::uint64_t steps = 0;        ///< committed steps
   std::uint32_t evaluations = 0;  ///< calls of `session::evaluate` finished since the program started
@@ -183,7 +183,7 @@ class state {
   /// Returns the number of committed steps.
   [[nodiscard]] std::uint64_t steps() const noexcept { return steps_; }
   [[nodiscard]] state_position position() const;
-  /// Returns the position that schedules use.
+  /// Returns the step and the fractional epoch, for schedules.
   [[nodiscard]] training_position progress() const;
   /// Moves to `target`, after its caller has filled the parts with the values of that position. Throws the loader's
   /// errors for a cursor that does not fit its data; the position is then unchanged.
@@ -223,7 +223,7 @@ class state {
   /// the start of the next run.
   [[nodiscard]] const std::optional<run_start>& run() const noexcept { return run_; }
   void set_run(const std::optional<run_start>& began) noexcept { run_ = began; }
-  /// Sets the run of the rank from which this state was copied; `followed_run` returns and clears it.
+  /// Sets the run of the rank from which this state was copied. `followed_run` returns that run and clears it.
   void follow_run(const std::optional<run_start>& source_run) noexcept { followed_ = source_run; }
   [[nodiscard]] std::optional<run_start> followed_run() noexcept { return std::exchange(followed_, std::nullopt); }
 
@@ -254,8 +254,8 @@ class state {
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;
   std::uint32_t runs_ = 0;
-  std::optional<run_start> run_;
-  std::optional<run_start> followed_;
+  std::optional<run_start> run_;       // this rank's run, while it is in `session::run`
+  std::optional<run_start> followed_;  // the run of the rank from which this state was copied
 };
 
 }}  // namespace muster::v0

@@ -40,6 +40,8 @@ struct announcement {
   }
 };
 
+// Throws configuration_error for settings with which separately started processes cannot form a job. `origin`: the
+// setting that requests such a job.
 void check(const settings& configuration, const std::string& origin) {
   const auto refuse = [&](const setting_info& setting, const std::string& why) {
     throw configuration_error(origin + " cannot be used with --" + std::string(setting.name) + " " +
@@ -63,6 +65,7 @@ void check(const settings& configuration, const std::string& origin) {
                              " by its name); set the same --job for all processes");
 }
 
+// Writes the record of rank 0. Throws configuration_error if the store has such a record.
 void announce(any_store& store, const announcement& job, clock::time_point until) {
   if (!store.compare_and_swap(key_of_launch, 0, job.text(), until, passing).swapped) {
     throw configuration_error("another job waits for its servers at " + store.where() +
@@ -70,6 +73,7 @@ void announce(any_store& store, const announcement& job, clock::time_point until
   }
 }
 
+// Waits for the record of rank 0 and returns it. Throws timeout_error, and configuration_error if the job has begun.
 announcement await_announcement(any_store& store, clock::time_point until) {
   const auto found = store.watch(key_of_launch, 0, until);
   if (found && found->value == job_has_begun) {
@@ -84,7 +88,7 @@ announcement await_announcement(any_store& store, clock::time_point until) {
                           "--timeout / MUSTER_TIMEOUT");
 }
 
-// Takes a number for this server among the separately started servers.
+// Claims the lowest free number among the separately started servers and returns it.
 int take_number(any_store& store, const announcement& job, clock::time_point until) {
   for (int number = 0; number < job.servers; ++number) {
     if (store.compare_and_swap(key_of_server(number), 0, "here", until, passing).swapped) return number;

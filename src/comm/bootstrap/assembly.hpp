@@ -11,14 +11,14 @@ namespace muster { inline namespace v0 { namespace detail {
 
 struct assembled_launch {
   launch_env launch;
-  /// The store through which the processes connected. Rank 0 keeps the store open as long as the job, because its entry
-  /// there shows that the job has begun. Other ranks may close theirs.
+  /// The store through which the processes found each other; null without remote servers. Rank 0 keeps the store open
+  /// as long as the job, because its entry there shows that the job has begun. Other ranks may close theirs.
   std::unique_ptr<any_store> store;
 };
 
-/// Returns this process's launch: `of_launcher` unless remote servers are requested. With `--remote-servers N` the
-/// launcher's ranks are the first, and N processes that were started with `--role server` follow in the order of their
-/// arrival. They find each other through the store of `--rendezvous`. The call is then collective over all these
+/// Returns this process's rank and world: `of_launcher` unless remote servers are requested. With `--remote-servers N`
+/// the launcher's ranks are the first, and N processes that were started with `--role server` follow in the order of
+/// their arrival. They find each other through the store of `--rendezvous`. The call is then collective over all these
 /// processes. Throws configuration_error when they cannot find each other, or for a server beyond the requested number;
 /// timeout_error naming the ranks that have not arrived by `--timeout`.
 [[nodiscard]] assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher);

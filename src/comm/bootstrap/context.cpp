@@ -140,12 +140,12 @@ struct context::implementation {
   std::shared_ptr<detail::segment> shared;  // declared before the world, because it must outlive all groups
   group_settings for_groups;
   detail::transport_choice chosen;
-  // The store through which a launcher's ranks and separately started servers met (assembled_launch), at rank 0;
-  // otherwise null. It outlives the world.
+  // The store through which a launcher's ranks and separately started servers met (`assembled_launch::store`), at rank
+  // 0; otherwise null. It outlives the world.
   std::unique_ptr<any_store> store;
   std::optional<group> process_world;  // empty when ranks are threads
   int exceptions_at_start = std::uncaught_exceptions();
-  bool has_failed = false;  // the result that `agree_on_exit_status` has reported
+  bool has_failed = false;  // true if this rank passed a failure to `agree_on_exit_status`
 };
 
 context::context() : self_(std::make_unique<implementation>(settings())) { self_->connect(); }

@@ -1,4 +1,5 @@
-// Several ranks in one process. Each rank is connected by itself, so that each can be used by its own thread.
+// Several endpoints (ranks of a larger world) in one process. Each has its own connections, so that each can be used by
+// its own thread.
 #pragma once
 
 #include <functional>
@@ -11,14 +12,15 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Connects each rank of the group `count` times to all others and itself, by the group's transport (`hierarchical`: by
-/// tcp). Collective over the group. Element k of the result at rank r is rank k * size + r of `count` * size. Throws
-/// configuration_error if the transport does not support that, timeout_error, and the errors of connecting.
+/// Makes `count` endpoints at each rank of the group, and connects all `count` * size endpoints as the ranks of a new,
+/// larger world, by the group's transport (`hierarchical`: by tcp). Collective over the group. Element k of the result
+/// at rank r is rank k * size + r of that world. Throws configuration_error if the transport does not support that,
+/// timeout_error, and the errors of connecting.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_endpoints(const settings& configuration, group& ranks,
                                                                         int count);
 
 /// Calls `connect` with each number below `count`, each in its own thread, because each call may wait for the others.
-/// Throws the exception of the first call that failed.
+/// Waits for all calls. Throws the exception of the failed call with the lowest number.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_at_once(
     int count, const std::function<std::unique_ptr<transport>(int number)>& connect);
 

@@ -9,7 +9,7 @@ namespace muster { inline namespace v0 {
 namespace {
 
 // An exchange. Each rank writes its text. Rank 0 collects the texts and writes all texts under one prefix. Each rank
-// removes its own text when it has read those.
+// removes its own text when it has read all texts.
 class exchange_round {
  public:
   exchange_round(any_store& store, std::string_view prefix, int rank, int size, clock::time_point until)
@@ -86,8 +86,8 @@ class exchange_round {
     store_.compare_and_swap(key, store_.get(key, until_).version, std::nullopt, until_);
   }
 
-  // Throws at the deadline and names the missing ranks. `readers`: the missing ranks have not read yet, which they show
-  // by removing their text.
+  // Throws at the deadline and names the missing ranks. `readers`: false: ranks without a text are missing; true: ranks
+  // that have not removed their text are missing, because a rank removes its text after it has read all texts.
   [[noreturn]] void throw_timeout(const std::string& problem, bool readers = false) {
     std::vector<int> missing;
     try {

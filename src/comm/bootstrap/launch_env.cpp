@@ -72,9 +72,9 @@ std::optional<int> number(const variable_reader& read, const char* name) {
   return *value;
 }
 
-// Returns a name that distinguishes this start from others on the host. Without such variables it is the parent
-// process, which is at least the launcher of the ranks. For ranks started by hand it is empty, because their parent may
-// be a shell, which starts other jobs too.
+// Returns a name that distinguishes this start from others on the host: the values of the dialect's `job` variables,
+// else the number of the parent process, which is the launcher's process on this host. Empty for ranks that were
+// started by hand without these variables, because their parent may be a shell, which starts other jobs too.
 std::string job_of(const dialect& d, const variable_reader& read) {
   const bool by_hand = d.kind == launch_env::launcher::generic;
   std::string name;

@@ -10,8 +10,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// A process, distinguished from later processes with the same number: its number and its start time; 0 if the system
-/// does not report it.
+/// A process, distinguished from later processes with the same number: its number, and its start time in ticks since
+/// the boot (0 if the system does not report it).
 struct process_identity {
   pid_t process = 0;
   std::uint64_t started = 0;
@@ -33,11 +33,12 @@ class life {
 
   /// Returns a descriptor that is readable when the process has ended; -1 if there is none.
   [[nodiscard]] int file() const noexcept { return file_.get(); }
-  /// Returns true if the process has ended. The result is proof.
+  /// Returns true if the process has certainly ended. False does not prove that it lives: the system may not support
+  /// pidfds.
   [[nodiscard]] bool ended() const noexcept;
   /// Returns true if the process is stopped (SIGSTOP, a debugger).
   [[nodiscard]] bool is_stopped() const;
-  /// Kills the process (SIGKILL), if it is still the same process.
+  /// Kills the process (SIGKILL), if it is still the same process. Does nothing if `file` is -1.
   void kill() const noexcept;
 
  private:

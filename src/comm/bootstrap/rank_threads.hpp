@@ -9,7 +9,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Waits for the other ranks when this rank has finished. Collective. Detects ranks that wait in a collective that will
-/// never complete.
+/// never complete. After 600 s it logs a warning and returns.
 void finish(group& world);
 
 /// Exchanges the ranks' outcomes and agrees on the exit status and on the rank that prints the failure.

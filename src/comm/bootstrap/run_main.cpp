@@ -46,11 +46,11 @@ std::string transport_asked_for(int argc, char** argv) {
 // only to agree that one rank prints the error, instead of every rank.
 context::outcome settle_without_context(std::exception_ptr failure, const std::string& transport,
                                         const main_options& options, bool connected) noexcept {
-  // A rank that could not connect would only wait for the same ranks again.
+  // Any other error occurred while connecting: this rank would only wait for the same ranks again.
   const bool is_early = exit_status_of(failure) == static_cast<int>(error_kind::configuration);
   if (!is_early) return {exit_status_of(failure), true, describe(failure)};
   try {
-    // The other ranks are notified.
+    // The constructor of the context has notified the other ranks.
     if (connected) return {exit_status_of(failure), detect_launch().rank == 0, describe(failure)};
     if (options.connect) {
       group world(options.connect(), {});

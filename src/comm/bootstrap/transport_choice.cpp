@@ -23,6 +23,7 @@ std::vector<process_transport>& registered() noexcept {
   return transports;
 }
 
+// Returns true if the program itself has registered the transport (`register_transport`).
 bool is_of_program(std::string_view name) noexcept {
   const auto* const found = find_registered(name);
   return found != nullptr && found->abilities == nullptr;

@@ -13,14 +13,14 @@ namespace muster { inline namespace v0 { namespace detail {
 struct transport_choice {
   std::string name = "self";
   std::string between{};  ///< hierarchical: the transport between the hosts
-  int threads = 1;
-  std::string why{};
+  int threads = 1;        ///< number of ranks in this process, as threads
+  std::string why{};      ///< the reason for the choice, for the log
 
   [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "threads"; }
 };
 
-/// Returns a registered transport: one of an optional part that is linked into this program, or one of the program
-/// itself. Null if none has that name.
+/// Returns the registered transport of that name, which an optional part of muster that is linked into this program, or
+/// the program itself, has registered; null if there is none.
 [[nodiscard]] const process_transport* find_registered(std::string_view name) noexcept;
 
 /// Selects the transport, with the same result at every rank of a job. `requested` is the value of `--transport`.

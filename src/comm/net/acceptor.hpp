@@ -19,24 +19,25 @@ namespace muster { inline namespace v0 { namespace detail {
 /// connection.
 class acceptor {
  public:
-  /// Returns true if this process accepts the connection of an authenticated peer. The reply is sent to the peer.
+  /// Decides about the connection of an authenticated peer: true accepts the connection, false refuses it. The peer
+  /// receives the reply.
   using judge = std::function<bool(const introduction&)>;
-  /// Receives an established connection.
+  /// Takes over an established connection.
   using taker = std::function<void(tcp_socket, const introduction&)>;
 
-  /// Starts to accept. `listening`: the listeners; `self`: the rank that peers must ask for; `most`: highest number of
-  /// pending connections.
+  /// Starts to accept. `listeners`: sockets that listen; `self`: the receiver that peers must name in their
+  /// introduction; `max_pending`: highest number of pending connections.
   acceptor(event_loop& loop, std::vector<tcp_socket> listeners, const job_secret& secret, std::uint32_t self,
            std::size_t max_pending, judge accepts, taker on_accepted);
 
-  /// Drops pending connections whose time has passed, and listens again after a failure to accept. Call it at `next` at
+  /// Drops pending connections whose time has passed, and accepts again after a failure to accept. Call it at `next` at
   /// the latest.
   void tick(clock::time_point now);
+  /// Returns the time at which the next `tick` is due.
   [[nodiscard]] clock::time_point next() const noexcept;
   /// Accepts no further connection, and drops the pending ones.
   void close() noexcept;
-  /// Returns the error code of the last failure to accept; 0 if the last connection was accepted. Callable by any
-  /// thread.
+  /// Returns the errno of the last failure to accept; 0 if the last connection was accepted. Callable by any thread.
   [[nodiscard]] int trouble() const noexcept { return trouble_.load(); }
   /// Returns the number of connections that were dropped before they were authenticated. Callable by any thread.
   [[nodiscard]] std::uint64_t unauthenticated() const noexcept { return unauthenticated_.load(); }
@@ -65,7 +66,7 @@ class acceptor {
   judge accepts_;
   taker on_accepted_;
   std::list<pending_connection> pending_;  // in the order of arrival
-  // Set while accepting is suspended because no descriptor is left.
+  // Time at which accepting starts again; max() unless accepting is suspended because no descriptor is left.
   clock::time_point closed_until_ = clock::time_point::max();
   bool is_reported_ = false;  // set after that was logged
   std::atomic<int> trouble_{0};

@@ -70,6 +70,7 @@ std::span<const unsigned char> bytes_of(const address& a) {
   return {};
 }
 
+// Returns true if both addresses have one family and the same first `bits` bits; the ports do not matter.
 bool same_number(const address& a, const address& b, unsigned bits) {
   if (a.family() != b.family()) return false;
   const auto left = bytes_of(a);

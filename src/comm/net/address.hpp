@@ -62,10 +62,10 @@ class address {
   socklen_t length_ = 0;
 };
 
-/// Returns all addresses of the host's name, in the order that this host prefers; at least one. A name service may
-/// learn a name later, for example the name of a pod that has just started: the function asks again until the deadline
-/// and then throws configuration_error. A lookup of a name (not of a number) may take as long as the timeout of the
-/// system's resolver.
+/// Returns all addresses of the host's name, in the order that this host prefers; at least one. A name service may not
+/// have a name yet, for example the name of a pod that has just started: the function repeats the lookup until the
+/// deadline and then throws configuration_error. By default it does not repeat the lookup. A lookup of a name (not of a
+/// number) may take as long as the timeout of the system's resolver.
 [[nodiscard]] std::vector<address> resolve(const host_port& where, clock::time_point until = {});
 
 /// A local address and its interface.
@@ -78,10 +78,10 @@ struct interface_address {
 [[nodiscard]] std::vector<interface_address> all_interface_addresses();
 
 /// Returns the addresses at which other processes reach this host. `chosen` is "auto" (all addresses that reach beyond
-/// this host; the loopback if there are no others), "here" (the loopback, for a job of one host), or a comma-separated
-/// list of interfaces by name ("eth0"), of subnets ("10.0.0.0/8", "2001:db8::/32") and of single addresses. Keeps the
-/// order of the list. Throws configuration_error, whose text begins with `origin` and lists the available addresses,
-/// when a part of the list is not a local address.
+/// this host; the loopback if there are no others), "here" (the loopback, for a job of one host; other addresses if it
+/// is down), or a comma-separated list of interfaces by name ("eth0"), of subnets ("10.0.0.0/8", "2001:db8::/32") and
+/// of single addresses. Keeps the order of the list. Throws configuration_error, whose text begins with `origin` and
+/// lists the available addresses, when a part of the list is not a local address.
 [[nodiscard]] std::vector<address> own_addresses(std::string_view chosen, const std::string& origin);
 
 /// Returns true if the address belongs to this host (and to this network namespace).

@@ -52,13 +52,13 @@ class event_loop {
   /// Throws error when no descriptor is left for the loop.
   event_loop();
 
-  /// Registers a file. Throws error when epoll does not support the file.
+  /// Registers a file (a descriptor) with the events to wait for. Throws error when epoll does not support the file.
   [[nodiscard]] registration watch(int file, std::uint32_t events, handler handle);
   /// Ends the present wait, or the next one. Callable by any thread.
   void wake() noexcept;
   /// Runs `callback` at the next `dispatch`. Callable by any thread.
   void post(std::function<void()> callback);
-  /// Waits until an event occurs, at the latest until the deadline.
+  /// Waits until an event occurs or `wake` is called, at most until the deadline, and at most for a minute.
   void wait(clock::time_point until) noexcept;
   /// Runs the posted callbacks, and calls the handlers of the events that the wait found.
   void dispatch();

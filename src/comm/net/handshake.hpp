@@ -32,11 +32,11 @@ class job_secret {
   std::array<std::byte, 32> bytes_{};
 };
 
-/// The connecting and the listening rank, and the purpose of the connection.
+/// The connecting rank, the listening rank, and the number of the connection between them.
 struct introduction {
-  std::uint32_t sender = 0;
-  std::uint32_t receiver = 0;
-  std::uint32_t channel = 0;  ///< number of the connection among those between the two ranks
+  std::uint32_t sender = 0;    ///< the connecting rank
+  std::uint32_t receiver = 0;  ///< the listening rank
+  std::uint32_t channel = 0;   ///< number of the connection among those between the two ranks
 
   bool operator==(const introduction&) const = default;
 };
@@ -72,17 +72,21 @@ class handshake {
   static handshake answer(const job_secret& secret, std::uint32_t self);
 
   /// Writes and reads as far as possible without waiting, until the state is `asking` or final. Throws socket_error.
-  void advance(const tcp_socket& over);
-  /// Completes the handshake like `advance`, and waits until the deadline. Throws socket_error at the deadline.
-  void conclude(const tcp_socket& over, clock::time_point until);
+  void advance(const tcp_socket& socket);
+  /// Calls `advance` and waits for the socket until the state is `asking` or final. Throws socket_error, also at the
+  /// deadline.
+  void conclude(const tcp_socket& socket, clock::time_point until);
 
   [[nodiscard]] state current_state() const noexcept { return state_; }
-  /// Returns true if the peer has replied.
+  /// Returns true if a complete message of the peer has arrived.
   [[nodiscard]] bool is_answered() const noexcept { return step_ > 0; }
   [[nodiscard]] std::span<const std::byte> output() const noexcept { return std::as_bytes(std::span(out_)); }
+  /// Reports that the first bytes of `output` were written.
   void sent(std::size_t bytes) noexcept;
   [[nodiscard]] std::size_t expected_bytes() const noexcept { return expected_ - in_.size(); }
+  /// Processes bytes from the peer, at most `expected_bytes`.
   void received(std::span<const std::byte> bytes);
+  /// Returns the introduction as the peer sends it (or would send it, if the peer listens): `sender` is the peer.
   [[nodiscard]] const introduction& peer() const noexcept { return peer_; }
   void accept() { answer(1); }
   void refuse() { answer(2); }
@@ -93,7 +97,8 @@ class handshake {
   void write(std::string text, state after, std::size_t expected_after);
   void read_message(const std::string& text);
   void answer(char reply);
-  // Returns the text that a side signs: its mark and reply, and the transcript.
+  // Returns the text that a side signs: the mark of the side ('1' connects, '2' listens), its reply (0: none), and the
+  // transcript.
   [[nodiscard]] std::string proof(char side, char reply) const { return std::string{side, reply} + transcript_; }
 
   job_secret secret_;

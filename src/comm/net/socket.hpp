@@ -26,7 +26,8 @@ class socket_error : public error {
   [[nodiscard]] bool closed() const noexcept;
   /// Returns true if the peer has closed the connection in order.
   [[nodiscard]] bool ended() const noexcept;
-  /// Returns the observation of the connection in the form that errors of ranks use.
+  /// Returns the fault for the error of a lost rank: "its connection ended", "its connection was reset", "its host does
+  /// not answer".
   [[nodiscard]] std::string describe_observation() const;
 
  private:
@@ -59,16 +60,16 @@ class tcp_socket {
   [[nodiscard]] static tcp_socket start_connect(const address& remote);
   /// Finishes a connect: throws its error, or returns with the connection established.
   void finish_connect() const;
-  /// Connects by both calls, at the latest at `until`.
+  /// Connects by `start_connect` and `finish_connect`, and waits. Throws socket_error, also at the deadline.
   [[nodiscard]] static tcp_socket connect(const address& remote, clock::time_point until);
   /// Connects to the first of several addresses that replies. Each address gets its share of the remaining time. The
   /// error contains every address's failure.
-  [[nodiscard]] static tcp_socket connect(std::span<const address> remote, clock::time_point until);
+  [[nodiscard]] static tcp_socket connect(std::span<const address> remotes, clock::time_point until);
 
   [[nodiscard]] int file() const noexcept { return file_.get(); }
   explicit operator bool() const noexcept { return static_cast<bool>(file_); }
   [[nodiscard]] address local() const noexcept;
-  /// Returns the address to which it connects, also after the connection has ended.
+  /// Returns the remote address, also after the connection has ended; the address to listen at for a listener.
   [[nodiscard]] const address& peer() const noexcept { return peer_; }
 
   /// Sends small messages at once (TCP_NODELAY).
@@ -94,7 +95,7 @@ class tcp_socket {
   /// IOV_MAX pieces. `more`: further pieces follow at once, and the system waits for them.
   [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces, bool more = false) const;
 
-  /// Waits for one of `events` (see `wait_for`); throws socket_error at the deadline.
+  /// Waits for one of `events` (see `wait_for`); throws socket_error with ETIMEDOUT at the deadline.
   void await(short events, clock::time_point until) const;
 
   /// Ends the sending direction. The peer reads the bytes that were sent, and then the end of the stream.
@@ -103,8 +104,9 @@ class tcp_socket {
  private:
   explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
   [[noreturn]] void fail(const std::string& operation, int code) const;
+  // Throws the error of a system call that prepares to listen, unless its result is 0.
   void check_listens(int result) const;
-  void set(int level, int name, int value, const char* operation) const;
+  void set(int level, int name, int value, const char* option) const;
 
   descriptor file_;
   address peer_;

@@ -62,8 +62,8 @@ class datagram_socket {
   [[nodiscard]] const std::string& endpoints() const noexcept { return endpoints_; }
   [[nodiscard]] int file() const noexcept { return file_.get(); }
 
-  /// Parses the text of `endpoints`. `same_host`: true for a process on the local host, which is reachable over the
-  /// loopback too.
+  /// Parses the text of a process's `endpoints` and returns its first four addresses. `same_host`: true for a process
+  /// on the local host; then returns the loopback and the first address.
   [[nodiscard]] std::vector<address> parse_endpoints(std::string_view list, bool same_host) const {
     constexpr std::size_t limit = 4;
     std::istringstream texts{std::string(list)};
@@ -79,7 +79,7 @@ class datagram_socket {
     return read;
   }
 
-  /// Sends the text to each address; copies do no harm.
+  /// Sends the text to each address. A process that receives the text at several addresses ignores the copies.
   void send(std::string_view text, const std::vector<address>& recipients) const noexcept {
     try {
       if (text.size() > max_datagram_bytes - mark_bytes - mac_bytes) return;

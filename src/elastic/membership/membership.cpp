@@ -190,7 +190,7 @@ void membership::announce(clock::time_point now) {
   swap(next);
 }
 
-// Writes the first generation. The first process that sees all initial members waiting succeeds.
+// Writes the first generation if enough processes wait. The first process that sees them succeeds.
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto waiting_count = static_cast<int>(record_.waiting.size());
@@ -206,7 +206,8 @@ void membership::form_first(clock::time_point now) {
     next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
     next.members.resize(static_cast<std::size_t>(policy_.max));
   }
-  // The others begin with a copy of the furthest member's state, so that all begin with the same state.
+  // The others begin with a copy of the state of the furthest member, the first in the order of ranks if several are
+  // equally far, so that all begin with the same state.
   const auto furthest =
       std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
   next.step = furthest->step;
@@ -242,8 +243,8 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   for (const auto& peer : next.members) views_[peer.id].received_at = now;
 }
 
-// Computes this process's monitors, the members after it in the ring, and the members that it monitors, those before
-// it. The position of a waiting process is before the first member.
+// Takes over the record. Computes this process's monitors, which are the members after it in the ring, and the members
+// that it monitors, which are before it. The position of a waiting process is before the first member.
 void membership::adopt(const generation_record& record) {
   record_ = record;
   ranks_.clear();
@@ -327,7 +328,7 @@ void membership::stop_rank(clock::time_point now, const std::string& why) {
   send_heartbeat(now);
 }
 
-// After this call every member sends its heartbeats to all members.
+// After this call this member sends its heartbeats to all members and judges the silence of all.
 void membership::begin_change(clock::time_point now) {
   must_stop_ = true;
   change_began_ = now;

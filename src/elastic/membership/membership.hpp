@@ -1,5 +1,6 @@
-// The membership protocol: how the processes of an elastic job agree on each generation's members. The protocol
-// has no sockets, clocks or threads: the same code runs in a process (service.hpp) and in a simulation.
+// The membership protocol: how the processes of an elastic job agree on each generation's members. The protocol has no
+// sockets, clocks or threads: the same code runs in a process (service.hpp) and in a simulation. Its steps are counts
+// of progress: a training counts its committed steps, finished evaluations and finished runs together.
 //
 // States of a process:
 //   waiting   The process has added its entry to `generation_record::waiting` and is in no generation.
@@ -63,8 +64,8 @@ struct membership_policy {
   clock::duration beat = std::chrono::milliseconds(100);  ///< interval between two heartbeats
   clock::duration suspicion_timeout =
       std::chrono::milliseconds(500);  ///< a member without a heartbeat for so long is suspect
-  double slow_factor = 0;              ///< a slow member takes so many times the median step time; 0: none is slow
-  bool slow_members_leave = false;     ///< true: a slow member leaves the job; false: it is only reported
+  double slow_factor = 0;           ///< a slow member's part of a step takes so many times the median; 0: none is slow
+  bool slow_members_leave = false;  ///< true: a slow member leaves the job; false: it is only reported
   clock::duration quorum_timeout =
       std::chrono::seconds(30);  ///< how long to wait for a majority and for `min`; a hung member gets half the time
   /// Number of ranks after a member's own, in a ring, that receive all its heartbeats and judge its silence. A dead
@@ -150,11 +151,13 @@ class membership {
   void left_behind(const std::string& why);
   /// Reports that the peer's process has ended, as observed on its own host.
   void prove_dead(clock::time_point now, member_id peer);
+  /// Reports a suspicion of this member. A suspect on the local host is killed.
   void suspect(clock::time_point now, member_id peer, const std::string& why);
   /// Reports a broken connection to `peer`. This generation is over, and the peer is suspect unless a heartbeat arrives
   /// within one heartbeat interval.
   void disconnected(clock::time_point now, member_id peer, const std::string& why);
-  /// Reports that this member's state is complete after so many steps.
+  /// Reports this member's progress. Its state is complete after `step` steps, and its position in the data is
+  /// `cursor`.
   void committed(std::uint64_t step, std::uint64_t cursor);
   /// Reports the least time that this member's own part took in the last steps, without waiting for others.
   void report_step_time(clock::duration least);
@@ -174,6 +177,7 @@ class membership {
   // ---- queries ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
+  /// Returns true if `peer` is a member of the present generation.
   [[nodiscard]] bool is_in(member_id peer) const { return ranks_.contains(peer); }
   [[nodiscard]] bool has_stopped() const noexcept { return own_.stopped; }
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
@@ -244,22 +248,22 @@ class membership {
   membership_policy policy_;
   membership_outlet& out_;
 
-  std::uint64_t version_ = 0;
+  std::uint64_t version_ = 0;  // the store's version of `record_`
   generation_record record_;
   std::unordered_map<member_id, std::size_t> ranks_;  // ranks of the record's members
   std::optional<std::size_t> rank_;                   // this process's rank; empty unless it is a member
   std::vector<member_id> monitors_;                   // receive each heartbeat of this member
   std::vector<member_id> others_;                     // members and waiting processes that receive heartbeats in turn
   std::set<member_id> watched_;                       // members that this one monitors
-  bool swapping_ = false;
-  clock::time_point swap_after_{};      // earliest time of the next swap, after a failure of the store
+  bool swapping_ = false;                             // true while the result of a swap is unknown
+  clock::time_point swap_after_{};                    // earliest time of the next swap, after a failure of the store
   std::set<member_id> former_members_;  // members of former generations; their late heartbeats are ignored
 
   // State of the present generation.
-  std::unordered_map<member_id, view> views_;
+  std::unordered_map<member_id, view> views_;  // by sender of heartbeats
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
-  std::set<member_id> silent_;  // suspects whose only reason is silence
+  std::set<member_id> silent_;  // suspects that are cleared by their next heartbeat: the reason is missing heartbeats
   struct broken_connection {
     clock::time_point at;
     std::string why;
@@ -267,7 +271,7 @@ class membership {
   // Suspicions of the previous generation and of earlier ones back to the last committed step; the lesser id first.
   std::set<std::pair<member_id, member_id>> former_suspicions_;
   std::map<member_id, broken_connection> broken_connections_;  // by peer
-  std::map<member_id, std::string> slow_;
+  std::map<member_id, std::string> slow_;                      // reason by slow member
   double slow_above_ = 0;                   // slow limit, microseconds of a step, by the last heartbeats; 0: unknown
   std::map<member_id, int> slow_links_;     // slow connections by member, over all generations
   clock::time_point slow_link_reported_{};  // when this member was notified of the last slow connection
@@ -275,14 +279,14 @@ class membership {
   heartbeat own_;                           // this member's next heartbeat; `send_heartbeat` sets `dead` and `suspects`
   bool must_stop_ = false;
   bool ended_ = false;
-  bool leave_requested_ = false;  // set when a member requests to leave
+  bool leave_requested_ = false;  // set when another member requests to leave
   std::uint64_t furthest_ = 0;    // highest step in the members' heartbeats
   clock::time_point change_began_{};
 
-  std::size_t turn_ = 0;  // index in `others_` of the next recipient
-  clock::time_point began_;
-  clock::time_point ticked_;
-  clock::time_point sent_at_{};
+  std::size_t turn_ = 0;         // index in `others_` of the next recipient
+  clock::time_point began_;      // when this process began to wait for its first generation
+  clock::time_point ticked_;     // time of the last `wake`
+  clock::time_point sent_at_{};  // time of the last heartbeat
 };
 
 }}}  // namespace muster::v0::elastic

@@ -18,8 +18,8 @@ using member_id = std::uint64_t;
 struct member {
   member_id id = 0;
   std::uint64_t host = 0;   ///< equal for two members of one host, and only for these
-  std::uint64_t order = 0;  ///< the launcher's rank, by which the first generation is numbered
-  std::uint64_t step = 0;   ///< committed steps in its state when it announced itself (from a checkpoint, or 0)
+  std::uint64_t order = 0;  ///< sorts the ranks of the first generation: the launcher's rank, or another number
+  std::uint64_t step = 0;   ///< progress of its state when it announced itself; a job_member announces 0
   // Data by which the process is reached and observed. The protocol does not read these fields.
   detail::process_identity process;  ///< process id and start time on its host
   std::string datagram_endpoints;    ///< the addresses of the datagram_socket
@@ -33,8 +33,8 @@ struct member {
 struct generation_record {
   std::uint64_t generation = 0;          ///< 0 until the first group is formed
   std::vector<member> members;           ///< by rank: survivors keep their order, joiners come after them
-  std::uint64_t step = 0;                ///< committed steps of the furthest member when the generation was formed
-  std::uint64_t cursor = 0;              ///< number of global samples that these steps used
+  std::uint64_t step = 0;                ///< progress of the furthest member when the generation was formed
+  std::uint64_t cursor = 0;              ///< position in the data after `step`: samples of the epoch that were used
   std::vector<member_id> state_sources;  ///< members with the state of `step`; the other members copy it from these
   std::vector<member> waiting;           ///< processes that have announced themselves and are not admitted yet
   std::string why;                       ///< the reason for the change, for people: "rank 2 died"
@@ -66,24 +66,24 @@ struct link_seen {
 struct heartbeat {
   /// The sender; 0: a request for a heartbeat by a process that is no member, such as `muster-info top`.
   member_id sender = 0;
-  std::uint64_t number = 0;
-  std::uint64_t generation = 0;
-  bool stopped = false;      ///< the sender takes no further part in this generation, whatever happens
-  bool leaving = false;      ///< the sender requests to leave at the next boundary between steps
-  bool needs_state = false;  ///< the sender joined, and has not copied the state of the others yet
-  std::uint64_t step = 0;
-  std::uint64_t cursor = 0;
-  std::uint64_t halt = 0;  ///< the step after which the group is to stop and change; 0: no such step
+  std::uint64_t number = 0;      ///< counts the sender's heartbeats
+  std::uint64_t generation = 0;  ///< 0 if the sender is no member
+  bool stopped = false;          ///< the sender takes no further part in this generation, whatever happens
+  bool leaving = false;          ///< the sender requests to leave at the next boundary between steps
+  bool needs_state = false;      ///< the sender joined, and has not copied the state of the others yet
+  std::uint64_t step = 0;  ///< the sender's progress: committed steps, finished evaluations and finished runs together
+  std::uint64_t cursor = 0;  ///< the sender's position in the data, in samples of the epoch
+  std::uint64_t halt = 0;    ///< the step after which the group is to stop and change; 0: no such step
   /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
   /// 0: unknown.
   std::uint64_t work = 0;
-  link_seen slowest;            ///< the slowest connection with much traffic; `peer` is 0 if unknown
-  std::uint64_t best_rate = 0;  ///< bytes per second that its best connection carries at any time; 0: unknown
-  member_id removes = 0;        ///< set by rank 0: the member that is to leave because it is slow; 0: none
-  std::vector<member_id> dead;
-  std::vector<member_id> suspects;
+  link_seen slowest;                ///< the slowest connection with much traffic; `peer` is 0 if unknown
+  std::uint64_t best_rate = 0;      ///< bytes per second that its best connection carries at any time; 0: unknown
+  member_id removes = 0;            ///< set by rank 0: the member that is to leave because it is slow; 0: none
+  std::vector<member_id> dead;      ///< members whose end is proven to the sender
+  std::vector<member_id> suspects;  ///< members that the sender suspects
   std::vector<link_seen> links;  ///< connections with any traffic; sent only in reply to a request, not among members
-  std::string endpoints;
+  std::string endpoints;         ///< where the sender waits for the members of the next generation
 
   [[nodiscard]] std::string encode() const;
   /// Returns nothing when the bytes are not a heartbeat.

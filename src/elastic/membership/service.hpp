@@ -45,7 +45,8 @@ inline constinit pending_signals signals;
 /// do not depend on the load of the rank.
 class membership_service final : elastic::membership_outlet {
  public:
-  /// Starts the service. All other calls belong to the rank's thread.
+  /// Starts the service. `steps_watched`: number of steps over which the least work is computed. One thread, usually
+  /// the rank's, makes all other calls.
   membership_service(std::shared_ptr<any_store> store, std::unique_ptr<datagram_socket> socket, elastic::member self,
                      const elastic::membership_policy& policy, std::size_t steps_watched)
       : socket_(std::move(socket)),
@@ -79,12 +80,13 @@ class membership_service final : elastic::membership_outlet {
   }
 
   // ---- fast calls, for every step ----
-  /// Returns true if the present generation is over, or is over after so many steps.
+  /// Returns true if the present generation is over, or ends after at most `steps` steps.
   [[nodiscard]] bool must_stop(std::uint64_t steps) const noexcept {
     if (stop_.load(std::memory_order_acquire)) return true;
     const auto halt = halt_.load(std::memory_order_acquire);
     return halt != 0 && steps >= halt;
   }
+  /// Reports the rank's progress; see `membership::committed`.
   void committed(std::uint64_t steps, std::uint64_t cursor) noexcept {
     cursor_.store(cursor, std::memory_order_relaxed);
     steps_.store(steps, std::memory_order_release);
@@ -140,19 +142,20 @@ class membership_service final : elastic::membership_outlet {
     const auto now = begin_turn();
     return event(protocol_, now);
   }
-  /// Waits until every other member leaves too, is gone, or waits for a group without this one, or until something else
-  /// ends this member's part.
+  /// Waits until every other member leaves too or is dead, until another member waits for a group without this one,
+  /// until this member's part is over, or until the deadline.
   void await_others_leaving(clock::time_point until) {
     std::unique_lock held(mutex_);
     while (!over_ && !protocol_.may_leave() && clock::now() < until)
       changed_.wait_for(held, elastic_timing::farewell_poll);
   }
 
-  /// Waits until every process on the local host that was in the last generation and is not in this one has ended.
-  void await_ends(const elastic::generation_record& before, const elastic::generation_record& now,
+  /// Waits until every process on the local host that is in `before` and not in `present` has ended, at most until the
+  /// deadline.
+  void await_ends(const elastic::generation_record& before, const elastic::generation_record& present,
                   clock::time_point until) {
     for (const auto& peer : before.members) {
-      if (now.rank_of(peer.id) || peer.host != self_.host || peer.id == self_.id) continue;
+      if (present.rank_of(peer.id) || peer.host != self_.host || peer.id == self_.id) continue;
       for (;;) {
         {
           const std::lock_guard held(mutex_);
@@ -363,8 +366,8 @@ class membership_service final : elastic::membership_outlet {
   std::mutex mutex_;
   std::condition_variable changed_;
   elastic::membership protocol_;                               // guarded by mutex_
-  std::map<elastic::member_id, life> lives_;                   // guarded by mutex_
-  std::map<elastic::member_id, std::vector<address>> places_;  // guarded by mutex_
+  std::map<elastic::member_id, life> lives_;                   // processes on this host; guarded by mutex_
+  std::map<elastic::member_id, std::vector<address>> places_;  // of datagram sockets; guarded by mutex_
   std::optional<next_generation> to_form_;                     // guarded by mutex_
   std::vector<elastic::link_seen> links_;  // this rank's connections with any traffic; guarded by mutex_
   std::shared_ptr<revocation> present_;    // guarded by mutex_

@@ -14,8 +14,8 @@ namespace muster { inline namespace v0 {
 /// The store exists as long as a process has it open: the first process that opens it removes the keys of an earlier
 /// job. A call waits for an unreachable etcd until its deadline, because the etcd may recover; this is no peer_failure.
 /// A swap whose reply was lost is a timeout_error too, as the swap may have happened. etcd does not detect that a
-/// process died or was disconnected: its client keys expire ten seconds later, and from then on its writes of client
-/// keys throw peer_failure.
+/// process died or was disconnected: the client keys of the process expire ten seconds later. A process that was only
+/// disconnected then registers again, within a few seconds; its writes of client keys throw peer_failure until then.
 class etcd_store final : public any_store {
  public:
   /// `endpoints` is "host:port", or several members in one cluster, separated by commas: the first that answers is
@@ -26,7 +26,8 @@ class etcd_store final : public any_store {
              store_role role = store_role::member);
   etcd_store(etcd_store&&) noexcept;
   etcd_store& operator=(etcd_store&&) = delete;
-  /// Clears the store when no other process has it open.
+  /// Closes the store, and clears it when no other process has it open. Waits at most about two seconds for an
+  /// unreachable etcd.
   ~etcd_store() override;
 
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;

@@ -14,8 +14,8 @@ namespace muster { inline namespace v0 {
 /// Rank 0 returns last, so that it may close a store that it serves. Afterwards the store contains none of these keys.
 /// Values are any bytes, up to 1 MiB each. Takes O(size) calls at rank 0 and a few at each other rank.
 ///
-/// Throws timeout_error (`missing`: the ranks that did not call this), at most a second after `until`. Throws
-/// configuration_error when two processes have the same rank. Throws the errors of the store.
+/// Throws timeout_error (`missing`: the ranks that did not call this, or have not read the values), at most a second
+/// after `until`. Throws configuration_error when two processes have the same rank. Throws the errors of the store.
 [[nodiscard]] std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
                                                 std::string_view mine, clock::time_point until);
 

@@ -36,11 +36,12 @@ struct launch_env {
 using variable_reader = std::function<std::optional<std::string>(const char*)>;
 
 /// Detects, in this order, torchrun (TORCHELASTIC_RUN_ID, and the generic variables), Open MPI's mpirun
-/// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMIx (PMIX_RANK with a size from PMI, Slurm or WORLD_SIZE), PMI
-/// (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun (SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or
-/// SLURM_NTASKS, SLURM_LOCALID), and the generic RANK, WORLD_SIZE, LOCAL_RANK. Without such variables the process is
-/// alone. Throws configuration_error naming the variable when a variable is not a number, when a rank has no size or a
-/// size has no rank, or when the rank is not below the size.
+/// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMI (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun
+/// (SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS, SLURM_LOCALID), and the generic RANK,
+/// WORLD_SIZE, LOCAL_RANK. A step of srun or a generic launcher (not torchrun) that also sets PMIX_RANK counts as
+/// `pmix`. Without such variables the process is alone. Throws configuration_error naming the variable when a variable
+/// is not a number, when a rank has no size, when the rank is not below the size, or when a size of Open MPI or
+/// WORLD_SIZE has no rank.
 [[nodiscard]] launch_env detect_launch();
 /// Detects the same from another source of variables, for tests.
 [[nodiscard]] launch_env detect_launch(const variable_reader& read);

@@ -17,22 +17,22 @@ namespace muster { inline namespace v0 {
 ///   file:/folder       over TCP, at a free port. A file in that folder, named by user and job (`--job`), has the port.
 ///                      Rank 0 serves and writes the file. In an elastic job rank 0 starts muster-store, which outlives
 ///                      rank 0, unless the file's store still runs. Needs muster::tcp
-///   tcp://host:port    over TCP. Rank 0 serves if the host is its own and no process serves yet. The others, and
-///                      rank 0 if not, connect, and try again until the deadline while no process serves. In an elastic
-///                      job the store must outlive rank 0: muster-store serves it. Rank 0 starts muster-store under
-///                      mpirun and srun, and the user starts it otherwise. Jobs with different `--job` do not meet in
-///                      the store. Needs muster::tcp
+///   tcp://host:port    over TCP. Rank 0 serves if the host is its own and no process serves yet. All other ranks, and
+///                      a rank 0 that does not serve, connect, and try again until the deadline while no process
+///                      serves. In an elastic job the store must outlive rank 0: muster-store serves it. Rank 0 starts
+///                      muster-store under mpirun and srun, and the user starts it otherwise. Jobs with different
+///                      `--job` do not meet in the store. Needs muster::tcp
 ///   etcd://host:port   an etcd, or several members of a cluster separated by commas, by muster::etcd. etcds:// is over
 ///                      TLS. The job needs a name: its launcher's, or `--job`
 ///   auto               the first available: PMIx (mpirun of Open MPI, srun --mpi=pmix), through which rank 0 sends the
 ///                      others its address and a secret for this start; MASTER_ADDR and MASTER_PORT, as tcp://; and if
 ///                      all ranks are on one host, file:/ in the folder of temporary files. For elastic jobs on one
 ///                      host the last has priority: its ranks wait for rank 0 only. A process that is the only rank
-///                      keeps its store in memory
+///                      keeps its store in memory, except an elastic rank that a launcher started: other ranks may join
 ///
-/// All ranks open the store, within `--timeout`. Throws configuration_error when that is not possible, naming the
-/// setting to change, and timeout_error when no process serves the store in time. An onlooker can open an etcd:// store
-/// only. If rank 0 serves the store, rank 0 closes it last: an `exchange` ensures this order.
+/// All ranks open the store. The call waits at most for `--timeout`. Throws configuration_error when that is not
+/// possible, naming the setting to change, and timeout_error when no process serves the store in time. An onlooker can
+/// open an etcd:// store only. If rank 0 serves the store, rank 0 closes it last: an `exchange` ensures this order.
 [[nodiscard]] std::unique_ptr<any_store> open_store(const settings& configuration, const launch_env& launch,
                                                     store_role role = store_role::member);
 
@@ -44,17 +44,18 @@ namespace muster { inline namespace v0 {
 namespace detail {
 
 /// Returns the name by which the processes of a host or a store distinguish this job from others: `--job`, else the
-/// launcher's name. Throws configuration_error for ranks that were started by hand and share neither a job name nor a
-/// tcp:// address.
+/// launcher's name for this start (`launch_env::job`), else this process's number if it has no launcher, else the
+/// tcp:// address of the store. Throws configuration_error if none of these exists.
 [[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
 /// Returns a name for this user and that job, as part of the name of a file or key.
 [[nodiscard]] std::string store_name(std::string_view job);
 
-/// Returns the part of a store that belongs to a job; other jobs have separate parts.
+/// Returns a view of a store whose keys all begin with the job's name: jobs that share a server have separate keys.
+/// Owns `store`.
 [[nodiscard]] std::unique_ptr<any_store> of_job(std::unique_ptr<any_store> store, std::string_view job);
 
-/// Returns true if this process has opened the store of a job, in which it meets other processes.
+/// Returns true once this process has called `open_store`, even if that failed.
 [[nodiscard]] bool store_was_opened() noexcept;
 
 /// The arguments of opening a store.
@@ -73,12 +74,12 @@ struct store_opening {
 /// in `why_not`, if there is no store of the kind.
 using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, const store_opening& asked,
                                                     std::string& why_not);
-/// Registers the kinds of stores of muster::tcp ("tcp", "file", "pmix") and muster::etcd ("etcd", "etcds") with
-/// `open_store`. Returns true, so that it can initialise an inline variable.
+/// Makes `open_store` open stores of a kind by this function: "tcp", "file" and "pmix" (muster::tcp), "etcd" and
+/// "etcds" (muster::etcd). Returns true, so that it can initialise an inline variable.
 bool register_store(const std::string& kind, store_opener opener);
 
 #ifdef MUSTER_HAS_TCP
-// A program that links muster::tcp has these kinds: this reference makes the linker take them from the archive.
+// This reference makes the linker take the registration from the archive muster::tcp.
 bool link_tcp_store() noexcept;
 [[maybe_unused]] static const bool tcp_store_is_linked = link_tcp_store();
 #endif

@@ -59,8 +59,9 @@ enum class store_role : std::uint8_t {
 ///
 /// Every call is linearizable: it takes effect at one moment between its start and its return, for all processes. Many
 /// threads may make calls at once. Each call has a deadline: it throws `timeout_error` when the deadline passes (a swap
-/// may have happened or not: `get` shows it), and `peer_failure` as soon as the store is lost, after which every call
-/// throws it.
+/// may have happened or not: `get` shows it; `watch` returns nothing instead), and `peer_failure` as soon as the store
+/// is lost. Every later call throws `peer_failure` too, unless the store connects again (etcd_store, and tcp_store if
+/// requested).
 class any_store {
  public:
   virtual ~any_store() = default;
@@ -91,10 +92,10 @@ class any_store {
 
 namespace detail {
 
-/// Throws configuration_error when the store at `where` does not accept the key or the value.
+/// Throws configuration_error when the store named `where` does not accept the key or the value.
 void check_store_key(std::string_view key, const std::string& where);
 void check_store_value(std::optional<std::string_view> value, const std::string& where);
-/// Throws the error of a call that reached its deadline.
+/// Throws the timeout_error of a call ("get") that reached its deadline at the store named `where`.
 [[noreturn]] void store_timed_out(const char* call, std::string_view key, const std::string& where);
 
 }  // namespace detail

@@ -9,7 +9,7 @@
 #include <muster/comm/bootstrap/store.hpp>
 
 namespace muster { inline namespace v0 {
-/// The error of an address that another socket listens at already.
+/// The error when another socket already listens at the address.
 class store_address_taken : public configuration_error {
  public:
   /// Constructs the error from its text.
@@ -22,8 +22,9 @@ class store_address_taken : public configuration_error {
 /// replies.
 ///
 /// Client and server authenticate each other by challenge and response with the token. The server drops and counts a
-/// connection that fails to authenticate, is silent for 5 s or sends a malformed frame, and a client that does not read
-/// its replies. No client waits for another client. The keys of a client are removed with its connection.
+/// connection that does not authenticate within 5 s, and a client that sends a malformed frame or does not read its
+/// replies for 30 s. Such a client delays no other client. The end of a client's connection removes its keys with
+/// `store_life::of_client`.
 class store_server {
  public:
   /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all interfaces); port 0 takes a free port. Throws
@@ -33,12 +34,11 @@ class store_server {
   store_server(std::string_view address, std::string_view token, const std::string& folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
-  /// Ends the connections: every connected client gets peer_failure.
+  /// Ends the connections: calls of connected clients throw peer_failure. Removes the file of `announce`.
   ~store_server();
 
   /// Writes the address and the token to a file for `tcp_store`, readable by this user alone (mode 0600); an existing
-  /// file is replaced. The file is removed when the server is destroyed. Call at most once. Throws configuration_error
-  /// when the file cannot be written.
+  /// file is replaced. Call at most once. Throws configuration_error when the file cannot be written.
   void announce(const std::string& file);
 
   /// Returns the address at which the server listens, with the actual port: "10.0.0.1:41234".
@@ -83,13 +83,13 @@ class tcp_store final : public any_store {
   /// Connects to "host:port", to the first of several ("10.0.0.1:29500,[2001:db8::1]:29500") that answers, or by the
   /// file of "file:PATH", which `store_server::announce` wrote, with the token of the file; the file is read for each
   /// attempt. Tries until the deadline, then throws timeout_error. Throws configuration_error when the host stays
-  /// unknown until then, or when the listener at an address does not have the token. `own` is a server that lives as
-  /// long as the client.
+  /// unknown until then, or when the listener at "host:port" does not have the token. `own`: the server in this
+  /// process, if it serves the store; the client owns the server and destroys it last.
   tcp_store(std::string_view where, std::string_view token, clock::time_point until,
-            std::unique_ptr<store_server> own = nullptr, when_lost reaction = when_lost::fail);
+            std::unique_ptr<store_server> own = nullptr, when_lost on_loss = when_lost::fail);
   tcp_store(tcp_store&&) noexcept;
   tcp_store& operator=(tcp_store&&) = delete;
-  /// Closes the connection.
+  /// Closes the store, then destroys `own`.
   ~tcp_store() override;
 
   [[nodiscard]] store_entry get(std::string_view key, clock::time_point until) override;

@@ -29,19 +29,22 @@ class watched_record {
     std::string outcome;  ///< "no member can leave until it can"
   };
 
-  /// Starts to watch. `first`: the entry as far as it is known. The thread calls `notify` when `take` or `take_failure`
-  /// has a result.
+  /// Starts to watch. `first`: the entry as far as it is known, which `take` returns at once. The thread calls `notify`
+  /// when `take`, `take_failure` or `check` has a result.
   watched_record(
       std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
       std::function<void()> notify = [] {});
 
   /// Returns the newest entry if it was not taken yet, or if a swap was answered since the last call.
   [[nodiscard]] std::optional<store_entry> take();
-  /// Replaces the entry by that text if it still has that version. Afterwards `take` returns the entry, or
-  /// `take_failure` reports that the result is unknown.
+  /// Requests that the thread replaces the value by `text` if the version is still `expected`. Does not wait, and
+  /// supersedes a request that the thread has not begun. Afterwards `take` returns the entry, or `take_failure` returns
+  /// true because the result is unknown.
   void swap(std::uint64_t expected, std::string text);
+  /// Returns true if the result of a swap since the last call is unknown.
   [[nodiscard]] bool take_failure() noexcept { return has_failure_.exchange(false); }
-  /// Throws an error that no retry can repair: store_left_behind, or an exception that is not an error of the store.
+  /// Throws the exception that the thread caught and that no retry can repair, if there is one: store_left_behind, or
+  /// an exception that is not an error of muster.
   void check() const;
 
  private:
@@ -61,7 +64,7 @@ class watched_record {
   store_entry newest_;                                         // guarded by mutex_
   std::optional<std::pair<std::uint64_t, std::string>> swap_;  // the requested swap; guarded by mutex_
   std::stop_source interruption_;                              // stops the watch under way; guarded by mutex_
-  std::exception_ptr broken_;                                  // guarded by mutex_
+  std::exception_ptr broken_;                                  // see `check`; guarded by mutex_
   std::jthread thread_;
 };
 

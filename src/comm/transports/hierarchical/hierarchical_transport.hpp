@@ -78,7 +78,7 @@ class hierarchical_transport final : public transport_decorator {
   host_map hosts_;
 
   // The pending collective.
-  bool waits_on_host_ = false;  // set while it waits for ranks on this host
+  bool waits_on_host_ = false;  // set while the collective waits for ranks on this host
   frame_pool pool_;
   std::vector<buffer<std::byte>> scratch_;
   std::vector<int> network_ranks_;  // this rank and the ranks on other hosts with which it exchanges data

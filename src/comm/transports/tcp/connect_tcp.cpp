@@ -39,7 +39,7 @@ tcp_listeners::tcp_listeners(std::string_view interfaces, const std::string& ori
   wire_writer endpoints;
   endpoints.add_text(endpoints_mark);
   endpoints.add_text(random_token());
-  // The kernel's number for this boot of the machine is the same in all containers.
+  // The kernel's identifier of this boot is the same in all containers on the machine.
   endpoints.add_text(boot_number().empty() ? host_name() : boot_number());
   endpoints.add_text(host_name());
   endpoints.add(std::int64_t{::getpid()});
@@ -58,8 +58,8 @@ std::vector<tcp_socket> tcp_listeners::open() {
 
 std::string interface_of(const settings& configuration, const launch_env& launch) {
   const auto& interfaces_setting = configuration.value(setting::interface);
-  // A process that joins an elastic job later may be on another host, unless the job uses a rendezvous folder on this
-  // host.
+  // A process that joins an elastic job later may be on another host. With `--rendezvous auto` the store of such a job
+  // is found on this host only.
   const bool may_grow =
       configuration.value(setting::elastic) == "on" && configuration.value(setting::rendezvous) != "auto";
   return interfaces_setting == "auto" && launch.on_one_host() && !may_grow ? "here" : interfaces_setting;
@@ -136,7 +136,7 @@ std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& co
     const auto all_endpoints = allgather_strings(ranks, listeners.back().endpoints());
     endpoints.insert(endpoints.end(), all_endpoints.begin(), all_endpoints.end());
   }
-  // Only the processes in the group learn the token that rank 0 draws.
+  // Only the processes in the group receive the token that rank 0 draws.
   const auto token = broadcast_string(ranks, random_token(), 0);
   const auto deadline = deadline_after(plan.connect_timeout);
   return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {

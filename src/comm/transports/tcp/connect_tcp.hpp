@@ -44,8 +44,8 @@ inline constexpr transport_costs tcp_costs_when_oversubscribed{
   return result;
 }
 
-/// Returns the interfaces to pass to `own_addresses`: `--interface`, or the loopback if `--interface` is auto and all
-/// ranks are on this host.
+/// Returns the interfaces to pass to `own_addresses`: `--interface`, or the loopback ("here") if `--interface` is auto
+/// and all ranks, also later ones, are on this host.
 [[nodiscard]] std::string interface_of(const settings& configuration, const launch_env& launch);
 
 /// The bound sockets of a rank, before its peers know the addresses. No peer can connect before `open`.
@@ -54,10 +54,10 @@ class tcp_listeners {
   /// Binds a socket with its own port for every address of `interfaces`, which are in the format of `own_addresses`.
   tcp_listeners(std::string_view interfaces, const std::string& origin);
 
-  /// Returns this rank's description for its peers. The description contains random bytes, so the secret that is
-  /// made from all endpoints is new for every start.
+  /// Returns the encoded description of this rank for its peers (`tcp_peer`). The description contains random bytes, so
+  /// the secret that is made from all endpoints is new for every start.
   [[nodiscard]] const std::string& endpoints() const noexcept { return endpoints_; }
-  /// Starts to listen and returns the sockets. The caller accepts the connections.
+  /// Starts to listen and returns the sockets, from which the caller accepts connections. Call once.
   [[nodiscard]] std::vector<tcp_socket> open();
 
  private:

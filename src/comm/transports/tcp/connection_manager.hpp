@@ -52,7 +52,8 @@ class connection_manager {
 
   [[nodiscard]] const tcp_peer& peer(int rank) noexcept { return remote_of(rank).info; }
   [[nodiscard]] std::uint64_t unauthenticated() const noexcept { return acceptor_.unauthenticated(); }
-  /// Returns the errno for which no rank can connect to this process, or this process to no rank; 0 if there is none.
+  /// Returns the errno because of which this process can make or accept no connection (no descriptor is left); 0 if
+  /// there is none.
   [[nodiscard]] int system_error() const noexcept {
     const int connect_error = connect_error_.load();
     return connect_error != 0 ? connect_error : acceptor_.trouble();
@@ -64,13 +65,14 @@ class connection_manager {
   /// Requests a connection to the peer, unless it exists or is being made. A broken connection is made again only if
   /// the call has a deadline for it.
   void request_connection(int peer, clock::time_point deadline = clock::time_point::max());
-  /// Reports that the data connection broke. The rank is lost, unless control messages about its end are still under
-  /// way.
+  /// Reports that the data connection broke. The peer is lost soon afterwards (`late_control_message`), unless its
+  /// goodbye arrives first.
   void report_broken_link(int peer, const std::string& reason);
-  /// Sends a control frame. A frame that is not required is dropped if too many bytes are unsent.
+  /// Sends a control frame, or stores it until there is a connection. Drops the frame if more than 1 MiB is unsent, or
+  /// more than 64 KiB for a frame that is not required.
   void send_control_frame(int peer, frame head, std::span<const std::byte> payload, bool is_required);
-  /// Sends the last frame over all control connections, and waits until the frames are written, at most until the
-  /// deadline.
+  /// Sends the last frame over all control connections, and waits until the peers' systems have acknowledged all bytes,
+  /// at most until the deadline.
   void send_goodbyes(clock::time_point deadline);
 
  private:
@@ -98,16 +100,16 @@ class connection_manager {
     std::array<tcp_socket, 2> sockets;  // the control connection and the data connection
     bool was_connected = false;         // set once both connections existed
     bool was_silent = false;            // set when the peer was lost only because its heartbeats were missing
-    clock::time_point deadline;
-    std::string last_error;  // guarded by controls_mutex_
+    clock::time_point deadline;         // for `connecting` and `accepting`
+    std::string last_error;             // guarded by controls_mutex_
     // The control connection.
     connection control;  // writing and assignment are guarded by controls_mutex_
     clock::time_point last_received;
     bool is_on_this_host = false;  // set when both ends have one address: no network can cut the connection
-    bool has_departed = false;
-    // the data connection broke: the peer is lost at this time at the latest
+    bool has_departed = false;     // set when the peer's goodbye has arrived
+    // time at which the peer is lost because the data connection broke; max() if it has not
     clock::time_point suspect_deadline = clock::time_point::max();
-    std::string failure_reason;
+    std::string failure_reason;  // why the data connection broke
     event_loop::registration ready{};
   };
 

@@ -18,8 +18,8 @@ enum class frame_kind : std::uint8_t {
   rts = 2,
   cts = 3,      ///< clear to send: the message that was announced under `number` has a receive
   data = 4,     ///< the announced and cleared message `number`: `total` bytes, which follow
-  credit = 5,   ///< returns `number` bytes of credit to the receiver
-  goodbye = 6,  ///< the last frame of the sender
+  credit = 5,   ///< returns `number` bytes of credit to the process that receives this frame
+  goodbye = 6,  ///< the last frame of the sender, on the data connection and on the control connection
   // On the control connection.
   beat = 16,            ///< a heartbeat; `signature` and `generation` identify the sender's current collective
   control_message = 17  ///< a control message of the group `generation`, in the payload
@@ -84,7 +84,8 @@ inline constexpr std::uint64_t largest_control_payload = 1024;
 /// Returns the control message as a payload, without the unused text bytes. The bytes are valid as long as the
 /// message.
 [[nodiscard]] std::span<const std::byte> encode_control_message(const control_message& message) noexcept;
-/// Decodes a control message. Returns false if the payload is none. The caller sets `origin`.
+/// Decodes a control message. Returns false if the payload is no control message that a peer may send. The caller sets
+/// `origin`.
 [[nodiscard]] bool decode_control_message(std::span<const std::byte> payload, control_message& into) noexcept;
 
 }}}  // namespace muster::v0::detail

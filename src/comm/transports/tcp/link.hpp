@@ -22,7 +22,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// The parameters of message transfer; the same at both ends.
 struct tcp_limits {
-  std::size_t window = std::size_t{128} << 10;  ///< bytes that a connection reads at a time
+  std::size_t window = std::size_t{128} << 10;  ///< bytes of the read buffer; a call reads at most twice as many
   std::size_t burst = std::size_t{512} << 10;   ///< bytes that a connection sends at a time, from one message
   std::size_t eager = std::size_t{64} << 10;    ///< largest tagged message that is sent without an announcement
   /// bytes of eager messages that may wait at a receiver without a receive
@@ -57,8 +57,9 @@ struct outgoing_frame {
   std::uint64_t checksummed_bytes = 0;  // bytes of the payload that `checksum` covers
   std::uint32_t checksum = 0;
 
-  /// Starts a new frame with the payload at `payload`. The payload of a small frame is copied, since one piece is
-  /// cheaper to send than three; such a frame has no request.
+  /// Starts a new frame. `source`: the request that owns the payload at `payload`; null for a frame without payload.
+  /// The payload of a small frame is copied, since one piece is cheaper to send than three; such a frame has no
+  /// request.
   void set(frame header, request* source, const std::byte* payload) noexcept;
   [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + trailer_bytes; }
   /// Writes as much of the frame as the system accepts, up to about `budget` bytes. `more`: another frame follows at
@@ -100,8 +101,9 @@ class tcp_link {
   void send(request& r);
   /// Queues a clear-to-send for the announced message `number`. The next `write_pending` sends it.
   void send_clear(std::uint64_t number) { queue_frame(frame_kind::cts, number); }
+  /// Withdraws the send; if a frame of the send has begun, a copy of the payload is sent to the end.
   void cancel_send(request& r) noexcept;
-  /// Makes the send read the remaining payload at `data`.
+  /// Makes the send read the rest of its payload from the buffer at `data`, which has the same bytes.
   void move_send(const request& r, const std::byte* data) noexcept;
   void queue_goodbye() { queue_frame(frame_kind::goodbye, 0); }
 
@@ -117,7 +119,9 @@ class tcp_link {
   }
   /// Returns true if input is awaited and the link can process it now.
   [[nodiscard]] bool can_read() const noexcept { return needs_input() && !frame_held_ && !goodbye_received_; }
+  /// Writes as many frames as possible without waiting. A failure sets `failure`.
   void write_pending() noexcept;
+  /// Reads and processes the available frames, up to a limit, without waiting. A failure severs the link.
   void read_pending() noexcept;
 
  private:
@@ -156,7 +160,7 @@ class tcp_link {
   std::vector<frame> control_frames_;  // control frames, sent before the frames of `sends_`
   outgoing_frame frame_out_;
   std::uint32_t next_out_ = 0;  // sequence number of the next frame
-  std::uint64_t send_credit_;
+  std::uint64_t send_credit_;   // credit that this side may still use
 
   // In: bytes that are read and not consumed yet.
   buffer<std::byte> buffer_;

@@ -231,7 +231,7 @@ void tcp_link::handle_announce() {
   (void)messages_.match(peer_, envelope_of(frame_in_), true, no_target);
 }
 
-// Returns credit to the sender once a quarter of the credit is free.
+// Returns credit to the sender once received messages have freed a quarter of the credit.
 void tcp_link::return_credit() {
   std::uint64_t& received = messages_.consumed_credits(peer_);
   if (received < limits_.credit / 4) return;

@@ -36,7 +36,7 @@ class tcp_mesh {
   /// peers reach this rank.
   tcp_mesh(const tcp_plan& plan, int rank, std::vector<tcp_peer> peers, std::vector<tcp_socket> listeners,
            const job_secret& secret);
-  /// Announces the end to all peers, and waits a limited time until the peers' systems have all sent bytes.
+  /// Announces the end to all peers, and waits a limited time until the peers' systems have acknowledged all bytes.
   ~tcp_mesh();
 
   [[nodiscard]] int rank() const noexcept { return rank_; }
@@ -48,8 +48,8 @@ class tcp_mesh {
   /// Returns the number of connections that were refused or closed because the peer did not belong to this job.
   [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept { return manager_.unauthenticated(); }
   /// Waits until every other process is connected. Throws timeout_error with the processes that are not connected.
-  /// Throws peer_failure if a process is lost, or if `is_aborted`, which is called every few milliseconds, returns
-  /// true.
+  /// Throws peer_failure if a process is lost or has ended, or if `is_aborted`, which is called every few milliseconds,
+  /// returns true. Throws error if this process has no descriptor left.
   void await_all(clock::time_point deadline, const std::function<bool()>& is_aborted = {});
 
   /// Adds a group, and reports the lost peers and early control messages to the group.
@@ -80,6 +80,7 @@ class tcp_mesh {
   void on_lost(int peer, const std::string& reason);
   void on_departure(int peer);
   void on_control_message(int peer, const frame& head, control_message& message);
+  // Returns a frame whose signature and generation identify the last collective that this rank began.
   [[nodiscard]] frame position();
   void flush_urgent();
 

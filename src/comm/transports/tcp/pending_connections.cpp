@@ -170,7 +170,7 @@ void connection_manager::fail_attempt(pending_connection& attempt, const std::st
     lose_peer(attempt.peer, "it has ended: " + reason);
 }
 
-// Abandons all attempts to connect to the peer.
+// Abandons all attempts to connect to the peer, and enters the stage `next`.
 void connection_manager::abandon_attempts(int peer, stage next) {
   for (auto& attempt : pending_connections_) {
     if (attempt.peer == peer) attempt.finished = true;

@@ -10,14 +10,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// A group whose messages use the connections that all groups of a process share. The group's peers are ranks of the
-/// world. A thread that pauses polls `wake_file` together with the connections.
+/// A group whose messages use the connections that all groups of a process share. `members`: the world rank of each
+/// member. A thread that pauses polls `wake_file` together with the connections.
 class tcp_channel final : public matching_group {
  public:
   tcp_channel(std::uint64_t generation, std::vector<int> members, int rank, int world_size);
 
   void wake() noexcept override;
+  /// Returns an eventfd that `wake` makes readable while a thread is asleep.
   [[nodiscard]] int wake_file() const noexcept { return wake_.get(); }
+  /// Sets whether a thread is about to poll `wake_file`, or has done so: then clears the file.
   void set_asleep(bool is_asleep) noexcept;
 
  private:
@@ -49,8 +51,9 @@ class tcp_transport final : public transport {
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.next_control_message(message); }
   void pause(clock::time_point deadline) override;
-  /// Connects again to a lost peer. Both sides connect. Each side ignores the peer's frames in the group until it has
-  /// itself renewed the group, so no message from before the break is matched with a receive from after it.
+  /// Starts to connect again to a lost peer, without waiting. Both sides call `renew`. Each side keeps the peer's new
+  /// messages of the group waiting in the connection until it has itself called `renew`, so no message from before the
+  /// break is matched with a receive from after the break.
   [[nodiscard]] bool renew(int peer, clock::time_point deadline) override;
   [[nodiscard]] link_quality quality(int peer) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;

@@ -15,7 +15,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// The members of an etcd cluster. A call first asks the member that answered last, over a persistent connection
-/// (libcurl), on the caller's thread. Thread safe.
+/// (libcurl). The caller's thread waits for the reply. Thread safe.
 class etcd_client {
  public:
   /// Throws error when libcurl cannot be initialised.
@@ -28,20 +28,21 @@ class etcd_client {
   /// configuration_error if etcd rejects the request.
   [[nodiscard]] nlohmann::json ask(const char* call, std::string_view key, std::string_view path,
                                    const nlohmann::json& request, clock::time_point until, when_lost on_loss);
-  /// Returns when the key may have changed in that revision or later, as one member reports it, at the deadline, or on
-  /// a stop request.
+  /// Waits until a member reports that the key may have changed in that revision or later, until the deadline, or until
+  /// a stop request. Also returns, after a short pause, when the member ends the watch.
   void await_change(std::string_view key, std::uint64_t revision, clock::time_point until, const std::stop_token& stop);
 
   [[nodiscard]] const std::string& where() const noexcept { return where_; }
 
  private:
-  // A CURL*; the type is private to libcurl.
+  // A CURL*, or the curl_slist* of `headers_`; the types are private to libcurl.
   using handle = std::unique_ptr<void, void (*)(void*)>;
   struct http_reply {
     long status = 0;  // 0: no reply arrived by the deadline
     std::string body;
     bool sent = true;  // false if the request certainly did not reach the member
   };
+  // Returns an idle or new handle with this request.
   [[nodiscard]] handle take(const std::string& url, const std::string& body);
   [[nodiscard]] http_reply post(const std::string& url, const std::string& body, clock::time_point until);
   [[nodiscard]] const std::string& endpoint(std::size_t index) const { return endpoints_[index % endpoints_.size()]; }
@@ -51,7 +52,7 @@ class etcd_client {
   handle headers_;
   std::vector<std::string> endpoints_;
   std::string where_;
-  std::atomic<std::size_t> present_ = 0;
+  std::atomic<std::size_t> present_ = 0;  // index of the endpoint to ask first, modulo the number of endpoints
 };
 
 /// Reads a number. etcd writes 64-bit numbers as text, and omits zeros.

@@ -84,6 +84,7 @@ struct etcd_store::implementation {
     }
   }
 
+  // Renews the lease of this process until a stop request.
   void keep(const std::stop_token& stop) {
     std::unique_lock held(mutex);
     while (!turn.wait_for(held, stop, detail::store_timing::lease / 4, [&] { return stop.stop_requested(); })) {

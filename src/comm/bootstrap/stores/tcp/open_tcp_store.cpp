@@ -33,7 +33,7 @@ namespace {
 using detail::probe_store;
 using detail::store_presence;
 
-// Owns an object of posix_spawn and destroys it at its end.
+// Destroys an object of posix_spawn at the end of the scope.
 template <class Object>
 using owned = std::unique_ptr<Object, int (*)(Object*)>;
 
@@ -169,7 +169,8 @@ std::unique_ptr<any_store> opening::connect(std::string where) {
                                      request_.is_elastic() ? when_lost::connect_again : when_lost::fail);
 }
 
-// Returns true if the launcher can restart ranks. Without such a launcher, a store that does not answer never existed.
+// Returns true if the launcher does not restart ranks. A store that does not answer then never existed, so rank 0
+// starts the store of an elastic job. Under other launchers a restarted rank 0 could start a second, empty store.
 bool starts_store(const launch_env& launch) {
   return launch.kind != launch_env::launcher::none && launch.kind != launch_env::launcher::generic;
 }
@@ -178,7 +179,8 @@ bool starts_store(const launch_env& launch) {
 std::string place_to_serve(const detail::host_port& place, clock::time_point until) {
   const auto addresses = detail::resolve(place, until);
   if (std::none_of(addresses.begin(), addresses.end(), detail::is_own)) return "";
-  // A name may resolve to the loopback on this host and to another address elsewhere. A number is used as it is.
+  // A name may resolve to the loopback on this host and to another address elsewhere, so rank 0 then listens at all
+  // addresses. A numeric address is used as it is.
   const bool narrow = place.host == "localhost" || addresses.front().host() == place.host;
   return narrow ? addresses.front().to_string() : ":" + std::to_string(place.port);
 }
@@ -191,13 +193,14 @@ std::unique_ptr<any_store> opening::by_address(const std::string& where) {
       // Checks that the address is free.
       if (!own_place.empty() && request_.is_elastic()) store_server(own_place, token_);
       if (!own_place.empty()) (void)serve(own_place);
-    } catch (const store_address_taken&) {  // a store serves there already
+    } catch (const store_address_taken&) {  // another process serves there already: connect to it
     }
   }
   return connect(where);
 }
 
-// Publishes the message of rank 0: "at ADDRESSES TOKEN", or "error TEXT". A token from the settings is not published.
+// Opens the store that rank 0 serves and publishes through PMIx. The published message is "at ADDRESSES TOKEN", or
+// "error TEXT". A token from the settings is not published.
 std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
   const auto shared = detail::share_by_pmix(
       request_.launch.rank,
@@ -225,7 +228,8 @@ std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
 store_presence presence_at(const std::string& path) {
   try {
     return probe_store(detail::read_store_file(path));
-  } catch (const detail::socket_error& failed) {  // no file or no address; else unreadable at present
+  } catch (const detail::socket_error& failed) {
+    // ENOENT: no file; EINVAL: no address in the file; otherwise the file cannot be read at present.
     return failed.code() == ENOENT || failed.code() == EINVAL ? store_presence::gone : store_presence::silent;
   }
 }
@@ -239,13 +243,13 @@ void sweep(const std::string& folder) {
     try {
       const auto place = detail::read_store_file(at->path());
       if (probe_store(place) == store_presence::gone) detail::remove_store_file(at->path(), place);
-    } catch (const detail::socket_error&) {  // the file belongs to another user
+    } catch (const detail::socket_error&) {  // no readable store file of this user
     }
   }
 }
 
-// Rank 0 serves, or starts the store of an elastic job, unless the file names a live store. The others wait for that
-// store.
+// Opens the store that the job's file in the folder names. Rank 0 serves the store, or starts the store of an elastic
+// job, unless the file names a live store. The others wait for that store.
 std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
   if (::access((folder + "/.").c_str(), W_OK | X_OK) != 0) {
     throw configuration_error("the ranks cannot find each other through a file in '" + folder + "' (" +

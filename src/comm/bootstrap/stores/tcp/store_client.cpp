@@ -56,7 +56,7 @@ bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, cloc
     exchange.conclude(socket, until);
     return exchange.current_state() == handshake::state::done;
   } catch (const socket_error& failed) {
-    // The server has replied before, so it closed because of the proof.
+    // The server replied to the introduction and then closed the connection: it rejects the proof.
     if (!exchange.is_answered() || !failed.closed()) throw;
     return false;
   }
@@ -263,7 +263,7 @@ std::shared_ptr<detail::store_client> connect(std::string_view where, std::strin
 
 }  // namespace
 
-// The connection that all threads of a process use; replaced on request when it is lost.
+// The connection that all threads of a process use. With `when_lost::connect_again` a lost connection is replaced.
 struct tcp_store::connection {
   connection(std::string_view place, std::string_view shared_token, clock::time_point until, when_lost on_loss_option)
       : where(place), token(shared_token), on_loss(on_loss_option), calls(connect(where, token, until)) {
@@ -282,11 +282,13 @@ struct tcp_store::connection {
     }
   }
 
-  // Opens the store and returns the identity of the table.
+  // Opens the store and returns the identity of the table. `patience`: milliseconds until the deadline of the opening;
+  // 0: the client connects again (store_call::open).
   std::string open(detail::store_client& client, std::uint64_t patience, clock::time_point until) const {
     return client.call("open", {.call = store_call::open, .number = patience, .value = name}, until).value;
   }
 
+  // Returns the connected client. Connects again first, if the connection is lost and `on_loss` allows it.
   std::shared_ptr<detail::store_client> get(clock::time_point until) {
     const turn mine(*this, until);
     if (on_loss == when_lost::fail || !calls->has_ended()) return calls;
@@ -326,7 +328,7 @@ struct tcp_store::connection {
   std::string token;
   when_lost on_loss;
   std::string name = detail::store_client_identity();  // its name at the server
-  std::string identity;
+  std::string identity;                                // the identity of the table that this client opened
   std::mutex mutex;
   std::condition_variable freed;
   bool busy = false;

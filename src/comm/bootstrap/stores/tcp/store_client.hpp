@@ -27,10 +27,11 @@ inline constexpr int max_rejections = 3;
 /// Returns the secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);
 
-/// Returns the name of a client in the calling process, which no other client has. The server reads in it whether the
-/// process lives.
+/// Returns a new, unique name for a client in the calling process. The name identifies the process, so that a server on
+/// the same host can observe whether the process lives.
 [[nodiscard]] std::string store_client_identity();
-/// Returns the client's process as a server of this host observes it; nothing for a client on another host.
+/// Starts to observe the process of the client with this name (`store_client_identity`). Returns nothing for a process
+/// on another host, or in another pid namespace.
 [[nodiscard]] std::optional<life> life_of_client(const std::string& identity);
 
 /// Authenticates this process to a store's server, and the server to this process. Returns false when the server
@@ -55,13 +56,14 @@ class store_client {
   /// key or a value that no store accepts.
   [[nodiscard]] std::optional<answer> wait_for(store_request request, clock::time_point until,
                                                const std::stop_token& stop = {});
-  /// Does the same, and throws a timeout_error that contains `name` at the deadline.
+  /// Does the same, but throws a timeout_error with the name of the call ("get") at the deadline, and error when the
+  /// store is full.
   [[nodiscard]] answer call(const char* name, const store_request& request, clock::time_point until);
   /// Notifies the server that this client closes the store for good.
   void leave();
   /// Returns the address of the server.
   [[nodiscard]] address peer() const { return server_.socket().peer(); }
-  /// Returns true if no call is answered any more.
+  /// Returns true if the connection is lost: no call is answered any more.
   [[nodiscard]] bool has_ended() const {
     const std::lock_guard held(mutex_);
     return !lost_.empty();

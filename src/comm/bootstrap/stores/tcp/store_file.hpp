@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The prefix of a store's name that refers to a file: "file:/shared/muster-1000-job".
+/// The prefix of a store's name that refers to a store file: "file:/shared/muster-1000-job".
 inline constexpr std::string_view store_file_scheme = "file:";
 
 struct store_place {
@@ -25,8 +25,8 @@ struct store_place {
 /// Throws configuration_error when it cannot be written.
 void write_store_file(const std::string& path, const store_place& place);
 
-/// Leaves the reason why rank 0 cannot serve in the file for a second: ranks that read the file in that time throw
-/// store_problem.
+/// Writes the reason why rank 0 cannot serve to the file, waits for a second, and removes the file. Ranks that read the
+/// file in that time throw store_problem.
 void report_by_store_file(const std::string& path, std::string_view problem) noexcept;
 
 /// The reason that rank 0 has left in the file.
@@ -35,8 +35,8 @@ class store_problem : public socket_error {
   explicit store_problem(const std::string& text) : socket_error(EINVAL, text) {}
 };
 
-/// Reads the file. Throws socket_error with the reason when the file does not exist (ENOENT), has another format, or
-/// could have been written by another user.
+/// Reads the file. Throws store_problem if rank 0 has left an error there. Throws socket_error with the reason when the
+/// file does not exist (ENOENT), has no address (EINVAL), or could have been written by another user (EACCES).
 [[nodiscard]] store_place read_store_file(const std::string& path);
 
 /// Removes the file if it still names that store.

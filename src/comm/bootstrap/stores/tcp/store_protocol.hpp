@@ -18,8 +18,9 @@ enum class store_call : std::uint8_t {
   swap = 2,    ///< `number` is the expected version
   watch = 3,   ///< `number` is the known version; answered when the version differs
   cancel = 4,  ///< cancels the watch of the same id; not answered
-  /// Opens the store; answered with the identity of the table. `value` names the client while it has the store open.
-  /// `number`: time in milliseconds that a client without a part in the present table waits; 0: the client reconnects.
+  /// Opens the store; answered with the identity of the table. `value`: the client's name (store_client_identity).
+  /// `number`: milliseconds until the client's deadline, half of which the server may wait for the end of earlier
+  /// clients; 0: the client connects again, so the server answers at once and keeps the table.
   open = 5,
   leave = 6  ///< sent by a client that has opened the store and closes it; not answered
 };
@@ -44,7 +45,7 @@ enum class store_status : std::uint8_t {
 struct store_reply {
   std::uint64_t id = 0;
   store_status status = store_status::done;
-  std::uint64_t number = 0;  ///< a version
+  std::uint64_t number = 0;  ///< version of `value`; 0: the key does not exist
   std::string_view value{};
 };
 

@@ -21,7 +21,8 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-constexpr std::size_t max_pending = 512;  // at a time; a new one replaces the oldest
+// Number of connections that are not authenticated yet; a new connection replaces the oldest.
+constexpr std::size_t max_pending = 512;
 // Unwritten bytes of a client: above this limit its requests wait until it has read some replies.
 constexpr std::size_t reply_limit = std::size_t{4} << 20;
 // Unwritten bytes: only a client that does not read reaches this limit.
@@ -59,7 +60,7 @@ struct store_server::implementation {
   // A client that has proved that it knows the token.
   struct client {
     detail::connection link;
-    clock::time_point last;  // when it connected, or last read some bytes
+    clock::time_point last;  // when the client connected, last accepted bytes, or had read all replies
     detail::event_loop::registration ready{};
     std::string name{};     // the name of a client that has opened the store
     bool has_part = false;  // true once the client has opened the store, or sent a swap or watch
@@ -75,7 +76,8 @@ struct store_server::implementation {
     std::optional<detail::life> process;  // set if the client is on this host
     clock::time_point until;              // the client counts as ended from then on
   };
-  // A client that would restart the table empty, and waits until the absent clients have ended.
+  // A request to open the store. A request that would restart the table empty waits until the absent clients have
+  // ended.
   struct opening {
     client_number client = 0;
     std::uint64_t id = 0;
@@ -149,7 +151,7 @@ struct store_server::implementation {
     return waits ? std::min(next, deadline_after(detail::store_timing::tick)) : next;
   }
 
-  // Extends all deadlines after a pause of the process, in which no client could connect.
+  // Extends the deadlines of absent clients after a pause of this process, in which no client could connect.
   void extend_deadlines(clock::duration pause) {
     for (auto& peer : absent) peer.until += pause;
     if (last_turn - pause < unknown_until) unknown_until += pause;
@@ -170,8 +172,8 @@ struct store_server::implementation {
       peer.has_part = true;
       return static_cast<void>(table.handle(number, request));
     }
-    // Waits at most half of the client's own time. A client that cannot be shown to be the first continues with the
-    // present table.
+    // Waits for absent clients at most half of the client's own time. If an absent client may still live then, the
+    // client continues with the present table.
     const std::chrono::milliseconds patience(std::min<std::uint64_t>(request.number / 2, 1'000'000));
     openings.push_back({number, request.id, clock::now() + patience});
   }

@@ -123,7 +123,8 @@ void store_table::open_journal(const std::string& folder) {
   if (!file_) refuse(std::strerror(errno));
 }
 
-// Replays the journal and returns the offset of damage; the last record may be incomplete.
+// Replays the journal. Returns the offset of a damaged record; nothing if there is none, or only the last record is
+// incomplete.
 std::optional<std::size_t> store_table::replay(std::string_view text) {
   const std::size_t total = text.size();
   while (const auto next = first_record(text)) {
@@ -241,9 +242,9 @@ bool store_table::watch(client sender, const store_request& request) {
   return true;
 }
 
-void store_table::remove(std::map<std::string, stored_value, std::less<>>::iterator where) {
-  bytes_ -= where->first.size() + where->second.value.size();
-  const auto removed = items_.extract(where);
+void store_table::remove(std::map<std::string, stored_value, std::less<>>::iterator item) {
+  bytes_ -= item->first.size() + item->second.value.size();
+  const auto removed = items_.extract(item);
   wake(removed.key());
 }
 
