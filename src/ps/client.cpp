@@ -299,6 +299,7 @@ void client::restore_places(range_id range, std::span<const std::uint64_t> place
 
 // ---- leases ----
 
+// Waits until the request is committed, except for a claim: the following pull of the lease waits for the claim.
 void client::send_order_request(std::uint32_t table, std::uint32_t request, std::uint64_t place,
                                 std::vector<std::byte> plan) {
   const auto& layout = process_->layout();

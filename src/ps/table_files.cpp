@@ -174,8 +174,8 @@ void run_at_all(group& workers, const std::filesystem::path& folder, const std::
     throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
 }
 
-// Returns the name of a file. `by` is the worker that names all workers' files, or the server. Two savers may be active
-// at once if one has fenced the other.
+// Returns the name of a file of the save number `at`. `saver` is the file number (`saved_folders::file_number`) of the
+// worker that names all workers' files, or of the server. Two savers may be active at once if one has fenced the other.
 std::string name_of(std::uint64_t at, std::uint64_t saver, int rank = 0) {
   return "tables-" + std::to_string(at) + "-" + std::to_string(saver) + (rank == 0 ? "" : "-" + std::to_string(rank));
 }

@@ -67,7 +67,8 @@ class save_by_servers {
                   saved_folders folders = saved_folders())
       : store_(std::move(store)), key_(std::move(key)), folder_(std::move(folder)), folders_(std::move(folders)) {}
 
-  /// Writes this server's part. If the disk is full, `outcome` reports that at every server.
+  /// Writes the part `mine` of the server at the place `self`. If the disk is full, `outcome` reports that at every
+  /// server.
   void add(const table_layout& layout, std::uint32_t self, server_part mine, clock::time_point until);
   /// Returns nullopt while other servers have not added their parts, an empty string if all is saved, and otherwise the
   /// reason. In the latter case this server's file is removed.

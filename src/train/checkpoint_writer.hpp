@@ -41,8 +41,9 @@ class checkpoint_writer {
   /// Waits until the file of the rank-local parts is written. Calls `on_piece` after each piece of the file. Throws the
   /// error of the write.
   void wait_for_own(const std::function<void()>& on_piece);
-  /// Waits until rank 0 has completed the checkpoint, with `on_piece` and errors as above. Precondition: the rank-local
-  /// file of every rank is written.
+  /// Waits at rank 0 until the checkpoint is complete, and at another rank until that rank's file is written, with
+  /// `on_piece` and errors as above. Call it when every rank has written its file: rank 0 then waits for no file of
+  /// another rank, and reports a missing file as an error.
   void wait_for_all(const std::function<void()>& on_piece);
 
  private:

@@ -64,11 +64,12 @@ class parameter_server_backend {
   // Runs `f`, which may pull, and may compute for longer than the servers wait for a message from this worker.
   void evaluate(const std::function<void()>& f);
 
-  // Copies elements from the table into the arena: the given elements, or all elements of a dense table. The next push
-  // sends the same elements.
+  // Copies elements from the table into the arena: the given elements of a sparse table, whose gradients the next push
+  // sends, or all elements of a dense table.
   void pull(std::span<const std::uint64_t> elements = {});
-  // Pushes the gradients with the learning rate. Ends the worker's clock.
+  // Pushes the gradients from a copy, with the learning rate as the scale. Waits for the previous push.
   void push(double learning_rate);
+  // Ends the worker's clock, after the push of the step.
   void end_clock() {
     ++trained_;
     job_.tables().next_clock();
@@ -95,6 +96,7 @@ class parameter_server_backend {
   group workers_;
   group alone_;
   ps::lease lease_;
+  // The result of `is_first` while another thread uses the shard map, and after this worker's part has ended.
   std::optional<bool> ended_first_;
   std::uint64_t trained_ = 0;   // pushed batches of the lease
   std::uint64_t assigned_ = 0;  // bytes of assignments, not of gradients

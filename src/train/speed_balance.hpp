@@ -27,6 +27,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// An estimate of a rank's speed in samples per second, from the durations of its steps.
 class speed_estimate {
  public:
+  /// Adds a step's samples and duration. A step without samples is ignored.
   void note(std::uint64_t samples, double seconds) noexcept;
   /// Returns the rate; 0 before the first step with samples. Called every few steps. When no step since the last call
   /// had samples the rate grows with each call, so that the rank gets samples again.

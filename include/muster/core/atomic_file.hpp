@@ -54,6 +54,7 @@ class atomic_file {
   struct closed {
     void operator()(std::FILE* file) const noexcept { (void)std::fclose(file); }
   };
+  // Unless `is_done`, removes the new file and throws configuration_error with the text of errno.
   void require(bool is_done);
 
   void choose_name();

@@ -78,12 +78,13 @@ class settings {
   [[nodiscard]] const std::string& value(const setting_info& info) const;
   /// Returns the origin of the value, for errors and for `muster-info`: "--ranks", "MUSTER_RANKS" or "default".
   [[nodiscard]] std::string origin(const setting_info& info) const;
+  /// Returns true if neither the flag nor the variable is given, whatever the value.
   [[nodiscard]] bool is_default(const setting_info& info) const;
 
   /// Returns the value as an integer in the setting's range. Otherwise throws configuration_error that names the flag
   /// or variable.
   [[nodiscard]] long integer(const setting_info& info) const;
-  /// Returns the value as a positive number, which may have a fraction. Throws like `integer`.
+  /// Returns the value as a number in the setting's range, which may have a fraction. Throws like `integer`.
   [[nodiscard]] double positive(const setting_info& info) const;
   /// Throws for the first number outside its range, even if this run does not use the setting. Called by `context`.
   void check_numbers() const;

@@ -108,8 +108,8 @@ class timeout_error : public error {
  public:
   /// Creates an error in a collective. `sequence` is the number of the collective in the group, from 0. `missing` are
   /// the ranks of the group that did not arrive in this call (empty when all ranks arrived and some rank is slow to
-  /// finish).
-  timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double seconds);
+  /// finish). `waited` is the time until the deadline in seconds.
+  timeout_error(std::string operation, std::uint64_t sequence, std::vector<int> missing, double waited);
   /// Creates an error outside collectives, with its own text.
   timeout_error(std::string operation, std::vector<int> missing, const std::string& text);
 

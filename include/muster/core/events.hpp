@@ -30,7 +30,7 @@ struct event {
   std::string_view name;  ///< a literal such as "allreduce" or "next"
   clock::time_point begin;
   clock::time_point end;
-  std::uint64_t bytes;  ///< payload at this rank
+  std::uint64_t bytes;  ///< payload at this rank, or the number that `activity` describes for the kind
 };
 
 /// A receiver of the events of the threads on which it is installed.

@@ -35,7 +35,8 @@ void set_log_level(log_level level, bool all_ranks);
 void set_log_rank(int rank) noexcept;
 [[nodiscard]] int log_rank() noexcept;
 
-/// Sends a message to the callback. Never throws: an exception of the callback is ignored.
+/// Sends a message to the callback, without passwords and signatures in addresses. Drops messages below the level, and
+/// messages of other ranks than 0 as `set_log_level` describes. Never throws: an exception of the callback is ignored.
 void log(log_level level, std::string_view text) noexcept;
 
 }}  // namespace muster::v0

@@ -7,19 +7,20 @@
 
 namespace muster { inline namespace v0 {
 
-/// A counter-based generator: the n-th number is a function of (seed, stream, n) alone, so that two streams never
-/// overlap and every stream can be entered at any position. Models std::uniform_random_bit_generator.
+/// A counter-based generator: the n-th number is a function of (seed, stream, n) alone. Streams are parts of one
+/// sequence of 2^64 numbers, so two streams of n numbers overlap with a probability of about n / 2^63. Models
+/// std::uniform_random_bit_generator.
 class random_stream {
  public:
   using result_type = std::uint64_t;  ///< required by std::uniform_random_bit_generator, like min() and max()
 
-  /// Starts at number 0 of a stream. Streams with the same seed are independent.
+  /// Starts at number 0 of a stream. Each pair of seed and stream selects its own part of the sequence.
   explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
       : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
 
-  /// Returns the next number; all 64-bit values are equally likely.
   static constexpr result_type min() noexcept { return 0; }
   static constexpr result_type max() noexcept { return ~result_type{0}; }
+  /// Returns the next number; all 64-bit values are equally likely.
   constexpr result_type operator()() noexcept { return mix(key_ + 0x9e3779b97f4a7c15ULL * ++counter_); }
 
   /// Returns a number in [0, bound), every number equally likely (Lemire 2019, https://doi.org/10.1145/3230636).

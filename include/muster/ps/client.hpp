@@ -32,7 +32,8 @@ class [[nodiscard]] pending {
   /// tables_lost if all servers that held a range have died, peer_failure if this worker was fenced, and
   /// configuration_error with the server's text if a server refused the request.
   void wait();
-  /// Returns, after a pull is complete, the smallest number of updates that any of the pulled ranges had seen.
+  /// Returns, after a pull is complete, the smallest version of the pulled ranges. The version of a range is the number
+  /// of entries in its log. Returns 0 for a push.
   [[nodiscard]] std::uint64_t version() const noexcept;
 
  private:
@@ -62,9 +63,10 @@ struct push_options {
 /// The tables of a job, as one worker accesses them. A worker's pushes to one element take effect in the order of the
 /// calls, each once. Used by one thread. Every call makes progress.
 ///
-/// `push` and `pull` block. `push_async` and `pull_async` return a `pending`. The caller's buffers must stay in place
-/// and unchanged until the `pending` is complete. A table's number is its index in `job_options::tables`. Throws
-/// configuration_error for spans that do not fit the table.
+/// `push` and `pull` block. `push_async` and `pull_async` return a `pending`, and block only while the window
+/// (`job_options::window`) or the connection to a server is full. The caller's buffers must stay in place and unchanged
+/// until the `pending` is complete. A table's number is its index in `job_options::tables`. Throws configuration_error
+/// for spans that do not fit the table.
 class client {
  public:
   /// Constructed by a job (`job::tables`), valid while the job exists, and owns nothing.
@@ -113,19 +115,20 @@ class client {
   /// Starts a table of leases (`table_spec::leases`), unless a worker has started the table already. The servers lease
   /// the batches in `left` first, which precede the plan, and then the batches of the plan. Blocks.
   void begin_order(std::uint32_t table, const order_plan& plan, std::span<const lease> left = {});
-  /// Requests a lease and reports which batches this worker has finished: the batches in closed clocks. If no lease is
-  /// available now, the result is `lease::kind::later`, this worker's clock advances to the clock at which the worker
-  /// continues, and the worker should ask again later. When a worker leaves, is fenced or dies, its unfinished batches
-  /// are leased to other workers. Blocks only until the answer arrives.
+  /// Requests a lease and reports which batches this worker has finished: the batches in closed clocks. Without a
+  /// granted lease this worker's clock advances to the clock at which the worker continues. After `lease::kind::later`
+  /// the worker should request again. When a worker leaves, is fenced or dies, its unfinished batches are leased to
+  /// other workers. Blocks only until the answer arrives.
   [[nodiscard]] lease next_lease(std::uint32_t table);
   /// Confirms that all batches before `steps` are saved, or need no save. The servers then lease the following batches.
-  /// Blocks.
+  /// `steps` is `lease::steps` of the answer `lease::kind::save`; another number has no effect. Blocks.
   void confirm_save(std::uint32_t table, std::uint64_t steps);
   /// Confirms that the final work (`lease::kind::last`) is done. Later requests return `lease::kind::over`. Blocks.
   void confirm_end(std::uint32_t table);
 
-  /// Ends a clock of this worker. May wait for slower workers, see `consistency`.
+  /// Ends a clock of this worker. Does not wait for slower workers: a later pull does, see `consistency`.
   void next_clock();
+  /// Returns the number of clocks that this worker has ended, including clocks whose pushes are not acknowledged yet.
   [[nodiscard]] std::uint64_t clock_now() const noexcept;
   /// Changes the number of servers. The servers and the hot spares are the candidates. Ranges move to added servers and
   /// away from removed servers, while pushes and pulls continue. Waits until the change is in the store, but not until

@@ -48,8 +48,9 @@ struct job_options {
   compression compress{};
   seconds timeout{30};  ///< limit of every blocking call
   seconds retry{0.2};   ///< interval after which unanswered messages are sent again
-  /// Interval without messages after which a rank is suspected. If empty: 1 s. For a server with open connections then
-  /// the time that heartbeats may be missed, or half of `timeout` if all ranks are on one host.
+  /// Interval without messages after which a server is suspected. If empty: half of `timeout` if all ranks are on one
+  /// host, else the time that heartbeats may be missed (at least 1 s). In an elastic job always at least half of
+  /// `timeout`. A worker is suspected after `timeout`.
   std::optional<seconds> silence{};
   std::size_t window = 8_MiB;  ///< limit of a worker's outstanding bytes, for pushes and for pulls separately
 };
@@ -80,8 +81,10 @@ class job {
 
   /// Returns true if this rank is a server and no worker.
   [[nodiscard]] bool is_server() const noexcept;
+  /// Returns the number of workers. In an elastic job: of the present workers, and 0 at a server.
   [[nodiscard]] int workers() const noexcept;
-  /// Returns the rank among the workers. In an elastic job the number is unique to the process.
+  /// Returns this worker's number, from 0: the rank among the workers. In an elastic job the number is unique to the
+  /// process. Call at a worker.
   [[nodiscard]] int worker() const noexcept;
   [[nodiscard]] const table_layout& layout() const noexcept;
 
@@ -112,10 +115,11 @@ class job {
 /// worker's state (`state::position`), so that tables and data resume from the same step. Each worker writes its share
 /// of the ranges to its own file. Then a manifest names the files, so that an interrupted save leaves the previous save
 /// valid. After a complete save the files of the previous save are removed. Barriers before and after prevent pushes
-/// during the save. Throws configuration_error, at every worker, if files cannot be written.
+/// during the save. If a worker cannot write its file, throws configuration_error at that worker and data_error at the
+/// other workers.
 ///
 /// The death of a server ends groups that were split from the job's group, but not groups from `job::connect_workers`.
-void save_tables(job& parameters, group& workers, const std::string& folder, const state_position& at = {});
+void save_tables(job& parameters, group& workers, const std::string& folder, const state_position& position = {});
 
 /// The progress of the first worker at the time of the save.
 struct saved_tables {
@@ -126,7 +130,8 @@ struct saved_tables {
   std::vector<lease> left{};
 };
 
-/// Collective over the workers. Restores the tables from the last save in that folder, on any number of servers.
+/// Collective over the workers. Restores the tables from the last save in that folder, on any number of servers
+/// (a save by servers alone: on as many servers and hot spares as before).
 /// Returns nullopt if there is no save. Throws data_error, at every worker, for damaged files and for files of other
 /// tables.
 std::optional<saved_tables> load_tables(job& parameters, group& workers, const std::string& folder);

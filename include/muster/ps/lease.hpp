@@ -13,8 +13,8 @@ struct order_plan {
   cursor from{};            ///< the first batch
   std::uint64_t steps = 0;  ///< number of batches before `from`
 
-  std::uint64_t epochs_limit = 0;  ///< the order ends after this many epochs; 0: `steps_limit` applies
-  std::uint64_t steps_limit = 0;   ///< the order ends after this many batches; 0: `epochs_limit` applies
+  std::uint64_t epochs_limit = 0;  ///< the order ends after this many epochs; 0: no such limit
+  std::uint64_t steps_limit = 0;   ///< the order ends after this many batches; 0: no such limit
   /// After every so many epochs or batches, and at the end, the servers grant no lease until `client::confirm_save` is
   /// called. At that moment the tables contain exactly the pushes from batches before that place. 0: never.
   std::uint64_t epochs_to_save = 0;
@@ -24,21 +24,21 @@ struct order_plan {
 /// An assignment of consecutive batches to one worker: the worker trains the same part in every batch, one batch in
 /// each clock. If the worker leaves the job, its unfinished batches are leased to other workers.
 struct lease {
+  /// `unknown`, `save` and `last` are sent to every worker that requests a lease at that time. Only the worker for
+  /// which `client::is_first_worker` returns true acts on these kinds. The other workers request again.
   enum class kind : std::uint32_t {
     granted,  ///< assigned to the requesting worker
-    unknown,  ///< no worker has started the order yet: the first worker must start it
-    later,    ///< other workers hold all remaining leases and may die: ask again later
+    unknown,  ///< no worker has started the order yet: call `client::begin_order`
+    later,    ///< no lease is available now, but workers that hold leases may die: request again later
     save,     ///< all pushes before `from` are applied: save the tables, then call `client::confirm_save`
-    /// All batches are applied: one worker does the final work, then calls `client::confirm_end`; if it dies, another
-    /// worker does.
-    last,
-    over  ///< all batches are applied, and no work is left
+    last,     ///< all batches are applied: do the final work, then call `client::confirm_end`
+    over      ///< all batches are applied, and no work is left
   };
   kind outcome = kind::later;
   std::uint32_t part = 0;     ///< index of the part, below `parts`, in each batch
   std::uint32_t parts = 1;    ///< number of workers when the batches were assigned
   std::uint32_t batches = 0;  ///< number of batches, all in one epoch
-  std::uint64_t clock = 0;    ///< the worker's clock at its first batch
+  std::uint64_t clock = 0;    ///< the worker's clock at its first batch; otherwise the clock at which it continues
   /// Number of batches before the first batch, over all epochs: equal numbers identify equal samples.
   std::uint64_t steps = 0;
   std::uint64_t settled = 0;  ///< every batch below this number is trained and applied

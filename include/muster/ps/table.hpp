@@ -25,7 +25,7 @@ class update_function {
  public:
   virtual ~update_function() = default;
 
-  /// Returns the number of floats of state for each parameter.
+  /// Returns the number of floats of state for each parameter: the number of arrays in `state` of `apply`.
   [[nodiscard]] virtual std::size_t states() const { return 0; }
   /// Applies the values of one push to `values`. `state` holds the arrays, each as long as `values`, initially zeros.
   /// `count` is the number of this update to these parameters, from 1. `scale` multiplies the learning rate, or the
@@ -77,8 +77,8 @@ class table_layout {
   /// Maximum number of elements in a dense range, so that the values of a range fit into one message.
   static constexpr std::size_t largest_range = 256 * 1024;
 
-  /// Makes several ranges for each of `servers`, so that the load of a dead server spreads over all other servers. A
-  /// small dense table is one range. Throws configuration_error for invalid tables.
+  /// Makes several ranges for each of `servers`, hot spares included, so that the load of a dead server spreads over
+  /// all other servers. A small dense table is one range. Throws configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
   /// Return the tables in their order, the total number of ranges, a range, and the table of a range. An id must be
@@ -87,7 +87,7 @@ class table_layout {
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
   [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
   [[nodiscard]] const table_spec& table_of(range_id id) const noexcept { return tables_[ranges_[id].table]; }
-  /// Return the first range of a table, and the end of the table's ranges, which are consecutive.
+  /// Return the first range of a table, and the range after the table's last range. A table's ranges are consecutive.
   [[nodiscard]] range_id first(std::uint32_t table) const noexcept { return first_[table]; }
   [[nodiscard]] range_id last(std::uint32_t table) const noexcept { return first_[table + 1]; }
   /// Returns the range that contains this element of a dense table.

@@ -55,6 +55,7 @@ struct largest_magnitude {  // a user's function with state, which must be sent 
   }
 };
 
+/// Returns the result of the case's reduction at index i, over all ranks.
 template <class T>
 T combined(const scenario& s, int ranks, std::size_t i) {
   long double result = static_cast<long double>(value_at<T>(s, 0, i));
@@ -232,7 +233,7 @@ class checker {
     }
   }
 
-  // A buffer has a frame that no rank may write: some elements before it, and one element after it.
+  // A buffer has a frame that no rank may write: `misaligned` elements before the data, and one element after the data.
   [[nodiscard]] std::size_t before() const { return static_cast<std::size_t>(s_.misaligned); }
   [[nodiscard]] std::span<T> inside(buffer<T>& framed) const {
     return framed.empty() ? std::span<T>() : framed.span().subspan(before(), framed.size() - before() - 1);

@@ -49,8 +49,8 @@ struct draw_options {
 /// The cases of a run. Each case is a function of (seed, ranks, index) alone, so that it can be run separately.
 struct case_list {
   std::uint64_t seed = 20261121;
-  std::uint64_t first = 0;
-  std::uint64_t count = 0;
+  std::uint64_t first = 0;  ///< index of the first case
+  std::uint64_t count = 0;  ///< number of cases
 };
 
 namespace detail {

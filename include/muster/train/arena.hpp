@@ -35,7 +35,7 @@ struct arena_sharing {
   state_kind states = state_kind::replicated;
   rollback_policy change = rollback_policy::keep_on_failure;  ///< `restore_on_failure`: updates run at once, and the
                                                               ///< state copies the arrays before a step changes them
-  std::function<void(state_parts&)> beside{};
+  std::function<void(state_parts&)> beside{};                 ///< describes the further state
 };
 
 /// The part of an arena that does not depend on its memory: the tensors, their places, and the updates that wait for
@@ -83,7 +83,9 @@ class arena_base {
   [[nodiscard]] block place(std::size_t tensor) const;
 
  private:
+  // Adds the parameters and the optimizer's arrays to `parts`, with the kinds that `sharing` names.
   virtual void add_arrays(state_parts& parts, const arena_sharing& sharing) = 0;
+  // Runs the updates that wait for the commit.
   void run_updates();
   [[nodiscard]] std::vector<std::string> tensors() const;  // "weight[10x20]", "bias[10]"
 

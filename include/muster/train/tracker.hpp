@@ -52,11 +52,11 @@ struct epoch_metrics {
   double train_accuracy = std::numeric_limits<double>::quiet_NaN();  ///< in [0, 1]
 };
 
-/// The parts of the batch clock's time of a rank in seconds, without overlap: the mean over the ranks.
+/// The parts of the batch clock's time in seconds, without overlap: of one rank, or the mean over the ranks.
 struct time_shares {
   double train = 0;          ///< total on the batch clock
   double compute = 0;        ///< in the phases of computation, without communication and waiting for data
-  double communication = 0;  ///< time in collectives
+  double communication = 0;  ///< time in collectives, and in changes of the group
   double data_wait = 0;      ///< time waiting for the loader
   /// Returns the rest of the time.
   [[nodiscard]] double other() const noexcept { return train - compute - communication - data_wait; }
@@ -67,8 +67,9 @@ struct epoch_report {
   epoch_metrics metrics;
   std::uint64_t samples = 0;              ///< sum over the ranks
   double train_seconds = 0;               ///< time on the batch clock, without validation
-  double compute_seconds = 0;             ///< time in the phases forward, loss, backward and optimizer_step
-  double communication_seconds = 0;       ///< time in collectives while the batch clock ran
+  double compute_seconds = 0;             ///< time in the phases forward, loss, backward and optimizer_step, including
+                                          ///< collectives and waiting within the phases
+  double communication_seconds = 0;       ///< time in collectives and changes of the group while the batch clock ran
   double data_wait_seconds = 0;           ///< time waiting for the loader while the batch clock ran
   std::uint64_t communication_bytes = 0;  ///< payloads in these collectives, over all ranks
   time_shares mean;                       ///< mean over the ranks of each rank's times
@@ -85,7 +86,7 @@ struct rank_report {
     double bandwidth = 0;  ///< bytes a second
     double latency = 0;    ///< duration of the shortest round trip in seconds
   };
-  double samples = 0;
+  double samples = 0;                  ///< samples of this rank
   double own_seconds = 0;              ///< time on the batch clock without the time in collectives
   std::array<link, most_links> links;  ///< the busiest first; none where the system gives no figures, as over shm
 };

@@ -123,6 +123,7 @@ class training_step : public step {
   [[nodiscard]] std::span<const minibatch> parts_of(const minibatch& batch);
   [[nodiscard]] std::span<const minibatch> micro_batches(std::span<const minibatch> batches) const;
   [[nodiscard]] backward_pass begin(int passes);
+  // Count this rank's samples before the passes, and the samples of all ranks after the passes.
   void count(std::span<const minibatch> batches, backward_pass& pass);
   void count(const backward_pass& pass);
   void require_repeatable(const std::function<void()>& change);
@@ -176,10 +177,12 @@ struct train_options {
   /// Called at the start and after each change of the membership, for example to compare the data of the ranks.
   /// Collective. `joined`: this rank has joined a running training. Used until the next run.
   std::function<void(group& ranks, bool joined)> each_group{};
-  /// Stream to which rank 0 writes start, end and a line for each epoch; null: nothing. If stderr is a terminal it
-  /// shows the progress within an epoch.
+  /// Stream to which rank 0 writes a line for each epoch, and a line when the training resumes, ends by `patience`, or
+  /// had ended before; null: nothing. Unless null, stderr also shows the progress within an epoch if stderr is a
+  /// terminal.
   std::FILE* log = stdout;
-  std::function<void(const epoch_summary&)> print{};  ///< called at rank 0, instead of writing that line
+  std::function<void(const epoch_summary&)> print{};  ///< called at rank 0 unless `log` is null, instead of writing
+                                                      ///< the line of the epoch
 };
 
 /// A training of a model on a loader's data, over fixed ranks or, in an elastic job, over ranks that leave, fail and
@@ -252,7 +255,8 @@ class training {
   /// worker returns at its end, the first worker with the final parameters. `max_seconds`, `stop` and `patience`, with
   /// which one worker would end the others, are then rejected.
   void run(const train_options& options, const std::function<void(training_step&)>& f);
-  /// Runs `f(step)` once between steps, as `session::evaluate` does; in mode ps at the first worker alone.
+  /// Runs `f(step)` once between steps, as `session::evaluate` does; in mode ps at the first worker alone. Returns
+  /// false where `f` did not run to its end: at a rank that skips the evaluation, and at the other workers.
   template <std::invocable<step&> F>
   bool evaluate(F&& f) {
     return evaluate_once([&f](step& evaluation) { f(evaluation); });
@@ -290,7 +294,7 @@ class training {
     double seconds = 0;
     std::vector<sum> entries;
     void add(std::string_view name, double values, double weights);
-    void add(const sums& more);
+    void add(const sums& more);  // adds the samples and the entries; not `own_samples`, and not the time
   };
 
   struct training_run;

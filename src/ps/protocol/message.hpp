@@ -115,7 +115,7 @@ struct log_entry {
     worker_left = 3  ///< `sender` has left the job; only in a table of leases
   };
   kind type = kind::push;
-  float weight = 1;  ///< 0: the push is too old, or its place is already used; only its sequence is recorded
+  float weight = 1;  ///< 0: the push is too old, or its place is already used; only its sequence and place are recorded
   member sender{};
   message push{};  ///< as received; in a fold only clock and scale are used
 

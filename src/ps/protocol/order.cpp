@@ -12,11 +12,12 @@ namespace {
 
 using muster::detail::batch_sampler;
 
-// Maximum number of batches of a lease, and the fraction of the remaining batches that a lease may cover. So leases are
-// short before the workers have to wait for each other.
+// A lease has at most `most_batches`, and at most 1 / `shares` of the batches before the next save or the end. So
+// leases are short before the workers have to wait for each other.
 constexpr std::uint64_t most_batches = 32;
 constexpr std::uint64_t shares = 4;
 
+// Advances the cursor by this number of batches, of `parts` parts each.
 void skip(cursor& at, std::uint32_t parts, std::uint64_t batches) noexcept {
   for (; batches > 0; --batches) at.position += batch_sampler::batch_size(at, static_cast<int>(parts));
 }
@@ -182,7 +183,7 @@ lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
   if (started_ && all_counts && stops_to_save()) reply.outcome = lease::kind::save;
   if (started_ && all_counts && ends() && !stops_to_save())
     reply.outcome = concluded_ ? lease::kind::over : lease::kind::last;
-  // For a worker that joined late, and for bulk.
+  // Bulk: the worker continues at the clock of its assigned part, which it has not claimed yet.
   const auto own = std::ranges::find(open_, worker, &assignment::worker);
   if (bulk_ && own != open_.end()) reply.clock = std::max(clock, own->granted.clock);
   return reply;

@@ -18,7 +18,7 @@ enum class order_request : std::uint32_t {
   /// place: the clock for which the worker requests a batch; settled: the number of clocks that it has closed.
   claim = 0,
   begin = 1,  ///< payload: an `order_plan`, then leases of earlier batches that are not trained
-  pass = 2,   ///< place: a number of steps; the batches after these may be leased
+  pass = 2,   ///< place: the number of batches before the save, which is confirmed; another number has no effect
   end = 3     ///< the final work is done
 };
 
@@ -41,12 +41,12 @@ class epoch_order {
   void apply(const log_entry& entry);
   /// Returns the answer to a worker that requests a batch for this clock.
   [[nodiscard]] lease answer(const member& worker, std::uint64_t clock) const;
-  /// Returns the workers that hold leases, sorted.
+  /// Returns the workers that hold leases or to which parts are assigned, sorted.
   [[nodiscard]] std::vector<member> holders() const;
   /// Returns the plan from which a later `begin` continues, together with `leases_left`. Null before the order has
   /// started.
   [[nodiscard]] const order_plan* plan() const noexcept { return started_ ? &plan_ : nullptr; }
-  /// Returns all leases that are assigned and not finished.
+  /// Returns all leases that are not finished: held by a worker, assigned, or returned by a worker that left.
   [[nodiscard]] std::vector<lease> leases_left() const;
 
   void save(muster::detail::wire_writer& out) const;
@@ -74,10 +74,10 @@ class epoch_order {
   order_plan plan_;               // `from` and `steps` describe the next batch to assign
   std::uint64_t saved_ = 0;       // steps at the last confirmed save
   bool concluded_ = false;        // the end was confirmed
-  std::uint64_t clock_ = 0;       // the first clock after every assigned part
+  std::uint64_t clock_ = 0;       // the first clock after every claimed part, in bulk after every assigned part
   std::vector<assignment> open_;  // assigned, not claimed yet
-  std::vector<assignment> held_;
-  std::vector<lease> returned_;
+  std::vector<assignment> held_;  // claimed, without the finished batches
+  std::vector<lease> returned_;   // parts of workers that left, to be assigned first
 };
 
 }}}  // namespace muster::v0::ps

@@ -16,11 +16,12 @@ namespace muster { inline namespace v0 { namespace ps {
 /// is never overestimated.
 struct peer {
   bool is_worker = false;
-  bool dead = false;                    ///< the peer has ended, by proof, or has left
-  bool suspect = false;                 ///< no message arrived for too long, or the connection ended
-  bool missed = false;                  ///< value of "suspect or disconnected" at the last check
-  bool has_left = false;                ///< a worker: it has left; a server: it knows that this worker has left
-  std::uint64_t clock = 0;              ///< a worker's clock
+  bool dead = false;        ///< the peer has ended, by proof, or has left
+  bool suspect = false;     ///< no message arrived for too long, or the connection ended
+  bool missed = false;      ///< value of "suspect or disconnected" at the last check
+  bool has_left = false;    ///< a worker: has sent its farewell; a server, in a worker's table: has acknowledged that
+                            ///< worker's farewell
+  std::uint64_t clock = 0;  ///< a worker's clock
   clock::time_point last_received{};    ///< time of the last message, or when the first message was first expected
   clock::time_point disconnected_at{};  ///< when the connection broke and reconnection began
 };

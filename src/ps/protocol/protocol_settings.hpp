@@ -14,9 +14,11 @@ struct protocol_settings {
   clock::duration retry = std::chrono::milliseconds(50);  ///< interval after which unanswered messages are sent again
   /// Interval without messages after which a server is suspected.
   clock::duration silence = std::chrono::milliseconds(1000);
-  /// The same for a server that may be waiting for a processor, if longer: the end of a server is detected without it.
+  /// Used for servers instead of `silence` if longer, where connections or the host report the end of a server: silence
+  /// then usually means that the server waits for a processor.
   clock::duration server_silence{};
-  clock::duration worker_silence = std::chrono::seconds(30);  ///< the same for a worker, which may compute for long
+  /// Interval without messages after which a worker is suspected. A worker may compute for long.
+  clock::duration worker_silence = std::chrono::seconds(30);
   /// Longest time for which only one end may know that a connection is broken.
   clock::duration one_sided = std::chrono::seconds(1);
   /// A server that is done answers farewells for this long, because a worker may have missed the answer. The time is

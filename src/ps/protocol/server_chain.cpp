@@ -44,7 +44,7 @@ void server::on_server_message(const member& sender, const message& msg, clock::
 
 void server::on_entry(node_id sender, const message& msg, held_range& range, clock::time_point now) {
   if (sender != range.predecessor || !range.has_state) return;
-  // An entry that arrived before is acknowledged again; if an entry is missing, the entries before it are.
+  // An entry that arrived before is acknowledged again. If an entry is missing, the last applied entry is acknowledged.
   if (msg.number == range.applied + 1) {
     const auto entry = decode_entry(msg.payload);
     if (!entry) return;

@@ -140,7 +140,8 @@ class server {
   /// Processes a frame from any process. Invalid frames are ignored. `payload` is the payload of the last message if it
   /// was sent separately. Acknowledgements are sent by `flush`.
   void on_frame(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> payload = {});
-  /// Sends a single acknowledgement for each range and worker, however many pushes were received.
+  /// Answers the waiting pulls that are ready. Sends a single acknowledgement for each range and worker, however many
+  /// pushes were received.
   void flush();
   /// Notes that time passes. Call about ten times in each `retry`.
   void tick(clock::time_point now);

@@ -78,10 +78,10 @@ struct shard_map {
   friend bool operator==(const shard_map&, const shard_map&) = default;
 };
 
-/// Returns the first map. Each server is the head of as many ranges, and the copies of a server's ranges are spread
-/// over all other servers, so that after its death each other server takes a part. Throws configuration_error without
-/// servers or with more ranges than `most_ranges`. With fewer than replicas + 1 servers, ranges have fewer copies until
-/// servers join.
+/// Returns the first map. All servers are heads of equally many ranges (or one more), and the copies of a server's
+/// ranges are spread over all other servers, so that after its death each other server takes a part. Throws
+/// configuration_error without servers or with more ranges than `most_ranges`. With fewer than replicas + 1 servers,
+/// ranges have fewer copies until servers join.
 [[nodiscard]] shard_map first_map(std::vector<server_entry> servers, std::vector<member> workers, std::size_t ranges,
                                   std::uint32_t replicas);
 

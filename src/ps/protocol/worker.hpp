@@ -132,7 +132,7 @@ class worker {
 
   /// Returns the map without ended servers, if they were the last holders of some range: if no other server is left,
   /// only a worker can write this map. Returns nullopt while such a server may only have lost its connection to this
-  /// worker. A live server removes this worker from the map.
+  /// worker: in that time the live server removes this worker from the map.
   [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const {
     if (lost_.empty() || leaving_ || fenced_) return std::nullopt;
     // A server fences a worker with a broken connection after `retry`, plus `silence` if the server misses most other

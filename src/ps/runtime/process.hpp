@@ -129,7 +129,8 @@ class process {
   void connect_again() {}
 #endif
 
-  /// Reports ended processes. In an elastic job the membership decides.
+  /// Calls `on_lost` for each process that has ended or whose connection broke. In an elastic job the membership is
+  /// notified instead, and decides: `on_lost` is not called.
   void find_lost(const std::function<void(node_id, bool may_return)>& on_lost) {
     const bool by_members = links_ != nullptr;
     link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,

@@ -148,7 +148,8 @@ class server_process final : process, public server_output {
     });
   }
 
-  // Serves no range, and waits until a map contains this server.
+  // Called while the core's map does not contain this server. Ends the service, or starts it again if the newest map
+  // contains this server. Does not wait.
   void stand_by() {
     const auto* const own_entry = newest_.server(self_);
     if (std::exchange(serves_, false)) {

@@ -319,7 +319,7 @@ class tables final : public range_storage {
   }
 
   // Returns the pushed values, which follow the keys in a sparse push. Returns an empty span if the payload is no
-  // encoding, equally at every server.
+  // encoding: every server then ignores the push.
   [[nodiscard]] std::span<const float> values_of(range_id range, const log_entry& entry) {
     const bool dense = layout_.range(range).size != 0;
     const auto& push = entry.push;

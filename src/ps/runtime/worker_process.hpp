@@ -69,7 +69,7 @@ class worker_process final : process, public worker_output {
   static void note_map_version(client& tables, std::uint64_t version) {
     tables.process_->core_.note_map_version(version);
   }
-  /// Pushes from `own` memory, or from the caller's memory.
+  /// Pushes from `own` memory, or from the caller's memory. Waits while the window has no room.
   void push_part(pending& operation, range_id range, message request, std::vector<std::byte> own = {}) {
     if (!own.empty()) request.payload = own;
     const auto has_room = [&] {
@@ -108,6 +108,7 @@ class worker_process final : process, public worker_output {
   /// Returns the bytes of values and keys that were pushed so far, as sent.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept { return bytes_pushed_; }
 
+  /// Starts a pull whose answer is written to `target`. Waits while the window has no room.
   void pull_part(pending& operation, range_id range, const message& query, pull_target target) {
     const auto has_room = [&] { return requested_bytes_ + target.bytes <= options_.window || requested_bytes_ == 0; };
     if (!has_room()) {
@@ -361,9 +362,9 @@ class worker_process final : process, public worker_output {
   clock::time_point now_;
   clock::time_point next_tick_{};
   std::unordered_map<std::uint64_t, pull_target> targets_;
-  std::size_t requested_bytes_ = 0;  // bytes of outstanding answers
-  std::size_t pulls_of_call_ = 0;    // pulls from one call
-  std::vector<std::uint64_t> versions_;
+  std::size_t requested_bytes_ = 0;      // bytes of outstanding answers
+  std::size_t pulls_of_call_ = 0;        // pulls from one call
+  std::vector<std::uint64_t> versions_;  // by range: version of the last pulled values, from which pushes are computed
   any_codec codec_;
   std::vector<std::vector<float>> residuals_;  // by range, for codecs that need residuals
   std::uint64_t bytes_pushed_ = 0;

@@ -38,8 +38,8 @@ class device_gradients : public gradient_backend {
   }  // before the gradients are sent
   void scale(const block& part, float factor) override { muster::scale(part_of(part), factor, stream_); }
   double sum_of_squares(const block& part) override {
-    if (sums_.size() == 0)
-      sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));  // needed for clipping only
+    // Needed for clipping and for the check of the first step.
+    if (sums_.size() == 0) sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));
     muster::sum_of_squares(part_of(part), sums_.span(), stream_);
     double squares = 0;
     copy(sums_.span().first(1), std::span<double>(&squares, 1), stream_);

@@ -21,11 +21,11 @@ namespace {
 // Base of the number of samples, which is sent as two floats, so that their sums over ranks are exact.
 constexpr std::uint64_t count_base = 4096;
 
-// Divides the gradients into buckets. The first buckets are full, since each bucket costs a synchronisation between all
-// ranks. Towards the end a bucket has at most a third of the remaining gradients, down to an eighth of a full bucket,
-// since the last bucket's reduction overlaps with no computation. The limit is a third because a bucket is reduced
-// while the remaining gradients are computed. With a half, each reduction would end after the next bucket is ready,
-// unless the pass is twice as fast as the link.
+// Divides the gradients into buckets. The first bucket has `first_bucket` bytes, and the next buckets are full, since
+// each bucket costs a synchronisation between all ranks. Towards the end a bucket has at most a third of the remaining
+// gradients, down to an eighth of a full bucket, since the last bucket's reduction overlaps with no computation. The
+// limit is a third because a bucket is reduced while the remaining gradients are computed. With a half, each reduction
+// would end after the next bucket is ready, unless the pass is twice as fast as the link.
 std::vector<gradient_bucket> plan_buckets(std::span<const block> extents, std::size_t bucket,
                                           std::size_t first_bucket) {
   const std::size_t all = extents.empty() ? 0 : extents.front().first + extents.front().count;

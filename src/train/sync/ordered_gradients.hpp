@@ -25,7 +25,8 @@ class tree_sum {
 
   explicit tree_sum(int leaves) noexcept : leaves_(leaves) {}
 
-  /// Adds the next node. Returns the number of partial sums, counted from the last, that are added to the node.
+  /// Adds the node `next`. Replaces the last partial sums by their sum with the node where both children of a parent
+  /// are present. Returns how many of the last partial sums were replaced.
   int add(node next);
   /// Adds these leaves, in order.
   void add_leaves(index_range leaves);
@@ -74,7 +75,7 @@ class ordered_gradients final : public host_gradients {
   tree_sum own_;
   std::vector<buffer<float>>
       sums_;        // partial sums of own_, except the step's last sum, which remains in the gradients' array
-  int joined_ = 0;  // number of partial sums that the last part completes
+  int joined_ = 0;  // number of the last partial sums that are added to the gradients of the rank's last part
   std::vector<messages> messages_;  // by bucket
   std::vector<float> scratch_;
 };

@@ -15,16 +15,17 @@ namespace muster { inline namespace v0 {
 
 /// A lossy (or plain) compression of float32 values: a small object without data.
 ///
-/// - `encoded_bytes(count)` returns the size of the encoded form for `count` values. The size depends on the count
-/// alone
-///   and is a multiple of 4, so that encoded forms of several tensors can be adjacent and all ranks' forms have the
-///   same size.
-/// - `encode(values, draw, encoded)` fills `encoded`, of exactly that size. Its random choices are a function of
-/// `draw`:
-///   the same draw makes the same choices, so a repeated step sends the same bytes.
-/// - `decode_add(encoded, draw, weight, sums)` adds weight times the decoded values to `sums`. The bytes may have any
-///   origin. Bytes that `encode` cannot produce for this number of values are rejected with a data_error that names the
-///   byte, and `sums` does not change then. NaN is valid: a gradient that diverged remains NaN.
+/// `encoded_bytes(count)` returns the size of the encoded form for `count` values. The size depends on the count alone
+/// and is a multiple of 4, so that encoded forms of several tensors can be adjacent and all ranks' forms have the same
+/// size.
+///
+/// `encode(values, draw, encoded)` fills `encoded`, of exactly that size. `draw` is a random seed: the same draw makes
+/// the same random choices, so a repeated step sends the same bytes.
+///
+/// `decode_add(encoded, draw, weight, sums)` adds weight times the decoded values to `sums`. `draw` is the draw of the
+/// encoding. The bytes may have any origin. Bytes that `encode` cannot produce for this number of values are rejected
+/// with a data_error that names the byte, and `sums` does not change then. NaN is valid: a gradient that diverged
+/// remains NaN.
 ///
 /// Encoded forms are aligned to 4 bytes and have the byte order of the machine. Spans of the caller with wrong sizes
 /// throw configuration_error. All functions are thread safe and give the same bits on every machine with the same byte

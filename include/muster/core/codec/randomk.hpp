@@ -12,8 +12,8 @@ struct random_block;
 
 /// A codec that sends k = ceil(share * n) values at positions that the same draw selects at every rank. Therefore no
 /// indices are sent, and an allreduce adds the values (the shared seed of Vogels et al. 2019,
-/// https://arxiv.org/abs/1905.13727). Each element is selected with probability k/n, so the omitted values are a part 1
-/// - k/n of |x|^2 in the mean.
+/// https://arxiv.org/abs/1905.13727). Each element is selected with probability k/n, so the omitted values are in
+/// the mean a part 1 - k/n of |x|^2.
 ///
 /// Biased: intended for error feedback. The encoded form contains the k values as floats.
 template <class Places>

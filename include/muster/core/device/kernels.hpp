@@ -28,7 +28,7 @@ void convert(device_span<const bfloat16> source, device_span<float> destination,
 
 /// Computes values[i] *= factor.
 void scale(device_span<float> values, float factor, device_stream_ref stream);
-/// Sets values[i] = value.
+/// Sets values[i] = constant.
 void fill(device_span<float> values, float constant, device_stream_ref stream);
 /// Sets sums[0] to the sum of the squares, in double precision and in an order that depends on the size alone.
 /// Overwrites the rest of `sums`, which must have `sum_scratch(size)` elements.

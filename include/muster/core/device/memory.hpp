@@ -20,6 +20,7 @@ struct pinned_release {
 };
 /// Returns zeroed memory. Throws muster::error, with the amount of free memory, when there is not enough.
 [[nodiscard]] void* allocate_on_device(std::size_t bytes);
+/// Returns zeroed pinned memory of the host. Throws muster::error with CUDA's own text.
 [[nodiscard]] void* allocate_pinned(std::size_t bytes);
 void copy_anywhere(const void* source, void* destination, std::size_t bytes, device_stream_ref stream);
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream);

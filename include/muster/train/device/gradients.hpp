@@ -41,10 +41,11 @@ namespace muster { inline namespace v0 {
 ///     muster::training training(context, muster::gradients_on(arena), optimizer, loader);
 [[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& values, dtype send_as = dtype::float32);
 
-/// Returns gradients of a device that NCCL sums by PowerSGD of a rank (core/codec/powersgd.hpp). A matrix sends `rank`
-/// * (rows + columns) floats. The tensors, the order and the state are the same as with `compress("powersgd:RANK")`.
-/// The results differ from the host's by rounding only, and have the same bits at every rank and in each run. A column
-/// of zeros restarts from the same random numbers each time. Throws configuration_error for rank 0.
+/// Returns gradients of a device that NCCL sums by PowerSGD of a rank (core/codec/powersgd.hpp). A matrix sends
+/// `rank` * (rows + columns) floats. The tensors, the order and the state are the same as with
+/// `compress("powersgd:RANK")`. The results differ from the host's by rounding only, and have the same bits at every
+/// rank and in each run. A column of zeros restarts from the same random numbers each time. Throws configuration_error
+/// for rank 0.
 [[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& values, nccl::communicator& devices,
                                                             std::size_t rank);
 

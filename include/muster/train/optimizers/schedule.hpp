@@ -78,7 +78,8 @@ class schedule {
   [[nodiscard]] double operator()(const training_position& at) const {
     return (plateau_ ? (*plateau_)(at) : rate_(at)) * warm_up_(at);
   }
-  /// Sets the warm-up that precedes the schedule.
+  /// Sets the warm-up, whose factor multiplies the rate from the first step on. The schedule's epochs include the
+  /// warm-up's epochs.
   void begin_with(const warm_up& warm_up_phase) noexcept { warm_up_ = warm_up_phase; }
   /// Observes the quality of the model after each validation. Call it with the same value at every rank, as the last
   /// operation of an evaluation. Only `plateau_rate` uses the observation.

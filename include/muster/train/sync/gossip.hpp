@@ -29,8 +29,9 @@ enum class gossip_graph : std::uint8_t {
 /// Replaces `values` by the mean over this rank and its neighbours. Collective; the length must be the same at each
 /// rank. All ranks have the same number of neighbours, so these are Metropolis-Hastings weights (Xiao and Boyd 2004,
 /// https://doi.org/10.1016/j.sysconle.2004.02.022), and the mean over all ranks does not change. Each rank sends its
-/// values once to each neighbour. Changes nothing when it throws timeout_error, peer_failure or mismatch_error. No
-/// other collective of the group may be in progress. `scratch` keeps its memory between calls.
+/// values once to each neighbour. When it throws timeout_error, peer_failure or mismatch_error, `values` are unchanged
+/// and the group has failed. No other collective of the group may be in progress. `scratch` keeps its memory between
+/// calls.
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch);
 
 }}  // namespace muster::v0

@@ -23,10 +23,11 @@ struct gradient_bucket {
 };
 
 /// The gradients of an arena, as used by one gradient_sync. In each step the gradient_sync makes these calls. First
-/// `begin`. Then `start` for every bucket in their order, as soon as the bucket's gradients are written. Then `wait` in
-/// the same order, followed by the arithmetic. Last `finish`. `abandon` may be called at any time. Ranks make the same
-/// calls in the same order, so `start` and `wait` may call collectives. After `wait` the bucket holds the sum over all
-/// ranks, or its approximation, with the same bits at each rank.
+/// `begin`. Then `start` for every bucket in their order, as soon as the bucket's gradients are written. Then, in the
+/// same order, `wait` for each bucket for which `test` has not returned true, followed by the arithmetic. Last
+/// `finish`. `abandon` may be called at any time. Ranks make the same calls in the same order, so `start` and `wait`
+/// may call collectives. After `wait`, or after `test` has returned true, the bucket holds the sum over all ranks, or
+/// its approximation, with the same bits at each rank.
 class gradient_backend {
  public:
   gradient_backend() = default;
@@ -51,7 +52,8 @@ class gradient_backend {
   /// Starts summing a bucket over the ranks, together with the two head numbers for the first bucket. Returns the
   /// number of its bytes that this rank put into collectives. Does not block.
   virtual std::size_t start(std::size_t bucket) = 0;
-  /// Returns true if a started bucket is summed. Does not block. May always return false where polling is useless.
+  /// Returns true if a started bucket is summed: `wait` is then not called for the bucket. Does not block. May always
+  /// return false where polling is useless.
   [[nodiscard]] virtual bool test(std::size_t bucket) = 0;
   /// Waits until the bucket is summed. Returns the number of bytes that `wait` itself put into collectives.
   virtual std::size_t wait(std::size_t bucket) = 0;

@@ -49,16 +49,16 @@ class backward_pass {
   /// device.
   [[nodiscard]] std::span<const float> parameter(std::size_t tensor) const;
   /// Returns the place of a tensor's gradient. `adds` returns true if the model must add to it, because an earlier pass
-  /// has written it, and false if the model must overwrite it.
+  /// has written it, and false if the model must overwrite it: always false with virtual shards.
   [[nodiscard]] std::span<float> gradient(std::size_t tensor);
   [[nodiscard]] bool adds(std::size_t tensor) const;
   /// Zeroes all gradients, before the first pass, for models that always add. Like a call of `gradient` for every
   /// tensor, it makes `end_pass` declare all gradients ready.
   void clear();
 
-  /// Counts the samples of the gradients that this rank adds. Call it in every pass, before the pass's last gradients
-  /// are written. The gradients of a step are divided by the sum of the counts over all ranks. A rank without samples
-  /// counts 0 or does not call it.
+  /// Counts the samples of the gradients that this rank adds. Call it in every pass, before the pass writes gradients.
+  /// Throws configuration_error after the first bucket has started. The gradients of a step are divided by the sum of
+  /// the counts over all ranks. A rank without samples counts 0 or does not call it.
   void add_samples(std::uint64_t count);
   /// Declares that the model has already divided its gradients by `divisor`, with the same value at every rank:
   /// batch.global_size. Dividing in the loss is cheapest, and saves a pass over all gradients here. If bad records were
@@ -74,9 +74,9 @@ class backward_pass {
 
   /// Waits until all gradients belong to the whole batch: summed over ranks and passes, divided by the number of
   /// samples, clipped. A gradient that no pass wrote counts as zeros. Throws configuration_error where this rank has
-  /// counted samples and written no gradient. The result has the same bits at every rank, except in modes that exchange
-  /// weights, which divide this rank's gradients by this rank's samples. Throws the errors of collectives, after which
-  /// the gradients are undefined.
+  /// counted samples and written no gradient, or written gradients although no rank has counted samples. The result has
+  /// the same bits at every rank, except in modes that exchange weights, which divide this rank's gradients by this
+  /// rank's samples. Throws the errors of collectives, after which the gradients are undefined.
   void wait();
 
   /// Returns the samples of the step, over all ranks. Call it after wait().

@@ -15,7 +15,8 @@
 namespace muster { inline namespace v0 {
 
 /// Gradients in host memory whose buckets are each summed by one allreduce. A derived class may sum buckets in another
-/// way: its `start` appends its collectives to `under_way`, and its `wait` completes them.
+/// way: its `start` appends its collectives to `under_way`, its `wait` completes the sum of a bucket, and its `test`
+/// returns true only for a bucket whose sum is complete.
 class host_gradients : public gradient_backend {
  public:
   /// Refers to the arena, which must outlive the backend.
