@@ -18,7 +18,8 @@ class workspace {
  public:
   explicit workspace(muster::context& context) : context_(&context) {}
 
-  /// Releases the present memory and allocates `bytes` on each rank of this process.
+  /// Releases the present memory and allocates `bytes` for each rank of this process; on the first process for every
+  /// rank, because ranks are also measured as threads.
   void resize(std::size_t bytes);
 
   [[nodiscard]] std::span<float> plain() { return of_threads_.front(); }
@@ -52,8 +53,8 @@ struct contender {
 
 /// Returns muster's contenders: over shared memory if the context uses it, with ranks as threads, and over `over_mpi`
 /// unless null. An allreduce of 4 bytes is also measured at the transport itself (muster_shm_bare), to show the cost of
-/// deadlines and checks. With `algorithms` each algorithm is also measured by name, beside the library's choice.
+/// deadlines and checks. With `by_name` each algorithm is also measured by name, beside the library's choice.
 [[nodiscard]] std::vector<contender> muster_contenders(op operation, muster::context& context, muster::group* over_mpi,
-                                                       bool algorithms);
+                                                       bool by_name);
 
 }  // namespace bench

@@ -2,7 +2,8 @@
 //
 //   build/release/bench/conv [--benchmark_filter=16x32x32.*]
 //
-// A name is channels x height x width > output channels, stride; "peak" is the rate of the core's fused multiply-adds.
+// A name is channels x height x width > output channels / kernel and stride / pass / backend; "peak" is the rate of the
+// core's fused multiply-adds.
 #include <benchmark/benchmark.h>
 
 #include <algorithm>

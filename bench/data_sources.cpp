@@ -127,17 +127,17 @@ void read_records(benchmark::State& state, const muster::any_record_source& sour
 
 void register_records(std::size_t record_bytes) {
   static std::vector<std::unique_ptr<record_folder>> folders;  // Exists until the program ends.
-  struct node_id {
+  struct lazy_folder {
     std::size_t record_bytes;
     const record_folder* folder = nullptr;
   };
-  auto where = std::make_shared<node_id>(node_id{record_bytes});
-  const auto folder = [where]() -> const record_folder& {
-    if (where->folder == nullptr) {
-      folders.push_back(std::make_unique<record_folder>(where->record_bytes));
-      where->folder = folders.back().get();
+  auto lazy = std::make_shared<lazy_folder>(lazy_folder{record_bytes});
+  const auto folder = [lazy]() -> const record_folder& {
+    if (lazy->folder == nullptr) {
+      folders.push_back(std::make_unique<record_folder>(lazy->record_bytes));
+      lazy->folder = folders.back().get();
     }
-    return *where->folder;
+    return *lazy->folder;
   };
   constexpr std::pair<const char*, id_order> orders[] = {
       {"sequential", id_order::sequential}, {"shuffled", id_order::shuffled}, {"in_blocks", id_order::in_blocks}};

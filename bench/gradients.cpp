@@ -125,7 +125,7 @@ void measure(muster::context& context, muster::group& world, const chosen& optio
   }
   std::vector<double> times[4];
   std::size_t rows = 0;
-  if (options.mode == "overlap") {  // Number of rows of a batch that takes as long as the allreduce.
+  if (options.mode == "overlap") {  // Finds the rows of a batch that takes `longer` times as long as the allreduce.
     std::vector<double> sums;
     for (int k = 0; k < 5; ++k) sums.push_back(timed(world, plain));
     // Measured twice, since the first rows of a batch cost more than the others.

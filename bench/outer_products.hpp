@@ -22,7 +22,8 @@ class outer_products {
     for (float& x : values_) x = uniform(random);
   }
 
-  // Adds a few rows at a time to a strip of the gradient that stays in the first-level cache.
+  // Overwrites `into`, strip after strip: the gradient for one output stays in the first-level cache while all rows are
+  // added.
   void gradient(std::span<float> into, std::size_t rows) const {
     for (std::size_t out = 0; out < outputs; ++out) {
       float* const __restrict__ strip = into.data() + out * inputs;

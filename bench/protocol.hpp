@@ -81,12 +81,12 @@ void check_result(op operation, int rank, int ranks, std::span<float> data, Call
   std::fill(data.begin(), data.end(), 0.0f);
 }
 
-/// Returns two stamps for each of `count.times` calls with `data` at this rank; for steps one pair for all calls
-/// together. `seconds_of` computes times from the element-wise maximum of the stamps over all ranks. The time of an
-/// allreduce is the time at its slowest rank. Other collectives do not synchronise the ranks: their time runs from the
-/// first rank's call to the last rank's return (the clock is the host's), and ranks meet at `barrier` before each call.
-/// Otherwise the time would be hidden by a root that runs ahead, or by a rank that arrives when all is done. For
-/// consecutive calls each rank's mean is used, including the writes before each call.
+/// Returns two stamps, in nanoseconds, for each of `count.times` calls with `data` at this rank; for steps one pair for
+/// all calls together. `seconds_of` computes times from the element-wise maximum of the stamps over all ranks. The time
+/// of an allreduce is the time at its slowest rank. Other collectives do not synchronise the ranks: their time runs
+/// from the first rank's call to the last rank's return (the clock is the host's), and ranks meet at `barrier` before
+/// each call. Otherwise the time would be hidden by a root that runs ahead, or by a rank that arrives when all is done.
+/// For consecutive calls each rank's mean is used, including the writes before each call.
 template <class Barrier, class Call>
 [[nodiscard]] std::vector<std::int64_t> call_stamps(op operation, std::span<float> data, repeats count, Barrier barrier,
                                                     Call call) {

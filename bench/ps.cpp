@@ -99,7 +99,8 @@ class worker {
     report_.print("%s  %.4g %s\n", name.c_str(), value, unit);
     report_.add(name, seconds, workers_.size() / seconds);
   }
-  // Makes calls for about `seconds`, one after the other, with up to `window` calls in progress.
+  // Makes calls one after the other, for about `span` seconds in each turn, with up to `under_way` calls in progress.
+  // Returns the slowest worker's median seconds for each call.
   template <class Start>
   double per_call(std::size_t under_way, double span, const Start& start) {
     std::deque<ps::pending> open;

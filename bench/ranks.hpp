@@ -20,7 +20,7 @@ class silent_reporter final : public benchmark::BenchmarkReporter {
   void ReportRuns(const std::vector<Run>&) override {}
 };
 
-/// Runs the registered benchmarks at every rank of the process and reports at rank 0.
+/// Runs the registered benchmarks in this process, and reports if its rank is 0.
 inline void run_registered(int rank) {
   if (rank == 0) {
     benchmark::RunSpecifiedBenchmarks();

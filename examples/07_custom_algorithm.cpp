@@ -14,8 +14,8 @@
 #include <muster/muster.hpp>
 #include <muster/testing/collective_kit.hpp>
 
-// Partial sums move up the line of ranks, and the result moves down: two messages at a time, 2 (N - 1) steps. Every
-// rank runs this coroutine. `co_await at.done(r)` releases the thread until the message has arrived.
+// Partial sums move up the line of ranks, and the result moves down: 2 (N - 1) messages, one after another. Every rank
+// runs this coroutine. `co_await at.done(r)` releases the thread until the message has arrived.
 muster::task line_allreduce(muster::collective_context& at, const muster::collective_call& call) {
   const std::size_t bytes =
       call.count * call.element_size;  // this rank's values are in call.out, which also receives the result

@@ -34,7 +34,7 @@ muster::dataset clouds() {
   return builder.finish();
 }
 
-// Computes the mean loss of the batch, and its gradients.
+// Returns the mean loss of the batch, and sums the gradients over the batch.
 double forward_backward(const muster::dataset& data, const muster::minibatch& batch, muster::backward_pass& pass) {
   const auto w = pass.parameter(0), b = pass.parameter(1);
   const auto gw = pass.gradient(0), gb = pass.gradient(1);

@@ -34,8 +34,8 @@ inline bool on_servers(const muster::context& context) {
   return muster::sync_mode_of(context).method == muster::sync_mode::kind::parameter_server;
 }
 
-/// Returns the number of ranks that train: all ranks except dedicated servers. At least 1; more servers than ranks are
-/// rejected elsewhere.
+/// Returns the number of ranks that train: all ranks except dedicated servers and hot spares. At least 1; more servers
+/// than ranks are rejected elsewhere.
 inline int workers_of(const muster::context& context) {
   const auto& settings = context.configuration();
   if (!on_servers(context) || settings.value(muster::setting::servers) == "colocated") return ranks_of(context);

@@ -20,7 +20,7 @@ struct stages {
   std::uint64_t prefetch = 4;  ///< In batches.
   int threads = 1;
 
-  /// Adds the stage before the random stages: bad records are removed, the others kept.
+  /// Adds the stages before the random stages: the treatment of bad records, and the cache.
   [[nodiscard]] muster::loader keep(muster::loader from) const {
     if (bad.policy != muster::bad_record_policy::fail) from = std::move(from) | muster::on_bad_records(bad);
     if (kept) from = std::move(from) | *kept;

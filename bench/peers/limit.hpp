@@ -40,8 +40,8 @@ inline void* share_with_children(std::size_t bytes) {
 /// A barrier in shared memory.
 class meeting {
  public:
-  /// Constructs a barrier for `ranks` processes. They sleep in the system at once if there are more processes than
-  /// cores.
+  /// Constructs a barrier for `ranks` processes. A waiting process yields its core after 10,000 tests of the barrier,
+  /// or at once if `oversubscribed` (more processes than cores).
   meeting(int ranks, bool oversubscribed) : ranks_(ranks), patience_(oversubscribed ? 0 : 10'000) {}
 
   [[nodiscard]] int ranks() const noexcept { return ranks_; }
@@ -88,7 +88,7 @@ class meeting {
   return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
-/// Binds each process to the rank-th core that this program may use. If there are too few cores, processes share them.
+/// Binds this process to the rank-th core that this program may use. If there are too few cores, processes share them.
 inline void pin_to_core(int rank) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0) return;
@@ -102,7 +102,7 @@ inline void pin_to_core(int rank) {
   }
 }
 
-/// The main function of a limit. Starts the processes and calls `take(turn, place, rank)` for every turn in each
+/// The main function of a limit. Starts the processes and calls `take(turn, barrier, rank)` for every turn in each
 /// process. `take` returns the seconds for each call. Memory that `take` needs must be allocated before, shared by all
 /// processes.
 template <class Take>
@@ -111,7 +111,7 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
   int rank = 0;
   std::vector<pid_t> children;
   try {
-    auto& node_id = *new (share_with_children(sizeof(meeting))) meeting(ranks, ranks > allowed_cores());
+    auto& barrier = *new (share_with_children(sizeof(meeting))) meeting(ranks, ranks > allowed_cores());
     while (rank == 0 && static_cast<int>(children.size()) + 1 < ranks) {
       const pid_t child = fork();
       if (child < 0) fail_with_errno("fork");
@@ -130,7 +130,7 @@ int run_limit(int argc, char** argv, const char* name, int ranks, Take take) {
     const op once[] = {op::allreduce};
     turns all = folder ? turns(*folder, rank) : turns(argc, argv, once);
     while (const auto turn = all.next()) {
-      const auto times = take(*turn, node_id, rank);
+      const auto times = take(*turn, barrier, rank);
       if (rank == 0) print_result(*turn, times);
     }
   } catch (const std::exception& failure) {

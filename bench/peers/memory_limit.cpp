@@ -25,7 +25,7 @@ struct share_of {
   }
 };
 
-std::vector<double> time_passes(bench::meeting& node_id, int rank, const share_of& mine, bench::repeats count) {
+std::vector<double> time_passes(bench::meeting& barrier, int rank, const share_of& mine, bench::repeats count) {
   const auto add = [&] { add_into_both(mine.x.data(), mine.y.data(), mine.x.size()); };
   std::fill(mine.x.begin(), mine.x.end(), 1.0f);
   std::fill(mine.y.begin(), mine.y.end(), 2.0f);
@@ -35,7 +35,7 @@ std::vector<double> time_passes(bench::meeting& node_id, int rank, const share_o
     throw std::runtime_error("a wrong sum (its times would mean nothing)");
   std::fill(mine.x.begin(), mine.x.end(), 0.0f);
   std::fill(mine.y.begin(), mine.y.end(), 0.0f);
-  return node_id.times_of(bench::op::reduce, rank, {count.times}, add);
+  return barrier.times_of(bench::op::reduce, rank, {count.times}, add);
 }
 
 }  // namespace
@@ -44,9 +44,9 @@ int main(int argc, char** argv) {
   auto* const x = static_cast<float*>(bench::share_with_children(bench::largest));
   auto* const y = static_cast<float*>(bench::share_with_children(bench::largest));
   return bench::run_limit(argc, argv, "memory_limit", bench::limit_ranks,
-                          [&](const bench::turn& now, bench::meeting& node_id, int rank) {
+                          [&](const bench::turn& now, bench::meeting& barrier, int rank) {
                             const share_of mine(rank, x, y, now.bytes / sizeof(float));
-                            (void)time_passes(node_id, rank, mine, bench::warm_up_for(now.operation, now.bytes));
-                            return time_passes(node_id, rank, mine, bench::repeats_for(now.operation, now.bytes));
+                            (void)time_passes(barrier, rank, mine, bench::warm_up_for(now.operation, now.bytes));
+                            return time_passes(barrier, rank, mine, bench::repeats_for(now.operation, now.bytes));
                           });
 }

@@ -86,7 +86,7 @@ struct way {
 };
 
 // Returns GB/s as measured by rank 0. The receiver has read the last byte when the two processes meet.
-double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size, bool adds, double seconds) {
+double stream(const way& by, bench::meeting& barrier, int rank, std::size_t size, bool adds, double seconds) {
   const std::size_t piece = std::min(by.piece, size);
   std::vector<float> values(size / sizeof(float), 1e-6f);
   auto* const here = reinterpret_cast<std::byte*>(values.data());
@@ -104,10 +104,10 @@ double stream(const way& by, bench::meeting& node_id, int rank, std::size_t size
   once();
   // Number of transfers that take about this many seconds at 4 GB/s; current machines are faster.
   const auto times = std::max<std::size_t>(3, static_cast<std::size_t>(seconds * 4e9 / static_cast<double>(size)));
-  node_id.meet();
+  barrier.meet();
   const auto begin = std::chrono::steady_clock::now();
   for (std::size_t i = 0; i < times; ++i) once();
-  node_id.meet();
+  barrier.meet();
   const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
   return static_cast<double>(size * times) / took.count() / 1e9;
 }
@@ -121,7 +121,7 @@ int main(int argc, char** argv) {
       throw std::runtime_error("no method is named (there are ring and socket); name one");
     const double seconds = argc > 2 ? std::stod(argv[2]) : 0.3;
     const int turns = argc > 3 ? std::stoi(argv[3]) : 5;
-    auto& node_id = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);
+    auto& barrier = *new (bench::share_with_children(sizeof(bench::meeting))) bench::meeting(bench::limit_ranks, false);
     auto& shared = *new (bench::share_with_children(sizeof(ring))) ring;
     const connection between;
     const pid_t child = fork();
@@ -138,7 +138,7 @@ int main(int argc, char** argv) {
     for (const bool adds : {true, false}) {
       for (const std::size_t size : sizes) {
         std::vector<double> rates;
-        for (int turn = 0; turn < turns; ++turn) rates.push_back(stream(by, node_id, rank, size, adds, seconds));
+        for (int turn = 0; turn < turns; ++turn) rates.push_back(stream(by, barrier, rank, size, adds, seconds));
         std::ranges::sort(rates);
         if (rank == 0)
           std::printf("ps/%s/1/1/%zu  %.4g GB/s a worker\n", adds ? "push" : "pull", size, rates[rates.size() / 2]);

@@ -63,9 +63,9 @@ int main(int argc, char** argv) {
   crowd all(ranks);
   std::uint64_t calls = 0;
   return bench::run_limit(
-      argc - 1, argv + 1, "switch_limit", ranks, [&](const bench::turn& now, bench::meeting& node_id, int rank) {
+      argc - 1, argv + 1, "switch_limit", ranks, [&](const bench::turn& now, bench::meeting& barrier, int rank) {
         const auto once = [&] { all.call(now.operation, rank, ++calls); };
-        (void)node_id.times_of(now.operation, rank, bench::warm_up_for(now.operation, now.bytes), once);
-        return node_id.times_of(now.operation, rank, bench::repeats_for(now.operation, now.bytes), once);
+        (void)barrier.times_of(now.operation, rank, bench::warm_up_for(now.operation, now.bytes), once);
+        return barrier.times_of(now.operation, rank, bench::repeats_for(now.operation, now.bytes), once);
       });
 }

@@ -18,7 +18,7 @@ class image_table {
   struct contents {
     std::string name;
     muster::record_schema schema;
-    std::vector<std::byte> bytes;  ///< Images in all records, one after the other.
+    std::vector<std::byte> bytes;  ///< The images of all records, one after the other.
     std::vector<float> labels;
     std::uint64_t digest = 0;
   };

@@ -31,7 +31,7 @@ struct options {
   std::uint64_t epochs = 3;
   std::uint64_t steps = 0;       ///< 0: no limit.
   double max_train_seconds = 0;  ///< 0: no limit.
-  std::uint64_t batch = 128;     ///< Images over all initial ranks.
+  std::uint64_t batch = 128;     ///< Images in a step over all initial ranks.
   /// 0: `batch` is constant when ranks join or leave; otherwise each rank's batch is constant.
   std::uint64_t batch_per_rank = 0;
   std::string schedule = "step:0.1,epochs=2,factor=0.1";

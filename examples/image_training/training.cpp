@@ -163,7 +163,7 @@ class run {
   const bool in_shards_;
   const image_data& data_;
   const std::string started_as_;
-  const bool speaks_first_;  // Set before there is a group.
+  const bool speaks_first_;  // True at rank 0 of the launch, which prints the header.
   model_description description_;
   std::unique_ptr<nn::network<float>> net_;
   muster::arena arena_;

@@ -75,7 +75,7 @@ rows_array<Rows> log_loss(const rows_array<Rows>& margins, totals& sums) {
   return (margins > 0.0f).select(small, 1.0f) / (1.0f + small);
 }
 
-/// A job over the samples of the list `sample(0), sample(1) ...`.
+/// The input of a pass over the samples sample(0) to sample(size - 1).
 template <class Sample>
 struct batch_view {
   const muster::dataset& data;

@@ -12,7 +12,7 @@ namespace logistic {
 struct options {
   std::string train;      ///< Specification of the training set; empty with synthetic data.
   std::string test;       ///< Specification of the test set.
-  std::string synthetic;  ///< "epsilon" or "epsilon:ROWS"; empty with files.
+  std::string synthetic;  ///< "epsilon[:ROWS]" or "clicks[:ROWS]"; empty with files.
   double holdout = 0;     ///< Share of the training set that replaces the test set.
   std::uint64_t epochs = 10;
   double max_train_seconds = 0;  ///< 0: no limit.

@@ -182,7 +182,7 @@ class run {
   muster::loader loader_;
   muster::tracker tracker_;
   muster::training training_;
-  const bool speaks_first_;  // Set before there is a group.
+  const bool speaks_first_;  // True at rank 0 of the launch, which prints the header.
   const std::string started_as_;
   double objective_ = 0;
   std::optional<double> final_accuracy_;  // Differs from the last epoch of the first worker.

@@ -28,7 +28,9 @@ class batch_norm {
   batch_norm(std::size_t channels, parameter<T>& scale, parameter<T>& shift, const kernel_set<T>& kernels);
 
   // Forward pass.
+  /// Starts a pass. Without training the function follows from the running statistics.
   void begin(const pass& now);
+  /// Adds an image to the statistics of the batch, in the sums of `lane`.
   void see(const image_view<const T>& image, std::size_t lane);
   /// Finishes the statistics of the batch. Collective with pass::statistics.
   void finish(const pass& now);
@@ -37,11 +39,15 @@ class batch_norm {
 
   // Backward pass.
   [[nodiscard]] const T* mean() const noexcept { return mean_.data(); }
+  /// Returns the sums of an image's slopes for each channel, to which the caller adds.
   [[nodiscard]] T* begin_slopes(std::size_t lane) noexcept { return lanes_[lane].sum.data(); }
+  /// Returns the sums of slope * (x - mean) in the same way.
   [[nodiscard]] T* products(std::size_t lane) noexcept { return lanes_[lane].products.data(); }
+  /// Adds an image's sums to the totals of the lane.
   void end_slopes(std::size_t lane) noexcept;
   /// Adds to the gradients of the parameters. Collective with pass::statistics.
   void finish_backward(const pass& now);
+  /// Returns factors of the gradient for each channel: slope_factor * slope + value_factor * x + offset.
   [[nodiscard]] const T* slope_factor() const noexcept { return slope_factor_.data(); }
   [[nodiscard]] const T* value_factor() const noexcept { return value_factor_.data(); }
   [[nodiscard]] const T* offset() const noexcept { return offset_.data(); }

@@ -17,12 +17,10 @@ namespace nn {
 ///     panel of weights; six pixels times two vectors of output channels stay in registers (with AVX2), so that each
 ///     number that is loaded feeds at least two multiplications;
 ///   - backward data: the same on the gradient with reversed weights. With a stride s, the input pixels form s * s
-///   classes
-///     by (y + padding) mod s and (x + padding) mod s, each with its own taps, so that nothing is multiplied by zeros
-///     in between;
+///     classes by (y + padding) mod s and (x + padding) mod s, each with its own taps, so that nothing is multiplied by
+///     zeros in between;
 ///   - backward weights: for each row of the kernel, six terms of a run times two vectors of output channels, summed
-///   over
-///     the pixels.
+///     over the pixels.
 /// Taps in the zero padding are skipped where this is faster. They are a large share of the taps in a small image.
 template <class T>
 class direct_convolution final : public convolution<T> {
@@ -61,7 +59,7 @@ class direct_convolution final : public convolution<T> {
   std::vector<pixel_class> inputs_;
   std::span<const T> weights_;
   std::vector<T> bias_, zeros_;  // Arrays padded to whole vectors.
-  bool turned_ = false;          // True if the panels of inputs_ are equal to the panels of weights_.
+  bool turned_ = false;          // True if the panels of inputs_ were packed from weights_.
 };
 
 }  // namespace nn

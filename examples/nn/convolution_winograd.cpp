@@ -44,7 +44,8 @@ void turn(const T* taps, std::size_t tap, std::size_t rows, std::size_t columns,
   }
 }
 
-/// Returns how many elements of `all` fit in `bytes`, as a multiple of `step`.
+/// Returns the number of elements of `all` that fit in `bytes`, as a multiple of `step`: at least `step`, and at most
+/// `all`.
 std::size_t as_many(std::size_t all, std::size_t step, std::size_t bytes_each, std::size_t bytes) {
   return std::min(all, std::max(step, bytes / bytes_each / step * step));
 }

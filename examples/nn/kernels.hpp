@@ -102,7 +102,7 @@ struct kernel_set {
 
   /// Computes to = f(from), or to += f(from).
   void (*apply)(const image_view<const T>& from, const pointwise<T>& f, const image_view<T>& to, bool add);
-  /// Adds the sum over channel c over all pixels to sum[c].
+  /// Adds the sum of channel c over all pixels to sum[c].
   void (*add_pixels)(const image_view<const T>& image, T* sum);
   /// Adds, for each channel c, the sum of the values minus pivot[c] to sum[c], and the sum of their squares to
   /// squares[c].

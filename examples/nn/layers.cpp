@@ -12,7 +12,7 @@
 namespace nn {
 namespace {
 
-/// Adds an image's gradient, from `slope`.
+/// Sets the gradient of an image to `slope`, or adds `slope`, and marks the gradient as written.
 template <class T>
 void give(const input_of<T>& in, std::size_t image, std::size_t lane, const T* slope) {
   T* const to = in->gradient(image);

@@ -51,8 +51,7 @@ class network {
   [[nodiscard]] activation<T>& input() noexcept { return *activations_.front(); }
   activation<T>& convolve(activation<T>& in, const convolve_options& options);
   activation<T>& dense(activation<T>& in, std::size_t size);
-  /// Applies in place: layers that read `in` from now on read it normalised (normalise()), or rectified as well
-  /// (relu()).
+  /// Applies in place: all layers that read `in` read it normalised (normalise()), or rectified as well (relu()).
   activation<T>& normalise(activation<T>& in);
   activation<T>& relu(activation<T>& in) noexcept;
   /// Returns a normalised and rectified view of `in`, and leaves `in` unchanged.

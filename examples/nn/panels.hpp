@@ -34,7 +34,7 @@ void pack_panels(const T* from, std::size_t terms, std::size_t term_step, std::s
   }
 }
 
-/// Returns the number of elements in all panels together.
+/// Returns the number of columns in all panels together: `columns` rounded up to whole vectors.
 template <class T>
 std::size_t panel_columns(std::size_t columns, const kernel_set<T>& set) {
   return (columns + set.lanes - 1) / set.lanes * set.lanes;

@@ -36,8 +36,8 @@ using json = nlohmann::ordered_json;
 
 constexpr muster::seconds idle_timeout{75}, step_timeout{30}, linger_time{10};
 constexpr std::size_t max_head = std::size_t{1} << 20;  // largest size of a request's JSON
-constexpr int max_connections = 64;                     // each connection has a thread for each replica
-constexpr int max_split = 8;                            // largest number of requests that are split at the same time
+constexpr int max_connections = 64;  // each has a thread, and a split request has a thread for each replica
+constexpr int max_split = 8;         // largest number of requests that are split at the same time
 
 /// Thrown if the client has closed the connection.
 struct connection_ended {};
@@ -49,7 +49,7 @@ struct gateway {
   std::mutex mutex{};
   std::condition_variable ended{};
   int connections = 0;
-  bool is_full = false;  // true while a connection waits to be accepted
+  bool is_full = false;  // true while the limit is reached and a connection waits to be accepted
   // Connections that wait for a request, each with the time at which the wait started.
   std::set<std::pair<muster::clock::time_point, int>> waiting{};
   std::counting_semaphore<max_split> splits{max_split};

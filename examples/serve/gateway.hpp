@@ -20,9 +20,9 @@ struct gateway_options {
   muster::seconds replica_timeout{10};
 };
 
-/// Runs a gateway until SIGTERM, and until all pending requests are answered. Calls `on_listening` with the port. The
-/// gateway splits a POST to .../infer of v2 with binary tensors by rows among the replicas, while it receives the
-/// request. It forwards a GET to a single replica. Throws muster::configuration_error for an unusable address.
+/// Runs a gateway until SIGTERM or SIGINT, and until all pending requests are answered. Calls `on_listening` with the
+/// port. The gateway splits a POST to .../infer of v2 with binary tensors by rows among the replicas, while it receives
+/// the request. It forwards a GET to a single replica. Throws muster::configuration_error for an unusable address.
 void run_gateway(const gateway_options& options, const std::function<void(std::uint16_t)>& on_listening);
 
 }  // namespace served

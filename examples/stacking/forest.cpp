@@ -62,7 +62,7 @@ class tree_grower {
       return id;
     const split best = best_split(id, members, count, sum);
     if (best.feature < 0) return id;
-    const auto divide = [&](bool above) {  // Sum of the next node.
+    const auto divide = [&](bool above) {  // Assigns the rows of one side to a new node, and grows it.
       const auto next = static_cast<std::uint32_t>(tree_.nodes_size());
       for (int row = 0; row < counts_.size(); ++row)
         if (is_in(row, id) && (data_.features(row, best.feature) > best.threshold) == above) node_of(row) = next;

@@ -13,7 +13,7 @@
 
 namespace {
 
-/// Returns the value of a variable as the text of a flag, if it is set.
+/// Sets `to` to the value of an environment variable, if it is set.
 template <class T>
 void read_variable(const char* name, T& to, const muster::number_range<T>& range) {
   if (const auto text = muster::environment(name)) to = muster::number_from(name, *text, range);

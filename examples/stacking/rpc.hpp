@@ -128,8 +128,8 @@ grpc::Status answer_streamed(grpc::ServerContext& context, tracer& spans, const 
   return status;
 }
 
-/// Calls a function at `address`: `one` is its method for a message, `pieces` its method for a stream, and `name` the
-/// name of the span. `prepare` may set further properties of the call.
+/// Calls a function at `address`: `method` is its method for a message, and `pieces` its method for a stream. `prepare`
+/// may set further properties of the call.
 template <class Stub, class Request, class Reply, class Streamed>
 Reply ask(const call& of, Stub& stub, const std::string& address, bool in_pieces,
           grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&, Reply*), Streamed pieces,

@@ -134,7 +134,7 @@ class redis_store final : public store {
     port_ = *port;
   }
 
-  /// Ignores the deadline: the object is stored until its invocation ends.
+  /// Stores the object with the deadline as its expiry.
   void put(const std::string& key, std::string bytes, const std::string&, deadline until) override {
     const std::string left = std::to_string(milliseconds_left(until, "SET of " + key));
     ask(key, until, "SET %b %b PX %s", key.data(), key.size(), bytes.data(), bytes.size(), left.c_str());

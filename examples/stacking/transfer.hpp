@@ -24,7 +24,7 @@ struct call {
   span& in;
 };
 
-/// Returns the milliseconds left. Throws muster::timeout_error, which names `what`, when the deadline has passed.
+/// Returns the milliseconds left. Throws muster::timeout_error, which names `operation`, when the deadline has passed.
 [[nodiscard]] long milliseconds_left(deadline until, const std::string& operation);
 
 /// A store of objects by their keys. Thread safe. A failure is reported as one line with the key, within the deadline.
@@ -71,8 +71,8 @@ class kept_objects final : public store {
   std::map<std::string, kept> objects_{};
 };
 
-/// The transfer of objects. Without a store, objects are sent inline. Otherwise each has a key that begins with the
-/// invocation and ends with the object's digest. Received objects are verified by this digest.
+/// The transfer of objects. Without a store, objects are sent inline. Each object has a key: the store's prefix, the
+/// invocation, the object's name and its digest. Received objects are verified by this digest.
 class transfer {
  public:
   explicit transfer(std::shared_ptr<store> by) : by_(std::move(by)) {}

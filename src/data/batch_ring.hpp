@@ -29,13 +29,13 @@ struct batch_slot {
   std::vector<std::uint64_t> offsets;  // offsets of records, if their sizes differ
   buffer<float> labels;
   std::size_t label_width = 0;
-  std::uint64_t left_out = 0;
+  std::uint64_t left_out = 0;         // number of bad records that were removed
   bool bad_records_reported = false;  // true after the bad records have been reported and left out
 
   // The following members are guarded by the mutex of the ring.
   std::size_t piece = 1;  // number of records in a piece
   std::size_t pieces = 0;
-  std::size_t started = 0;
+  std::size_t started = 0;  // number of pieces that are running or have ended
   std::size_t running = 0;
   std::vector<bad_record> bad;
   std::exception_ptr failure;  // exception of the failed piece with the lowest number
@@ -53,7 +53,7 @@ struct batch_slot {
 /// the waiting caller.
 class batch_ring {
  public:
-  /// Takes the last step of a chain, which computes the records.
+  /// Takes the last step of a chain, which computes the records. If `keeps_bad` is false, a bad record is an exception.
   batch_ring(const record_step& last, bool keeps_bad, int threads);
   ~batch_ring();
 
@@ -81,7 +81,7 @@ class batch_ring {
   std::size_t threads_;
   int rank_;  // for log messages
   std::mutex mutex_;
-  std::condition_variable done_;  // signals the end of a piece
+  std::condition_variable done_;  // signals the end of the last running piece of a slot
   // Written by the caller under mutex_. Read by tasks under mutex_.
   std::vector<std::unique_ptr<batch_slot>> queue_;
   std::vector<std::unique_ptr<batch_slot>> free_;  // used by the caller

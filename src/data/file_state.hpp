@@ -35,8 +35,8 @@ namespace muster { inline namespace v0 { namespace detail {
   return state_of(found);
 }
 
-/// Waits until a change to a file would have a later time than `changed`. The clock for file times has steps of some
-/// milliseconds. Two changes to a file within a step would result in the same state.
+/// Waits until a change to a file would have a later time than `changed`, at most 20 ms. The clock for file times has
+/// steps of some milliseconds. Two changes to a file within a step would result in the same state.
 inline void wait_for_next_tick(const struct timespec& changed) noexcept {
   constexpr long step = 1'000'000, longest = 20'000'000;  // nanoseconds
   for (long waited = 0; waited < longest; waited += step) {

@@ -16,7 +16,8 @@ std::uint32_t rounded(double pixels, std::uint32_t most) {
   return static_cast<std::uint32_t>(std::clamp(std::round(pixels), 1.0, static_cast<double>(most)));
 }
 
-// Returns the largest window in the middle that has the output's aspect ratio.
+// Returns a window in the middle with the output's aspect ratio: the part that the output shows if the shorter side is
+// resized to options.resize pixels, or the largest such window if the part would be larger or options.resize is 0.
 detail::image_window middle_of(const detail::image_window& all, const jpeg_options& options) {
   double shrunk = std::min(static_cast<double>(all.width) / options.width,
                            static_cast<double>(all.height) / options.height);  // input pixels for each output pixel

@@ -39,7 +39,7 @@ class resampler {
   /// Returns true if all output rows are complete.
   [[nodiscard]] bool done() const noexcept { return finished_rows_ == down_.first.size(); }
 
-  /// Takes input row `row`. `values` has the row's pixels from number `offset` on, and one more pixel after the last.
+  /// Takes input row `row`. `values` begins with pixel `offset` of the row and has all pixels that the outputs use.
   void take(std::size_t row, const std::uint8_t* values, std::size_t offset) {
     std::swap(rows_[0], rows_[1]);
     std::uint32_t* const resized = rows_[1].data();

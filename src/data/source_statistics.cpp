@@ -21,7 +21,8 @@ namespace {
 constexpr std::uint64_t most_columns = 1 << 16;
 constexpr std::size_t most_labels = 4096;
 
-// The assignment of elements to columns: for each element of a record with fields, or each feature of a sparse record.
+// The assignment of the elements of a record with fields to columns. `columns_of_elements` is empty for sparse records,
+// which have a column for each feature, or one column.
 struct column_plan {
   std::vector<std::uint32_t> columns_of_elements;
   std::size_t columns = 0;

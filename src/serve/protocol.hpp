@@ -33,10 +33,10 @@ struct parsed_request {
 };
 
 /// Parses the body of .../infer. The first `json_bytes` bytes of the body are JSON, and binary tensors follow. Throws
-/// request_error (400).
+/// request_error: 413 for more than 16 MiB of JSON, else 400.
 [[nodiscard]] parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const model_info& model,
                                          std::size_t max_rows);
-/// Parses the body of :predict. Throws request_error (400).
+/// Parses the body of :predict. Throws request_error: 413 for more than 16 MiB of JSON, else 400.
 [[nodiscard]] parsed_request parse_predict(std::string_view body, const model_info& model, std::size_t max_rows);
 
 /// Writes the reply to a request of parse_infer(). If the reply is binary, the values are not in this text and must

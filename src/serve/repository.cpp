@@ -39,7 +39,7 @@ struct repository::identity {
 struct repository::entry {
   std::shared_ptr<model_statistics> statistics = std::make_shared<model_statistics>();
   std::optional<identity> served;
-  std::optional<identity> last;  // the served folder at the last look
+  std::optional<identity> last;  // the served folder, if its files were overwritten, at the last scan
   std::set<identity> damaged;
 };
 
@@ -83,7 +83,8 @@ std::vector<std::string> names_in(const std::string& folder) {
   return names;
 }
 
-// Predicts one row and then a full batch, like the serving threads. Allocates the model's memory and loads its code.
+// Predicts one row of zeros and then a full batch, so that the model allocates its memory and its code is loaded before
+// the first request.
 void predict_zeros(any_predictor& model, std::size_t max_batch) {
   const std::vector<std::byte> zeros(model.info().input.row_bytes());
   for (const std::size_t size : {std::size_t{1}, max_batch}) {

@@ -12,7 +12,7 @@
 namespace nn::device {
 namespace {
 
-/// Returns the largest divisor of `channels` that is at most `most` and a multiple of a matrix unit's width.
+/// Returns the largest divisor of `channels` that is at most `most` and a multiple of a matrix unit's width, or 0.
 template <class A>
 int chunk_of(int channels, int most) {
   constexpr int step = 32 / static_cast<int>(sizeof(A));

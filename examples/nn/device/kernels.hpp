@@ -62,7 +62,7 @@ template <class A>
 void combine_backward(std::span<const term<A>> terms, bool rectified, matrix_size size, const A* slope,
                       column_scratch& scratch, muster::device_stream_ref stream);
 
-/// Adds the bias of the first `columns` columns to each row; adds the sum over all rows to the bias' gradient.
+/// Adds the bias of the first `biased` columns to each row; adds the sum over all rows to the bias' gradient.
 template <class A>
 void add_bias(const float* bias, matrix_size size, std::size_t biased, A* to, muster::device_stream_ref stream);
 template <class A>
@@ -122,8 +122,8 @@ void add_weight_gradients(const A* packed, const std::int32_t* at, std::size_t s
                           muster::device_stream_ref stream);
 
 /// Computes the cross-entropy of softmax as nn::softmax_cross_entropy, for the first `classes` columns in each row of
-/// logits. Sets the totals to the loss and the numbers of labels among the first and the first five. Writes the
-/// gradient of scale * the loss.
+/// logits. Sets the totals to the loss, and the numbers of images whose label has the highest logit and is among the
+/// highest five. Writes the gradient of scale * the loss.
 template <class A>
 void softmax_cross_entropy(const A* logits, const float* labels, matrix_size size, std::size_t classes, double scale,
                            A* gradient, double* totals, column_scratch& scratch, muster::device_stream_ref stream);

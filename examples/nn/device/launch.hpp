@@ -76,7 +76,7 @@ struct column_totals {
   double at[K];
 };
 
-constexpr unsigned block_size = 512;  // Threads of a block, and so its columns.
+constexpr unsigned block_size = 512;  // Number of threads in a block, and its largest number of columns.
 
 /// The memory that sums of columns need between their kernels. Calls on one stream may share it.
 class column_scratch {

@@ -157,7 +157,7 @@ NN_DEVICE_FUNCTION operand<A, Split> prepare(const fragment<4>& of) {
   return result;
 }
 
-/// Computes sum += left * the two columns of `right` that begin with register `first`.
+/// Computes sum += left * the tile of 8 columns of `right` in registers `first` and `first + 1`.
 template <class A, int Split>
 NN_DEVICE_FUNCTION void multiply_add(float (&sum)[4], const operand<A, Split>& left, const operand<A, Split>& right,
                                      int first) {

@@ -17,6 +17,7 @@ namespace nn::device {
 /// recording.
 class recorded_work {
  public:
+  /// Number of images, training, and scale of the loss.
   using key = std::tuple<std::size_t, bool, double>;
 
 #ifdef MUSTER_TEST_DOUBLE  // The test double has no graphs.

@@ -36,14 +36,14 @@ class norm {
       *each = take();
   }
 
-  std::size_t channels, gamma, beta;  ///< The last two are parameters.
+  std::size_t channels, gamma, beta;  ///< The last two are indices of parameters.
   norm_arrays arrays;
 
  private:
   muster::device_buffer<float> memory_;
 };
 
-/// The settings and totals for one pass.
+/// The settings, stream and scratch memory for one pass.
 struct pass_on_device {
   std::size_t images;
   bool training;
@@ -88,10 +88,10 @@ class step {
 template <class A>
 class convolve_step final : public step<A> {
  public:
-  /// Constructs the step. `bias` may be null until it is bound.
   convolve_step(activation<A>& in, activation<A>& out, std::unique_ptr<convolver<A>> convolver)
       : in_(in), out_(&out), convolver_(std::move(convolver)) {}
 
+  /// Sets the memory of the parameters. `bias` is null for a convolution without a bias.
   void bind(const packed_weights<A>& all, A* gradients, const float* bias, float* bias_gradient) {
     weights_ = {all.by_out + this->first_weight, all.by_in + this->first_weight};
     gradients_ = gradients + this->first_weight;

@@ -15,10 +15,11 @@ struct product_sizes {
   tap_geometry of;
   int channels, columns;  // Of the source; of the result.
   int chunk;              // Number of channels in shared memory at once.
-  int rows;               // Number of source rows.
+  int rows;               // Largest number of source rows for a block.
 };
 
-/// Returns the distance of rows in shared memory, chosen so that eight neighbouring rows are in different banks.
+/// Returns the distance of rows in shared memory, in bytes, chosen so that eight neighbouring rows are in different
+/// banks.
 template <class A>
 NN_BOTH int pitch_of(int elements) {
   return elements * static_cast<int>(sizeof(A)) + 16;

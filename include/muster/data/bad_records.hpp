@@ -20,7 +20,7 @@ namespace muster { inline namespace v0 {
 struct bad_record {
   sample_id id = 0;
   data_location where;  ///< its file, with the line or the first byte
-  std::string problem;  ///< description of the error without the place: problem (why) suggestion
+  std::string problem;  ///< the error without its place: "problem (reason); suggestion"
 };
 
 /// The policy for bad records.
@@ -36,7 +36,7 @@ struct bad_record_options {
   /// Number of different records that may be left out. The next bad record ends the run.
   std::uint64_t limit = std::numeric_limits<std::uint64_t>::max();
   /// For quarantine: the file to which bad records are appended, one JSON object a line {"source", "id", "file", "line"
-  /// or "offset", "problem"}. Several processes may share the file.
+  /// and "column" or "offset", "problem"}. Several processes may share the file.
   std::string file = {};
 };
 

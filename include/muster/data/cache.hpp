@@ -23,8 +23,8 @@ struct cache_options {
   /// Limit for all caches in the folder, in bytes. The least recently used other caches are deleted. If that is not
   /// enough, only the first records are kept.
   std::uint64_t disk = std::numeric_limits<std::uint64_t>::max();
-  /// Maximum age of records on disk. Older records are computed again. A source that cannot detect changes (a query) is
-  /// cached on disk only if a limit is set.
+  /// Maximum age of the file with the records, from its creation. An older file is replaced, and its records are
+  /// computed again. A source that cannot detect changes (a query) is cached on disk only if a limit is set.
   seconds fresh_for{std::numeric_limits<double>::infinity()};
 };
 

@@ -18,9 +18,9 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] any_record_source with_classes(any_record_source source, std::size_t classes);
 
 /// Returns the records of a source with named classes: class k has the name names[k]. If the source has names
-/// (record_schema::classes), its classes are matched by name and its labels are renumbered. The digest changes if a
-/// number changes. Throws data_error for a class of the source that is not in `names`. If the source has no names, its
-/// labels are unchanged, and a warning is logged.
+/// (record_schema::classes), its classes are matched by name and its labels are renumbered. The digest changes if the
+/// source's names differ from `names`. Throws data_error for a class of the source that is not in `names`. If the
+/// source has no names, its labels are unchanged, and a warning is logged.
 [[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
 
 }}  // namespace muster::v0

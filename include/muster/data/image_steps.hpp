@@ -51,7 +51,7 @@ static_assert(record_transform<greyscale>);
 ///
 ///     jpeg:224x224,resize=256|normalise,mean=0.485/0.456/0.406,deviation=0.229/0.224/0.225,layout=hwc
 ///     resize:28x28|greyscale|normalise,mean=0.1307,deviation=0.3081
-///     standardise:STATISTICS
+///     standardise:hwc,STATISTICS
 ///
 /// Numbers are written so that reading them yields the same values: the same record becomes the same bits. Adding the
 /// steps to a loader throws configuration_error for invalid text, and all errors of the steps.

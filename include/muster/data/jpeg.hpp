@@ -54,7 +54,7 @@ bool register_jpeg() noexcept;
 class jpeg_reader {
  public:
   /// Returns the schema uint8[height x width x 3] for records of bytes. Throws configuration_error for other records,
-  /// and if muster was built without JPEG.
+  /// for a width or height of 0, and in a program without muster::jpeg.
   [[nodiscard]] record_schema output(const record_schema& in) const;
 
  protected:
@@ -66,7 +66,8 @@ class jpeg_reader {
 
 /// A function for map(): decodes the middle of a JPEG. The JPEG is decoded at an eighth, a quarter or half of its size
 /// if that has enough pixels, and only within the visible part. The result is then resized bilinearly. Supports
-/// baseline and progressive, grey and CMYK JPEGs. A truncated or damaged JPEG is a bad record.
+/// baseline and progressive, grey and CMYK JPEGs. A JPEG that is truncated or damaged, or has more than 2^26 pixels or
+/// 100 scans, is a bad record.
 class decode_jpeg : public detail::jpeg_reader {
  public:
   /// Uses the options for evaluation.

@@ -32,9 +32,11 @@ concept sample_source = std::copyable<T> && requires(const T& source) {
 
 /// The requested order of an epoch.
 struct shuffle_options {
-  /// Order of the samples. If not set: `shuffled` for data in memory, `block_window` for other data.
+  /// Order of the samples. If not set: `block_window` for a source that is read in blocks (block_records() is not 0)
+  /// and for more than 4 GiB of records of a fixed size, else `shuffled`.
   std::optional<sample_order> order{};
-  /// Number of samples in a block in block_window order. 0: as many samples as fill 4 MiB.
+  /// Number of samples in a block in block_window order. 0: the value of block_records(), or else as many samples as
+  /// fill 4 MiB (4,096 if sizes differ).
   std::uint64_t block = 0;
   /// Number of blocks that are in memory and mixed at a time in block_window order. 0: 16.
   std::uint32_t window = 0;
@@ -77,7 +79,7 @@ struct batch {
       : size(value), options(requested) {}
 };
 
-/// A step of a pipeline: threads prepare up to `batches` batches ahead. It is the last step of a pipeline.
+/// A step of a pipeline: threads prepare up to `batches` batches ahead. Its position in the pipeline does not matter.
 struct prefetch {
   prefetch_options options;
   explicit constexpr prefetch(std::size_t batches) noexcept : options{.batches = batches} {}

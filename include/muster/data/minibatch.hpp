@@ -69,8 +69,8 @@ struct minibatch {
   /// object.
   [[nodiscard]] minibatch part(index_range range) const;
   /// Divides the samples into `count` micro-batches, in order, whose sizes differ by at most one. They are views like
-  /// this object. Some are empty if there are fewer samples than micro-batches, so that every rank has the same number.
-  /// Throws configuration_error for a count below 1.
+  /// this object, and the first has all of `left_out`. Some are empty if there are fewer samples than micro-batches, so
+  /// that every rank has the same number. Throws configuration_error for a count below 1.
   [[nodiscard]] std::vector<minibatch> split(int count) const;
 };
 

@@ -28,14 +28,14 @@ struct mixture_part {
 class mixture : public detail::source_with_facts {
  public:
   /// Throws configuration_error if there are no parts, for weights that are not numbers from 0.000001 to 1000000000,
-  /// and for sources of different schemas.
+  /// for a source without records, and for sources of different schemas.
   explicit mixture(std::vector<mixture_part> parts);
 
   /// Returns block_records() of the largest part. See any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
   /// Writes the size of every record. See record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
-  /// Reads records and labels with one call for each part. See record_source.
+  /// Reads records and labels with one call for each run of ids from the same part. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   /// Returns the state of the data on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;

@@ -291,7 +291,7 @@ struct record_run {
 
   /// Reads `count` records from `first` on, into the present buffers. Bad records are errors, or kept with `keep_bad`.
   /// A sparse record with invalid indices is bad. A sparse record that ends within an entry is an error. With
-  /// `as_features` a record with a number beyond the range of float32 is bad, too.
+  /// `as_features` a record with a number that is infinite as a float32 is bad, too.
   void read(const any_record_source& source, sample_id first, std::uint64_t count, bool keep_bad = true,
             bool as_features = true);
 };

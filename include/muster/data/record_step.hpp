@@ -87,8 +87,9 @@ class record_step {
 
   /// Writes the records to the request's `output`, one after another. Bad records occupy space, too.
   void read(const chain_request& request, chain_scratch& scratch) const;
-  /// Writes a view of every record to `out`. The views of bad records are null. All views are null if the records are
-  /// in the request's `output`. The views are valid until the scratch is used again.
+  /// Writes a view of every record to `out`. The views of bad records are null. A step may write the records to the
+  /// request's `output` instead; a source then sets all views to null, and other steps set views of `output`. The views
+  /// are valid until the scratch is used again.
   virtual void views(const chain_request& request, std::span<std::span<const std::byte>> out,
                      chain_scratch& scratch) const = 0;
 

@@ -32,10 +32,10 @@ struct column_statistics {
 };
 
 /// The statistics of a source's records. A column is a channel of uint8 images, an element of a field with one extent,
-/// a feature of sparse records (zeros included), or else a whole field. If there would be more than 65,536 columns, the
-/// whole record is one column.
+/// a feature of sparse records (zeros included), or else a whole field. A field with more than 65,536 elements, and a
+/// sparse record with more than 65,536 features, is one column.
 struct source_statistics {
-  std::uint64_t records = 0;
+  std::uint64_t records = 0;   ///< records without bad records
   std::uint64_t left_out = 0;  ///< bad records
   std::vector<column_statistics> columns = {};
   column_statistics label = {};  ///< statistics of the first label, if there is one

@@ -57,7 +57,8 @@ struct prediction_request {
 /// the queue. A request with expensive rows delays neither the model nor other requests.
 class batcher {
  public:
-  /// Starts the threads. Throws configuration_error if max_batch or queue is 0.
+  /// Starts the threads. `statistics` counts the rows of each batch; null: nothing is counted. Throws
+  /// configuration_error if max_batch or queue is 0.
   batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics = nullptr);
   batcher(const batcher&) = delete;
   batcher& operator=(const batcher&) = delete;

@@ -15,17 +15,17 @@ namespace muster { inline namespace v0 { namespace serve {
 struct server_options {
   std::string listen = "127.0.0.1:8000";  ///< HOST:PORT or [IPv6]:PORT; port 0: any
   int threads = 1;                        ///< number of threads for connections; models have separate threads
-  /// Time limit from the first byte of a request, or from the connection, to the end of the headers.
+  /// Time limit from the first byte of a request to the end of the headers, and from the connection to the first byte.
   seconds header_timeout{10};
-  /// Time limit from the first byte of a request to its reply, and for the client to read the reply.
+  /// Time limit from the first byte of a request to the start of the reply, and again for sending the reply.
   seconds request_timeout{30};
   seconds idle_timeout{75};  ///< time limit between requests of a connection
   std::size_t max_header = std::size_t{16} << 10;
   std::size_t max_body = std::size_t{64} << 20;
   /// Limit for the total size of the bodies of pending requests, in bytes. Further requests get status 503.
   std::size_t max_bodies = std::size_t{1} << 30;
-  /// At the limit, a new connection replaces the connection that waits longest for a request. If all connections are
-  /// busy, the new connection waits.
+  /// Each of `threads` threads has an equal part of this limit, at least 1. At the limit, a new connection replaces the
+  /// connection that waits longest for a request. If all connections are busy, the new connection waits.
   std::size_t max_connections = 1024;
   seconds drain_delay{1};        ///< time for which a draining server still accepts new requests
   std::string spans{};           ///< file for the spans of traced requests, one line for Zipkin each; empty: no spans

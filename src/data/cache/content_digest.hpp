@@ -55,9 +55,9 @@ inline void add_content(digest& result, std::span<const std::byte> bytes, int th
              [](std::size_t i) { return i * digest_block_bytes; });
 }
 
-/// Adds a digest that distinguishes large files without reading them completely: the size, and the contents up to 256
-/// MiB. For larger files it adds the contents of 1,024 evenly spaced blocks of 64 KiB, including the first and the last
-/// block.
+/// Adds a digest that distinguishes large files without reading them completely: the size, and all contents of files up
+/// to 256 MiB. For larger files it adds the contents of 1,024 evenly spaced blocks of 64 KiB, including the first and
+/// the last block.
 inline void add_sampled_content(digest& result, std::span<const std::byte> bytes, int threads) {
   constexpr std::size_t most_whole_bytes = std::size_t{1} << 28;
   constexpr std::size_t samples = 1024;

@@ -41,7 +41,8 @@ class lru_cache {
     by_last_use_.splice(by_last_use_.begin(), by_last_use_, found->second);
     return found->second->second;
   }
-  /// Adds a block as the most recently used. Does nothing for a block that is larger than the budget.
+  /// Adds a block, whose key must be absent, as the most recently used. Does nothing for a block that is larger than
+  /// the budget.
   void keep(std::uint64_t key, const block& created) {
     const std::size_t size = created->size() + overhead;
     if (size > budget_) return;

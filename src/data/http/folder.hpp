@@ -98,6 +98,8 @@ class http_folder final : public remote_folder {
   static std::size_t receive(char* data, std::size_t size, std::size_t count, void* user_data) noexcept;
   [[nodiscard]] bool is_expected_reply(transfer& current) const;
   void store_block(transfer& current);
+  // Locks the block for this process if `locked` is true, and unlocks it otherwise. Returns false without waiting if
+  // another process has the lock.
   [[nodiscard]] bool lock_block(const file& owner, std::uint64_t block, bool locked) const noexcept;
   [[nodiscard]] std::uint64_t cache_key_of(const file& owner, std::uint64_t block) const noexcept;
 

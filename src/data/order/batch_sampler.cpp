@@ -265,8 +265,8 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
 }
 
 // Assigns each sample to the rank with the lowest load for its weight among the ranks that hold the sample. Later
-// assignments may make another choice better, so the pass is repeated until nothing changes. All numbers are integers,
-// so all ranks compute the same result.
+// assignments may make another choice better, so the pass is repeated until nothing changes, at most 16 times. All
+// numbers are integers, so all ranks compute the same result.
 void batch_sampler::assign_readers(std::span<const sample_id> ids, const rank_weights& weights) {
   constexpr int most_rounds = 16;
   constexpr std::size_t no_rank = ~std::size_t{0};

@@ -19,8 +19,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// The permutations P(seed, epoch, size) of all kinds of sample_order as one value: the sample at each position of an
-/// epoch.
+/// The order of the samples in one epoch, for any sample_order. A value.
 class sampler {
  public:
   /// Creates the order of zero samples.
@@ -168,8 +167,8 @@ class batch_sampler {
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // the orders of the part's even and odd epochs
   struct place_of_part {
     std::size_t part;
-    std::uint64_t before;
-    std::size_t index;  // index of the id in the batch
+    std::uint64_t before;  // number of earlier positions of the part
+    std::size_t index;     // index of the id in the batch
   };
   std::vector<place_of_part> places_;
   std::vector<sample_id> ids_of_part_;

@@ -69,15 +69,15 @@ class block_window_permutation {
 
  private:
   struct place {
-    std::uint64_t block;  // index in the window
-    std::uint64_t sample;
+    std::uint64_t block;   // index in the window
+    std::uint64_t sample;  // index in the block
   };
   struct one_window {
     std::uint64_t number;
-    std::uint64_t first;  // position
+    std::uint64_t first;  // position of its first sample in the epoch
     feistel_permutation order;
 
-    /// Returns the position of sample `at` when the window's blocks are concatenated.
+    /// Returns the block, and the index in the block, of sample `at` when the window's blocks are concatenated.
     [[nodiscard]] place place_of(const block_window_permutation& all, std::uint64_t at) const noexcept {
       // The samples after the short block are moved forward by the number of missing samples.
       if (number == all.short_window_) {

@@ -13,9 +13,10 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// An order of the ids 0 .. size - 1. All size! orders are equally likely over seeds and epochs, and an order is the
-/// same on every platform. It is the shuffle of Fisher and Yates (Durstenfeld 1964,
-/// https://doi.org/10.1145/364520.364540) with a random_stream for (seed, epoch). Holds a table of 4 bytes a sample.
+/// An order of the ids 0 .. size - 1. All orders of few samples are equally likely over seeds and epochs; of many
+/// samples only 2^64 of the size! orders are possible. An order is the same on every platform. It is the shuffle of
+/// Fisher and Yates (Durstenfeld 1964, https://doi.org/10.1145/364520.364540) with a random_stream for (seed, epoch).
+/// Holds a table of 4 bytes a sample.
 class permutation {
  public:
   /// Creates the order of zero samples.

@@ -40,7 +40,7 @@ class proportions {
     std::size_t part;
     std::uint64_t before;
   };
-  /// Returns the part and the offset for a position. O(log^2(parts)).
+  /// Returns the part, and the number of earlier positions of the part, for a position. O(log^2(parts)).
   [[nodiscard]] place at(std::uint64_t position) const noexcept {
     std::size_t first = 0, last = parts();
     while (last - first > 1) {

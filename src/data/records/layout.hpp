@@ -35,7 +35,7 @@ struct file_header {
   std::uint32_t alignment;  // alignment of every record, a power of two up to a page
   std::uint32_t schema_bytes;
   std::uint32_t reserved;
-  std::uint32_t crc;  // checksum of the preceding fields and the schema
+  std::uint32_t crc;  // checksum of the header, with 0 in this field, and the schema
 };
 static_assert(sizeof(file_header) == 32);
 
@@ -47,7 +47,7 @@ struct file_footer {
   std::uint64_t blocks;
   std::uint64_t digest;      // digest of the schema and the records' checksums
   std::uint64_t file_bytes;  // including the footer
-  std::uint32_t tables_crc;  // checksum of all bytes between payload and footer
+  std::uint32_t tables_crc;  // checksum of the bytes from the labels to the footer
   std::uint32_t crc;         // checksum of the preceding fields
   char magic[8];
 };
@@ -83,13 +83,13 @@ struct shard {
   record_schema schema;
   file_header header;
   file_footer footer;
-  std::uint64_t record_bytes;  // 0 unless the schema is fixed
-  std::uint64_t stride;
+  std::uint64_t record_bytes;          // 0 unless the schema is fixed
+  std::uint64_t stride;                // distance from one record to the next, for a fixed schema
   std::span<const std::byte> payload;  // payload of a local file
-  const float* labels;
-  const std::uint32_t* crcs;
-  const std::uint64_t* ends;  // null if the schema is fixed
-  std::span<const block_entry> blocks;
+  const float* labels;                 // labels of all records
+  const std::uint32_t* crcs;           // checksums of all records
+  const std::uint64_t* ends;  // ends of all records in the payload or in their block; null if the schema is fixed
+  std::span<const block_entry> blocks;  // empty if the file is not compressed
 
   /// Checks header, footer and tables. Throws data_error with the byte at which the error was detected.
   explicit shard(const std::string& path);
@@ -98,6 +98,7 @@ struct shard {
 
   [[nodiscard]] bool compressed() const noexcept { return (header.flags & zstd_blocks) != 0; }
   /// The location of a record: in the payload or, if the file is compressed, in the decompressed block.
+  /// `first_of_block` is the first record of the block, and 0 for a file that is not compressed.
   struct range {
     std::uint64_t begin;
     std::uint64_t size;
@@ -133,7 +134,7 @@ struct shard {
 };
 
 [[nodiscard]] std::string schema_to_json(const record_schema& schema);
-/// Throws data_error for invalid text.
+/// Throws data_error for invalid text, naming `path` and byte `offset`, at which the text begins.
 [[nodiscard]] record_schema schema_from_json(std::string_view text, const std::string& path, std::uint64_t offset);
 
 /// Returns the contribution of a record at `index` to the digest of a dataset. The digest is a function of the sum of

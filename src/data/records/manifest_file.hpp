@@ -27,7 +27,7 @@ inline constexpr const char* schema_note = ".schema ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
 /// Parses the text of a manifest. The entries are in order. `path` is used in errors. Entries are grouped: the entries
-/// of a group were appended together. A group whose last line is incomplete was left by a killed writer and is ignored.
+/// of a group were appended together. A last group that is incomplete was left by a killed writer and is ignored.
 /// Throws data_error with the line for any other error.
 [[nodiscard]] manifest_content contents_of(std::string_view text, const std::string& path);
 /// Parses the current manifest of a folder. Throws data_error, too, if the folder has no manifest and `required` is

@@ -79,8 +79,8 @@ inline constexpr std::size_t text_piece_bytes = std::size_t{1} << 20;
 /// Opens a file of text in the format that `make` returns. With read_options::on_demand, a file of more than 64 MiB
 /// (after decompression) is not kept in memory. Memory holds only an index and the blocks that were parsed last, less
 /// than 256 MiB in total. Opening reads the text once, to count its rows. The error of a faulty line is reported when
-/// the line is read: as a data_error or, with read_options::keep_bad_records, as a bad record. The digest is the digest
-/// of the text.
+/// the line is read: as a data_error or, with read_options::keep_bad_records, as a bad record. The digest of such a
+/// file covers the text, the schema and the options of reading.
 [[nodiscard]] opened_source open_text(
     std::string name, const std::string& path, const read_options& options,
     const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make);

@@ -54,7 +54,8 @@ struct record_file_info {
   std::uint32_t alignment = 0;
 };
 
-/// Records in muster's own format. A mapped_record_source that is mapped() unless blocks are compressed.
+/// Records in muster's own format. A mapped_record_source that is mapped() unless blocks are compressed or the files
+/// are on a server.
 ///
 /// The set of files is fixed at opening. Files that are added to the manifest later are visible to readers that open
 /// the folder later. Opening reads and checks footers and tables (4 bytes a record, 4 a label, and 8 a record unless

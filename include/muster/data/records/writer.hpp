@@ -76,9 +76,9 @@ class record_file_writer {
 /// add to a folder at once.
 class record_set_writer {
  public:
-  /// Starts a new file after about `file_bytes` bytes of records. Unless `file_bytes` is the largest number, a new file
-  /// is also started when the tables need 16 MiB of memory. Throws data_error if the folder has records of another
-  /// schema, and configuration_error if the folder cannot be written.
+  /// Starts a new file after about `file_bytes` bytes of records before compression. Unless `file_bytes` is the largest
+  /// number, a new file is also started when the tables need 16 MiB of memory. Throws data_error if the folder has
+  /// records of another schema, and configuration_error if the folder cannot be written.
   record_set_writer(std::string folder, record_schema schema, const record_file_options& options = {},
                     std::uint64_t file_bytes = std::uint64_t{256} << 20);
   ~record_set_writer();
@@ -86,15 +86,16 @@ class record_set_writer {
   record_set_writer& operator=(record_set_writer&&) = delete;
 
   /// Resumes the work with this number. Called before the first append(). A killed writer with the same work left
-  /// complete files in the folder, which become part of the next commit(). Returns the last value that the killed
-  /// writer passed to reached() for these files. 0: there are none. Until commit() each complete file is
-  /// noted in the folder. Files left by other works are removed. If `work` is not set, the work cannot be resumed, and
-  /// its files are noted only for their removal. Throws configuration_error while another process does the same work.
+  /// complete files in the folder, which become part of the next commit(). Returns the position that the killed writer
+  /// had passed to reached() when it completed the last of these files, or 0 if there are no such files. Until commit()
+  /// each complete file is noted in the folder. Files left by other works are removed. If `work` is not set, the work
+  /// cannot be resumed, and its files are noted only for their removal. Throws configuration_error while another
+  /// process does the same work.
   std::uint64_t resume(std::optional<std::uint64_t> work);
   /// Requires that the records become the only records of the folder. Throws configuration_error if the folder has
   /// records already. commit() throws configuration_error, and adds no records, if another writer has added some.
   void require_alone();
-  /// Returns true if resume(work) would find files in the folder.
+  /// Returns true if a killed writer of this work left its notes in the folder, even if it completed no file.
   [[nodiscard]] static bool is_unfinished(const std::string& folder, std::uint64_t work);
   /// Returns the number of records in the files that resume() found.
   [[nodiscard]] std::uint64_t resumed() const noexcept { return resumed_; }

@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 {
 
 /// The presence of column names in the first row.
 enum class csv_header {
-  automatic,  ///< present if a field of the first row is neither a number nor missing
+  automatic,  ///< decided from the first row, see read_csv()
   present,
   absent
 };
@@ -43,7 +43,9 @@ struct csv_options {
 /// Numbers are read like std::from_chars<float> (a leading '+' is allowed, a number too small for a float is zero,
 /// infinities are refused). Fields may be quoted, with "" for a quote. A quoted field may contain delimiters and
 /// newlines. Blanks around a field are ignored. Blank lines are skipped. CRLF, a byte order mark and a missing newline
-/// at the end are accepted. Every row must have as many fields as the first row.
+/// at the end are accepted. Every row must have as many fields as the first row. With csv_header::automatic the first
+/// row has names if it has a name from `label` or `ignore`, if it has an empty field and then 0, 1, 2 and so on, or if
+/// it has at least as many words as numbers (with a single word: no numbers).
 ///
 /// Holds only the text and the result in memory. Reads in parallel. Throws data_error naming file, line and column of
 /// the first error. Throws configuration_error for a missing column and for the sparse layout.

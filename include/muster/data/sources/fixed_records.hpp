@@ -73,8 +73,9 @@ class record_places {
 /// they are open.
 class fixed_records : public detail::source_with_facts {
  public:
-  /// Takes a schema of the fixed form with a column for each label. Throws data_error if a section extends beyond its
-  /// file or the counts differ. Throws configuration_error for any other schema.
+  /// Takes a schema of the fixed form with a column for each label. `threads` threads compute the digest. Throws
+  /// data_error if a section extends beyond its file, the counts differ, or there are no records. Throws
+  /// configuration_error for any other schema.
   fixed_records(std::string name, record_schema schema, std::vector<record_stretch> records,
                 std::vector<label_column> labels = {}, int threads = 0);
 

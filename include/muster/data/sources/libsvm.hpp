@@ -11,7 +11,7 @@
 
 namespace muster { inline namespace v0 {
 
-/// Reads a LIBSVM file, plain or gzip.
+/// Reads a LIBSVM file, plain or compressed (gzip or Zstandard).
 ///
 /// A label is any finite number (`-1`, `+1`, `0`, `3`). Indices count from 1, ascend and are at most 2^32 - 1. Values
 /// are finite and read like std::from_chars<float>. A value too small for a float is zero. Words are separated by

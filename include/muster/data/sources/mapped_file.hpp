@@ -81,9 +81,10 @@ template <class Things, class State>
 enum class compressed_files { decoded, as_they_are };
 
 /// The contents of a file. A plain file is mapped into memory and has no cost until it is read. A pipe is read to its
-/// end. A compressed file, recognised by its first bytes and not by its name, is decompressed if muster was built with
-/// zlib (gzip) or libzstd (Zstandard). The decompressed contents are in memory up to 64 MiB, and otherwise in an
-/// unnamed file in the folder for temporary files, which is deleted with this object.
+/// end. A compressed file, recognised by its first bytes and not by its name, is decompressed if the program links
+/// muster::zlib (gzip) or muster::zstd (Zstandard), and is a data_error otherwise. The decompressed contents are in
+/// memory up to 64 MiB, and otherwise in an unnamed file in the folder for temporary files, which is deleted with this
+/// object.
 ///
 /// The file at an address (see http_options) is fetched completely into the cache of the host, and the cache file is
 /// mapped like a plain file.
@@ -119,9 +120,9 @@ class mapped_file {
   /// Returns a value that distinguishes states of the file on this host, as of opening. It is computed from size,
   /// times, inode and device, or for an address from the server's version of the file. It differs after a copy, and on
   /// another host. Returns nothing if a change would not be detected, as for a server that distinguishes versions by a
-  /// time in seconds alone.
+  /// time in seconds alone. For a pipe it is computed from the contents.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const noexcept { return state_; }
-  /// Returns the current state of the file at the path, if the file is on this host.
+  /// Returns the current state of the file at the path, if the file is on this host, and otherwise host_state().
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;
 
   /// Releases the memory that the mapping occupies in this process. Later reads map the file again, from the page cache

@@ -26,8 +26,8 @@ struct postgres_options {
 
 /// Reads the rows of a query into a dense dataset. Each column that is neither the label nor ignored becomes a feature.
 /// The columns are numbers of any type, or booleans (0 and 1). The server rounds real numbers, integers and booleans to
-/// floats. Doubles are rounded by the client. Other types become the float that std::from_chars returns for
-/// PostgreSQL's text form.
+/// floats. Doubles are rounded by the client. Other types, and all labels, become the float that std::from_chars
+/// returns for PostgreSQL's text form.
 ///
 /// The query runs in a read-only transaction with a consistent snapshot of the database (repeatable read) and is read
 /// by binary COPY, row after row, so that the client holds only the dataset. Without ORDER BY the server may send rows

@@ -22,7 +22,7 @@ struct raw_layout {
   std::vector<std::uint64_t> shape;  ///< shape of the features of a record, {3, 32, 32}
   std::uint64_t skip = 0;            ///< bytes before the first record
   std::uint64_t offset = 0;          ///< offset of the features in a record
-  /// distance from one record to the next; 0: up to the end of the last field or label named above
+  /// distance from one record to the next; 0: up to the end of the features or of the last label
   std::uint64_t record_bytes = 0;
   std::vector<label> labels = {};
 };

@@ -15,8 +15,8 @@ namespace muster { inline namespace v0 {
 
 /// Options of reading TFRecord files.
 struct tfrecord_options {
-  /// Set if the files are TFRecord files compressed as a whole, with gzip or Zstandard. They are decompressed into
-  /// memory.
+  /// Set if the files are TFRecord files compressed as a whole, with gzip or Zstandard. They are decompressed as by
+  /// mapped_file.
   bool compressed = false;
   /// Set if a record is compared with its checksum when it is read.
   bool check = true;

@@ -24,8 +24,8 @@ struct example_feature {
   std::string name;             ///< for example "image/encoded"
   dtype type = dtype::float32;  ///< type of the elements; none: a single value of bytes, which is the whole record
   std::vector<std::uint64_t> shape = {};  ///< row-major; empty for a single number
-  /// If true, the first extent is a maximum, and a message may have fewer values or none. The rest is filled with -1
-  /// for signed integers and 0 for other types.
+  /// If true, the first extent is a maximum, and a message may have fewer values or none, but a multiple of the product
+  /// of the other extents. The rest is filled with -1 for signed integers and 0 for other types.
   bool up_to = false;
 };
 
@@ -44,8 +44,8 @@ struct example_columns {
 /// type, or is damaged, is a bad record. The digest covers the files and the columns.
 class tfrecord_examples : public detail::source_with_facts {
  public:
-  /// Throws configuration_error for columns that cannot form a record: no columns, two columns with the same name, or
-  /// bytes beside other columns.
+  /// Throws configuration_error for columns that cannot form a record: no fields, two columns with the same name, bytes
+  /// beside other fields, or a record of more than 1 GiB.
   tfrecord_examples(tfrecord_files files, example_columns columns);
 
   /// The functions of record_source. For records of bytes, sizes() reads the messages.
@@ -70,7 +70,8 @@ struct example_row {
   std::span<float> labels;
   std::span<const std::byte> bytes_value = {};
 };
-/// Reads a message. Returns an error description (problem (why) suggestion), or an empty string on success.
+/// Reads a message. Returns an error description in the form "problem (reason); suggestion", or an empty string on
+/// success.
 [[nodiscard]] std::string read_example(std::span<const std::byte> message, const example_columns& columns,
                                        example_row& row);
 
