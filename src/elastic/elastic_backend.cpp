@@ -99,7 +99,7 @@ class elastic_backend final : public session_backend {
 
   void prepare(state& target) override {
     if (group_ && !service().must_stop(progress_of(target))) return;
-    if (!member_) join_job();
+    if (!member_) join_job(progress_of(target));
     const auto began = clock::now();
     for (;;) {
       stop_present(target);
@@ -266,13 +266,14 @@ class elastic_backend final : public session_backend {
     // before has no state to send.
     const bool named = std::ranges::count(record_.state_sources, self().id) > 0;
     if (change_.rank_before < 0) has_state_ = named;
-    if (record_.step == self().step && named && record_.state_sources.front() == self().id)
+    if (record_.progress == self().progress && named && record_.state_sources.front() == self().id)
       has_state_ = true;  // the member that was to begin has gone
     stopped_ = false;
     connect();
     change_.connect = lap();
-    const bool is_blank = !has_state_ && record_.step > self().step;
+    const bool is_blank = !has_state_ && record_.progress > self().progress;
     change_.copied = transfer_state(*group_, target, {.may_hold = has_state_, .in_place = is_blank});
+    change_.step = target.steps();
     has_state_ = true;
     report_progress(target);
     change_.state = lap();
@@ -298,9 +299,7 @@ class elastic_backend final : public session_backend {
     if (!revocation_->revoked()) member_->suspect_missing(record_, late, why);
   }
 
-  void report_progress(const state& target) noexcept {
-    service().committed(progress_of(target), target.position().at.position);
-  }
+  void report_progress(const state& target) noexcept { service().committed(progress_of(target), target.steps()); }
 
   // Logs the change, at rank 0, when the new generation has done its first step.
   void log_first_step() {
@@ -332,16 +331,15 @@ class elastic_backend final : public session_backend {
     change_.size = static_cast<int>(record_.members.size());
     change_.origin.clear();
     for (const auto& member : record_.members) change_.origin.push_back(rank_before(member.id));
-    change_.step = record_.step;
   }
 
   // Joins the job at the first run. A process that still reads its data therefore delays no other rank.
-  void join_job() {
+  void join_job(std::uint64_t progress) {
     const auto& configuration = context_.configuration();
     const auto& launch = context_.launcher();
     const std::shared_ptr<any_store> store = open_store(configuration, launch);
     log(log_level::debug, "the members use the store " + store->where());
-    member_.emplace(configuration, launch, store, static_cast<std::uint64_t>(launch.rank));
+    member_.emplace(configuration, launch, store, static_cast<std::uint64_t>(launch.rank), progress);
   }
 
   [[nodiscard]] const elastic::member& self() const noexcept { return member_->self(); }

@@ -52,10 +52,11 @@ inline elastic::membership_policy policy_of(const settings& configuration, const
 /// A process in an elastic job. Used by one thread, except for its service.
 class job_member {
  public:
-  /// Starts to announce the process. `order`: the ranks of the first generation are in the order of these numbers. The
-  /// settings must outlive the object.
+  /// Starts to announce the process. `order`: the ranks of the first generation are in the order of these numbers.
+  /// `progress`: of the process's state, since the first generation begins with the furthest state. The settings must
+  /// outlive the object.
   job_member(const settings& configuration, const launch_env& launch, const std::shared_ptr<any_store>& store,
-             std::uint64_t order)
+             std::uint64_t order, std::uint64_t progress)
       : configuration_(configuration), interface_(interface_of(configuration, launch)) {
     const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
     const auto policy = policy_of(configuration, launch);
@@ -64,6 +65,7 @@ class job_member {
     while (self_.id == 0) fill_random(std::as_writable_bytes(std::span(&self_.id, 1)));  // 0 is not a valid id
     self_.host = host_number(configuration);
     self_.order = order;
+    self_.progress = progress;
     self_.process = process_identity::own();
     self_.datagram_endpoints = socket->endpoints();
     self_.endpoints = open_listeners();

@@ -13,7 +13,8 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 member_links::member_links(const context& parent, const std::shared_ptr<any_store>& store, std::uint32_t order)
-    : context_(parent), member_(std::make_unique<job_member>(parent.configuration(), parent.launcher(), store, order)) {
+    : context_(parent),
+      member_(std::make_unique<job_member>(parent.configuration(), parent.launcher(), store, order, 0)) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 

@@ -166,9 +166,9 @@ json describe(const job& of, const answers& before, const answers& now) {
     json row = {{"rank", ranks.size()},          {"process", member.process.process},
                 {"answers", answer.sender != 0}, {"steps_per_second", nullptr},
                 {"own_step_ms", nullptr},        {"links", json::array()}};
-    furthest = std::max(furthest, answer.step);
-    if (earlier != before.of.end() && answer.step >= earlier->second.step) {
-      const auto steps = static_cast<double>(answer.step - earlier->second.step);
+    furthest = std::max(furthest, answer.steps);
+    if (earlier != before.of.end() && answer.steps >= earlier->second.steps) {
+      const auto steps = static_cast<double>(answer.steps - earlier->second.steps);
       row["steps_per_second"] = rounded(steps / muster::seconds(now.at - before.at).count());
     }
     if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));

@@ -472,9 +472,26 @@ def go_on_after(job, steps, epochs):
         after.close()
 
 
+def go_on_from_the_furthest(job, steps, epochs):
+    """Checks that rank 0, whose folder has no checkpoint, takes the state of rank 1, which has loaded one."""
+    after = Job(job.draw, "furthest", 0, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs", str(epochs)])
+    after.ranks = 2
+    try:
+        after.start(0, "--checkpoint", f"{job.folder}/empty")
+        after.start(1)
+        after.end_well()
+        for rank in after.crew:
+            first = next(line for line in rank.lines if line.startswith("step "))
+            if int(first.split(" ")[1]) != steps:
+                raise Failure(f"rank {rank.rank} begins with {first}, though a rank had the state of step {steps}")
+    finally:
+        after.close()
+
+
 def act_disk(job):
     job.end_well()
     go_on_after(job, 20, 3)
+    go_on_from_the_furthest(job, 20, 3)
 
 
 def has_trained(rank):

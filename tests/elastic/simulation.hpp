@@ -225,7 +225,8 @@ class run {
     peer.waits = false;
     peer.halt = 0;
     peer.has_state = std::count(a.group.state_sources.begin(), a.group.state_sources.end(), peer.id) > 0;
-    if (peer.has_state && peer.step != a.group.step) throw violation("a holder does not hold the step of its record");
+    if (peer.has_state && peer.step != a.group.progress)
+      throw violation("a holder does not hold the step of its record");
     greet(peer);
     time_out_later(peer, draw(350, 400));
   }

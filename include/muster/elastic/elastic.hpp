@@ -21,7 +21,7 @@ struct change {
   int rank = 0;
   int size = 1;
   std::vector<int> origin;  ///< by rank: its previous rank; -1 for a rank that joined
-  std::uint64_t step = 0;   ///< the progress at which training continues: steps, plus finished runs and evaluations
+  std::uint64_t step = 0;   ///< number of committed steps from which training continues
   bool copied = false;      ///< true: this rank copied its state from the others
   std::uint64_t again = 0;  ///< number of steps that this rank runs again: 0 or 1
   double detect = 0;        ///< seconds from the first sign of the change to the end of the step that was under way

@@ -12,7 +12,7 @@ constexpr std::size_t extra_recipients = 4;
 membership::membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now)
     : self_(std::move(self)), policy_(policy), out_(out), began_(now), ticked_(now) {
   own_.sender = self_.id;
-  own_.step = self_.step;
+  own_.progress = self_.progress;
   own_.endpoints = self_.endpoints;
 }
 
@@ -73,7 +73,7 @@ void membership::merge_heartbeat(clock::time_point now, const heartbeat& message
   if (message.stopped && !must_stop_) stop_rank(now, name(message.sender) + " stopped");
   if (message.leaving && !leave_requested_) find_slow_members(now);  // that may be the reason
   leave_requested_ = leave_requested_ || message.leaving;
-  furthest_ = std::max(furthest_, message.step);
+  furthest_ = std::max(furthest_, message.progress);
   if (message.removes == self_.id && !own_.leaving && record_.rank_of(message.sender) == 0) {
     find_slow_members(now);  // that may be the reason
     slow_.emplace(self_.id, connections_are_slow);
@@ -136,10 +136,10 @@ void membership::disconnected(clock::time_point now, member_id peer, const std::
   stop_rank(now, "the connection to " + name(peer) + " broke: " + why);
 }
 
-void membership::committed(std::uint64_t step, std::uint64_t cursor) {
-  own_.step = step;
-  own_.cursor = cursor;
-  if (step >= record_.step) own_.needs_state = false;
+void membership::committed(std::uint64_t progress, std::uint64_t steps) {
+  own_.progress = progress;
+  own_.steps = steps;
+  if (progress >= record_.progress) own_.needs_state = false;
 }
 
 void membership::report_step_time(clock::duration least) {
@@ -209,20 +209,20 @@ void membership::form_first(clock::time_point now) {
   // The others begin with a copy of the state of the furthest member, the first in the order of ranks if several are
   // equally far, so that all begin with the same state.
   const auto furthest =
-      std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.step < b.step; });
-  next.step = furthest->step;
+      std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.progress < b.progress; });
+  next.progress = furthest->progress;
   next.state_sources = {furthest->id};
   next.why = "the job began";
   swap(next);
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
-  if (next.step > record_.step) former_suspicions_.clear();
+  if (next.progress > record_.progress) former_suspicions_.clear();
   for (const auto& peer : record_.members) {
     for (const auto id : heartbeat_of(peer.id).suspects) former_suspicions_.insert(std::minmax(peer.id, id));
   }
   const auto before = std::move(record_.members);
-  if (!is_member()) own_.needs_state = own_.step < next.step;
+  if (!is_member()) own_.needs_state = own_.progress < next.progress;
   adopt(next);
   for (const auto& peer : before) {
     if (!is_in(peer.id)) former_members_.insert(peer.id);
@@ -346,7 +346,7 @@ void membership::plan_reconfiguration(clock::time_point now) {
                        return has_recent_heartbeat(now, peer.id);
                      });
   if (!joins && !own_.leaving && !leave_requested_) return;
-  own_.halt = std::max(own_.step, furthest_) + 2;
+  own_.halt = std::max(own_.progress, furthest_) + 2;
   out_.halt(own_.halt);
   send_heartbeat(now);
 }

@@ -156,9 +156,8 @@ class membership {
   /// Reports a broken connection to `peer`. This generation is over, and the peer is suspect unless a heartbeat arrives
   /// within one heartbeat interval.
   void disconnected(clock::time_point now, member_id peer, const std::string& why);
-  /// Reports this member's progress. Its state is complete after `step` steps, and its position in the data is
-  /// `cursor`.
-  void committed(std::uint64_t step, std::uint64_t cursor);
+  /// Reports this member's progress, and the committed steps in this progress.
+  void committed(std::uint64_t progress, std::uint64_t steps);
   /// Reports the least time that this member's own part took in the last steps, without waiting for others.
   void report_step_time(clock::duration least);
   /// Reports the slowest of this member's connections with much traffic (`peer` is 0 if no connection has much), and

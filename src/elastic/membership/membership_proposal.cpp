@@ -28,9 +28,9 @@ void membership::propose(clock::time_point now) {
   next.members = found->staying;
   for (auto& peer : next.members) peer.endpoints = heartbeat_of(peer.id).endpoints;
   find_state_sources(*found, next);
-  if (next.state_sources.empty() || next.step + 1 < record_.step) {
+  if (next.state_sources.empty() || next.progress + 1 < record_.progress) {
     return finish(exit_reason::state_lost,
-                  "all members that had the state of step " + std::to_string(record_.step) + " died");
+                  "all members that had the state of step " + std::to_string(record_.progress) + " died");
   }
   const std::size_t joiners = admit_waiting(now, next);
   if (!found->staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min)) return;
@@ -69,7 +69,7 @@ std::optional<membership::member_outcome> membership::classify_members() const {
 bool membership::keep_the_state(member_outcome& members) const {
   const auto has = [&](member_id id) {
     const auto& message = heartbeat_of(id);
-    return !message.needs_state && message.step >= record_.step;
+    return !message.needs_state && message.progress >= record_.progress;
   };
   if (members.staying.empty() || std::ranges::any_of(members.staying, [&](const member& peer) { return has(peer.id); }))
     return true;
@@ -120,10 +120,9 @@ void membership::find_state_sources(const member_outcome& members, generation_re
     if (!members.staying.empty() && contains(members.leaving, peer.id))
       continue;  // a member that leaves takes its state away
     const auto& message = heartbeat_of(peer.id);
-    if (message.needs_state || message.step < next.step) continue;
-    if (message.step > next.step) next.state_sources.clear();
-    next.step = message.step;
-    next.cursor = message.cursor;
+    if (message.needs_state || message.progress < next.progress) continue;
+    if (message.progress > next.progress) next.state_sources.clear();
+    next.progress = message.progress;
     next.state_sources.push_back(peer.id);
   }
 }

@@ -9,8 +9,8 @@
 namespace muster { inline namespace v0 { namespace elastic {
 namespace {
 
-constexpr std::uint64_t record_magic = 0x6d7573746572'0104;
-constexpr std::uint64_t word_magic = 0x6d7573746572'0209;
+constexpr std::uint64_t record_magic = 0x6d7573746572'0105;
+constexpr std::uint64_t word_magic = 0x6d7573746572'0210;
 
 using detail::wire_reader;
 using detail::wire_writer;
@@ -18,7 +18,7 @@ using detail::wire_writer;
 void add(wire_writer& out, const std::vector<member>& members) {
   out.add(std::uint64_t{members.size()});
   for (const auto& peer : members) {
-    out.add(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
+    out.add(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
     out.add_text(peer.datagram_endpoints);
     out.add_text(peer.endpoints);
   }
@@ -27,7 +27,7 @@ void add(wire_writer& out, const std::vector<member>& members) {
 std::vector<member> read_members(wire_reader& in) {
   std::vector<member> read(in.count(7 * sizeof(std::uint64_t)));
   for (auto& peer : read) {
-    in.read(peer.id, peer.host, peer.order, peer.step, peer.process.process, peer.process.started);
+    in.read(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
     peer.datagram_endpoints = in.text();
     peer.endpoints = in.text();
   }
@@ -48,7 +48,7 @@ bool generation_record::is_waiting(member_id id) const noexcept {
 
 std::string generation_record::encode() const {
   wire_writer out;
-  out.add(record_magic, generation, step, cursor);
+  out.add(record_magic, generation, progress);
   add(out, members);
   out.add_all<member_id>(state_sources);
   add(out, waiting);
@@ -60,7 +60,7 @@ generation_record generation_record::decode(std::string_view text) {
   wire_reader in(text);
   generation_record read;
   const bool known = in.number() == record_magic;
-  in.read(read.generation, read.step, read.cursor);
+  in.read(read.generation, read.progress);
   read.members = read_members(in);
   read.state_sources = in.all<member_id>();
   read.waiting = read_members(in);
@@ -73,7 +73,7 @@ generation_record generation_record::decode(std::string_view text) {
 
 std::string heartbeat::encode() const {
   wire_writer out;
-  out.add(word_magic, sender, number, generation, step, cursor, halt, work, best_rate, removes, slowest);
+  out.add(word_magic, sender, number, generation, progress, steps, halt, work, best_rate, removes, slowest);
   out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
   out.add_all<member_id>(dead);
   out.add_all<member_id>(suspects);
@@ -86,7 +86,7 @@ std::optional<heartbeat> heartbeat::decode(std::string_view text) {
   wire_reader in(text);
   heartbeat read;
   const bool known = in.number() == word_magic;
-  in.read(read.sender, read.number, read.generation, read.step, read.cursor, read.halt, read.work, read.best_rate,
+  in.read(read.sender, read.number, read.generation, read.progress, read.steps, read.halt, read.work, read.best_rate,
           read.removes, read.slowest);
   for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
   read.dead = in.all<member_id>();

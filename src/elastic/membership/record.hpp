@@ -17,9 +17,9 @@ using member_id = std::uint64_t;
 /// The identity of a process in an elastic job, as its announcement in the store contains it.
 struct member {
   member_id id = 0;
-  std::uint64_t host = 0;   ///< equal for two members of one host, and only for these
-  std::uint64_t order = 0;  ///< sorts the ranks of the first generation: the launcher's rank, or another number
-  std::uint64_t step = 0;   ///< progress of its state when it announced itself; a job_member announces 0
+  std::uint64_t host = 0;      ///< equal for two members of one host, and only for these
+  std::uint64_t order = 0;     ///< sorts the ranks of the first generation: the launcher's rank, or another number
+  std::uint64_t progress = 0;  ///< of its state when it announced itself: a process may have loaded a checkpoint
   // Data by which the process is reached and observed. The protocol does not read these fields.
   detail::process_identity process;  ///< process id and start time on its host
   std::string datagram_endpoints;    ///< the addresses of the datagram_socket
@@ -33,9 +33,8 @@ struct member {
 struct generation_record {
   std::uint64_t generation = 0;          ///< 0 until the first group is formed
   std::vector<member> members;           ///< by rank: survivors keep their order, joiners come after them
-  std::uint64_t step = 0;                ///< progress of the furthest member when the generation was formed
-  std::uint64_t cursor = 0;              ///< position in the data after `step`: samples of the epoch that were used
-  std::vector<member_id> state_sources;  ///< members with the state of `step`; the other members copy it from these
+  std::uint64_t progress = 0;            ///< progress of the furthest member when the generation was formed
+  std::vector<member_id> state_sources;  ///< members with the state of `progress`; the others copy it from these
   std::vector<member> waiting;           ///< processes that have announced themselves and are not admitted yet
   std::string why;                       ///< the reason for the change, for people: "rank 2 died"
 
@@ -71,9 +70,10 @@ struct heartbeat {
   bool stopped = false;          ///< the sender takes no further part in this generation, whatever happens
   bool leaving = false;          ///< the sender requests to leave at the next boundary between steps
   bool needs_state = false;      ///< the sender joined, and has not copied the state of the others yet
-  std::uint64_t step = 0;  ///< the sender's progress: committed steps, finished evaluations and finished runs together
-  std::uint64_t cursor = 0;  ///< the sender's position in the data, in samples of the epoch
-  std::uint64_t halt = 0;    ///< the step after which the group is to stop and change; 0: no such step
+  /// The sender's committed steps, finished evaluations and finished runs together.
+  std::uint64_t progress = 0;
+  std::uint64_t steps = 0;  ///< the sender's committed steps, for people
+  std::uint64_t halt = 0;   ///< the progress after which the group is to stop and change; 0: no such step
   /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
   /// 0: unknown.
   std::uint64_t work = 0;

@@ -81,15 +81,15 @@ class membership_service final : elastic::membership_outlet {
 
   // ---- fast calls, for every step ----
   /// Returns true if the present generation is over, or ends after at most `steps` steps.
-  [[nodiscard]] bool must_stop(std::uint64_t steps) const noexcept {
+  [[nodiscard]] bool must_stop(std::uint64_t progress) const noexcept {
     if (stop_.load(std::memory_order_acquire)) return true;
     const auto halt = halt_.load(std::memory_order_acquire);
-    return halt != 0 && steps >= halt;
+    return halt != 0 && progress >= halt;
   }
   /// Reports the rank's progress; see `membership::committed`.
-  void committed(std::uint64_t steps, std::uint64_t cursor) noexcept {
-    cursor_.store(cursor, std::memory_order_relaxed);
-    steps_.store(steps, std::memory_order_release);
+  void committed(std::uint64_t progress, std::uint64_t steps) noexcept {
+    steps_.store(steps, std::memory_order_relaxed);
+    progress_.store(progress, std::memory_order_release);
   }
   /// Reports how long the rank's own part of a step took.
   void report_step_time(clock::duration work) noexcept {
@@ -220,8 +220,8 @@ class membership_service final : elastic::membership_outlet {
   [[nodiscard]] clock::time_point begin_turn() {
     const auto now = clock::now();
     protocol_.wake(now);
-    const auto steps = steps_.load(std::memory_order_acquire);
-    if (!protocol_.has_stopped()) protocol_.committed(steps, cursor_.load(std::memory_order_relaxed));
+    const auto progress = progress_.load(std::memory_order_acquire);
+    if (!protocol_.has_stopped()) protocol_.committed(progress, steps_.load(std::memory_order_relaxed));
     protocol_.report_step_time(least_work_.load(std::memory_order_relaxed));
     return now;
   }
@@ -356,7 +356,7 @@ class membership_service final : elastic::membership_outlet {
   std::atomic<bool> stop_{false};
   std::atomic<std::uint64_t> halt_{0};
   std::atomic<std::uint64_t> steps_{0};
-  std::atomic<std::uint64_t> cursor_{0};
+  std::atomic<std::uint64_t> progress_{0};
   std::atomic<clock::duration> least_work_{};
 
   // Step times in the present generation, used by the rank's thread only.

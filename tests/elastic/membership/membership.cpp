@@ -321,7 +321,7 @@ TEST_CASE("the first member halts the others after a step that the furthest has 
   muster::elastic::heartbeat message;
   message.sender = 2;
   message.number = message.generation = 1;
-  message.step = 8;
+  message.progress = 8;
   message.leaving = true;
   under_test.on_heartbeat(start, message);
   under_test.tick(start);
@@ -444,8 +444,7 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   muster::random_stream draw(number_from("MUSTER_TEST_SEED", 1));
   muster::elastic::generation_record record;
   record.generation = 7;
-  record.step = 5;
-  record.cursor = 1280;
+  record.progress = 5;
   record.state_sources = {1, 2};
   record.why = "rank 1 died: proof";
   for (std::uint64_t i = 0; i < 3; ++i)

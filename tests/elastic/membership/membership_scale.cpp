@@ -179,7 +179,7 @@ class job {
     peer.generation = a.group.generation;
     peer.halt = 0;
     peer.is_to_stop = false;
-    peer.protocol->committed(std::max(step_, a.group.step), step_);  // its state is copied instantly
+    peer.protocol->committed(std::max(step_, a.group.progress), step_);  // its state is copied instantly
   }
   void perform(process& peer, const act::note& a) { peer.note = a.text; }
   void perform(process& peer, const act::end&) { peer.lives = false; }

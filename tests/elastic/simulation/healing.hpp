@@ -20,7 +20,7 @@ inline std::set<member_id> run::draw_quorum() {
   }
   const auto most = record_.members.size() / 2 + 1;
   const auto least = std::max(most, static_cast<std::size_t>(world_.min));
-  const auto has_state = [&](member_id id) { return find(id)->step >= record_.step; };
+  const auto has_state = [&](member_id id) { return find(id)->step >= record_.progress; };
   if (able.size() < least || std::none_of(able.begin(), able.end(), has_state)) return {};
   do {
     for (std::size_t i = able.size(); i > 1; --i) std::swap(able[i - 1], able[random_.below(i)]);

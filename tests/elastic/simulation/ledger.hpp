@@ -29,7 +29,7 @@ class ledger {
   bool state_lives(const elastic::generation_record& generation) const {
     return std::any_of(generation.members.begin(), generation.members.end(), [&](const elastic::member& m) {
       const auto& subject = *processes_.at(m.id);
-      return subject.alive && subject.step >= generation.step;
+      return subject.alive && subject.step >= generation.progress;
     });
   }
   /// Checks the next generation that a member proposes, by the member's own knowledge.
@@ -48,14 +48,14 @@ class ledger {
     changed_ = now;
     if (next.generation == record_.generation) return;
     trace(now, "generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
-                   std::to_string(next.step) + ": " + next.why);
+                   std::to_string(next.progress) + ": " + next.why);
     if (next.generation != record_.generation + 1) throw violation("a generation was left out");
     for (const auto& m : next.members) {
       const auto& subject = *processes_.at(m.id);
       if (!record_.rank_of(m.id)) continue;  // a joiner
       if (subject.generation == record_.generation && subject.alive)
         throw violation("a member of the next generation has not stopped in this one");
-      if (subject.step > next.step) throw violation("a commit of a member is lost");
+      if (subject.step > next.progress) throw violation("a commit of a member is lost");
     }
     // A majority of the live members is required to leave a member behind, except with two members. A member that
     // agreed and died has agreed.
@@ -67,10 +67,10 @@ class ledger {
       if (agreed) ++agreeing;
     }
     if (living > 2 && 2 * agreeing <= living) throw violation("a minority went on by itself");
-    if (next.step < record_.step && state_lives(record_))
+    if (next.progress < record_.progress && state_lives(record_))
       throw violation("the state of a generation is abandoned although a live member has it");
     formed_[next.generation] = next;
-    if (next.step < everywhere_) throw violation("a step that all had committed is lost");
+    if (next.progress < everywhere_) throw violation("a step that all had committed is lost");
   }
   void commits(time now, const process& committer) {
     // In a generation that has a successor, a member of that successor does not commit, and others commit at most the
@@ -78,7 +78,7 @@ class ledger {
     const auto successor = formed_.find(committer.generation + 1);
     if (successor != formed_.end()) {
       if (successor->second.rank_of(committer.id)) throw violation("a commit in a generation that the member has left");
-      if (committer.step > formed_.at(committer.generation + 1).step + 1) throw violation("two live groups");
+      if (committer.step > formed_.at(committer.generation + 1).progress + 1) throw violation("two live groups");
     }
     trace(now, std::to_string(committer.id) + " commits step " + std::to_string(committer.step) + " of generation " +
                    std::to_string(committer.generation));

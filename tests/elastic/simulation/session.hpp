@@ -33,7 +33,7 @@ inline void run::advance_forming(process& peer) {
   send(peer, state_sources[random_.below(state_sources.size())], true,
        [this, receiver = peer.id, g = peer.generation](process& holder) {
          if (holder.generation != g || !holder.has_state) return;
-         if (holder.step != holder.group.step) return;  // impossible: the holder needs this member to proceed
+         if (holder.step != holder.group.progress) return;  // impossible: the holder needs this member to proceed
          after(draw(0, 40), holder.id, [this, sender = holder.id, receiver, g] {
            auto& giver = *find(sender);
            if (giver.generation == g) send_state(giver, receiver);
