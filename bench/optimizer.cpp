@@ -113,7 +113,7 @@ void measure(const contender& candidate, std::size_t parameters, int rounds, mus
     const double step = seconds_of([&] { optimizer.apply(1e-3); });
     const double limit = seconds_of([&] {
       for (std::size_t t = 0; t < tensors; ++t)
-        touch(candidate, arena, arena.extents()[t].first, arena.extents()[t].count);
+        touch(candidate, arena, arena.places()[t].first, arena.places()[t].count);
     });
     if (round < 0) continue;
     steps.push_back(step);

@@ -33,17 +33,18 @@ void save_model(const std::string& path, const model_description& description, n
 loaded_model load_model(const std::string& path, const nn::execution& execution) {
   loaded_model result;
   auto file = examples::read_model(path, [&](const nlohmann::json& head) {
-    result.what.name = head.at("model").get<std::string>();
+    result.description.name = head.at("model").get<std::string>();
     const auto& input = head.at("input");
-    result.what.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(),
-                         input.at(2).get<std::size_t>()};
-    result.what.classes = head.at("classes").get<std::size_t>();
-    result.what.preparation = muster::prepare(head.at("preparation").get<std::string>());
-    if (head.contains("class_names")) result.what.class_names = head["class_names"].get<std::vector<std::string>>();
-    if (!result.what.class_names.empty() && result.what.class_names.size() != result.what.classes)
+    result.description.input = {input.at(0).get<std::size_t>(), input.at(1).get<std::size_t>(),
+                                input.at(2).get<std::size_t>()};
+    result.description.classes = head.at("classes").get<std::size_t>();
+    result.description.preparation = muster::prepare(head.at("preparation").get<std::string>());
+    if (head.contains("class_names"))
+      result.description.class_names = head["class_names"].get<std::vector<std::string>>();
+    if (!result.description.class_names.empty() && result.description.class_names.size() != result.description.classes)
       throw examples::no_model(path, "its class names do not match its number of classes");
   });
-  result.net = make_model(result.what, execution);
+  result.net = make_model(result.description, execution);
   const auto statistics = result.net->statistics();
   const std::size_t parameters = result.net->parameter_count();
   if (file.parameters != parameters || file.numbers.size() - parameters != statistics.size())

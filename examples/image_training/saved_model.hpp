@@ -32,7 +32,7 @@ void save_model(const std::string& path, const model_description& description, n
 
 /// A model that owns its memory.
 struct loaded_model {
-  model_description what;
+  model_description description;
   std::unique_ptr<nn::network<float>> net;
   std::vector<float> parameters;
 };

@@ -152,10 +152,9 @@ class run {
 
   /// Returns the arena's elements that these samples use, in ascending order. The bias is stored before the weights.
   std::vector<std::uint64_t> elements_of(const muster::dataset& set, std::span<const muster::sample_id> samples) const {
-    std::vector<std::uint64_t> elements = {arena_.extents()[bias].first};
+    std::vector<std::uint64_t> elements = {arena_.places()[bias].first};
     for (const auto sample : samples) {
-      for (const auto feature : set.sparse(sample).indices)
-        elements.push_back(arena_.extents()[weight].first + feature);
+      for (const auto feature : set.sparse(sample).indices) elements.push_back(arena_.places()[weight].first + feature);
     }
     std::sort(elements.begin(), elements.end());
     elements.erase(std::unique(elements.begin(), elements.end()), elements.end());

@@ -50,7 +50,7 @@ pointwise<T> activation<T>::function() const noexcept {
 
 template <class T>
 void activation<T>::written(std::size_t image, std::size_t lane) {
-  if (norm_ != nullptr) norm_->see(stored(image), lane);
+  if (norm_ != nullptr) norm_->add_image(stored(image), lane);
   for (activation* const viewer : viewers_) viewer->written(image, lane);
 }
 

@@ -33,7 +33,7 @@ void batch_norm<T>::begin(const pass& now) {
 }
 
 template <class T>
-void batch_norm<T>::see(const image_view<const T>& image, std::size_t lane) {
+void batch_norm<T>::add_image(const image_view<const T>& image, std::size_t lane) {
   if (!training_) return;
   auto& [pivot, sum, products, totals, pixels] = lanes_[lane];
   // The mean of the first rows serves as pivot for all images: it is close enough to their means that the squares do

@@ -31,7 +31,7 @@ class batch_norm {
   /// Starts a pass. Without training the function follows from the running statistics.
   void begin(const pass& now);
   /// Adds an image to the statistics of the batch, in the sums of `lane`.
-  void see(const image_view<const T>& image, std::size_t lane);
+  void add_image(const image_view<const T>& image, std::size_t lane);
   /// Finishes the statistics of the batch. Collective with pass::statistics.
   void finish(const pass& now);
   [[nodiscard]] const T* scale() const noexcept { return scale_.data(); }

@@ -58,10 +58,11 @@ int main(int argc, char** argv) {
       const nn::flush_denormals flush;
       const auto model = images::load_model(chosen.model);
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
-                                      static_cast<std::uint32_t>(model.what.input.height));
-      data.preparation = model.what.preparation;  // As in the model's training.
-      if (!model.what.class_names.empty()) data.test = muster::with_classes(data.test, model.what.class_names);
-      if (model.what.input != nn::extent{data.height, data.width, data.channels}) {
+                                      static_cast<std::uint32_t>(model.description.input.height));
+      data.preparation = model.description.preparation;  // As in the model's training.
+      if (!model.description.class_names.empty())
+        data.test = muster::with_classes(data.test, model.description.class_names);
+      if (model.description.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(
             "the images do not fit the model (their shapes differ); give the data on which "
             "it was trained");
@@ -70,11 +71,11 @@ int main(int argc, char** argv) {
       const auto found = images::evaluate(world, images::predictor_of(*model.net), model.net->classes(), test);
       if (world.rank() != 0) return;
       const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-      std::printf("%s on %llu images of %s\n", model.what.name.c_str(), static_cast<unsigned long long>(found.images),
-                  std::string(test.name()).c_str());
+      std::printf("%s on %llu images of %s\n", model.description.name.c_str(),
+                  static_cast<unsigned long long>(found.images), std::string(test.name()).c_str());
       std::printf("loss            %.4f\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\n", found.loss / all,
                   static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
-      if (chosen.show > 0) show(*model.net, model.what.class_names, test, chosen.show);
+      if (chosen.show > 0) show(*model.net, model.description.class_names, test, chosen.show);
     });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});

@@ -34,14 +34,15 @@ tensor_info input_of(const muster::record_schema& records) {
 
 image_model::image_model(images::loaded_model model, std::size_t max_batch)
     : model_(std::move(model)),
-      prepare_(model_.what.preparation, records_of(model_.what)),
+      prepare_(model_.description.preparation, records_of(model_.description)),
       info_{.platform = "muster",
-            .input = input_of(records_of(model_.what)),
-            .output = {.name = "probabilities", .shape = {model_.what.classes}},
-            .classes = model_.what.class_names},
-      images_(max_batch * model_.what.input.size()) {
-  if (prepare_.output().record_bytes() != model_.what.input.size() * sizeof(float)) {
-    throw muster::configuration_error("the model cannot be served (its preparation '" + model_.what.preparation.text +
+            .input = input_of(records_of(model_.description)),
+            .output = {.name = "probabilities", .shape = {model_.description.classes}},
+            .classes = model_.description.class_names},
+      images_(max_batch * model_.description.input.size()) {
+  if (prepare_.output().record_bytes() != model_.description.input.size() * sizeof(float)) {
+    throw muster::configuration_error("the model cannot be served (its preparation '" +
+                                      model_.description.preparation.text +
                                       "' does not produce images of the network's size); train it on images of equal "
                                       "size, or on JPEG files");
   }
@@ -49,12 +50,12 @@ image_model::image_model(images::loaded_model model, std::size_t max_batch)
 
 void image_model::predict_prepared(muster::serve::prediction_batch& batch) {
   for (std::size_t k = 0; k < batch.size(); ++k)
-    std::memcpy(images_.data() + k * model_.what.input.size(), batch.row(k).data(), batch.row(k).size());
+    std::memcpy(images_.data() + k * model_.description.input.size(), batch.row(k).data(), batch.row(k).size());
   answer(batch);
 }
 
 void image_model::predict(muster::serve::prediction_batch& batch) {
-  const std::size_t size = model_.what.input.size();
+  const std::size_t size = model_.description.input.size();
   for (std::size_t k = 0; k < batch.size(); ++k) {
     const auto image = images_.span().subspan(k * size, size);
     try {
@@ -69,11 +70,11 @@ void image_model::predict(muster::serve::prediction_batch& batch) {
 
 void image_model::answer(muster::serve::prediction_batch& batch) {
   const nn::flush_denormals flush;
-  const std::size_t size = model_.what.input.size();
+  const std::size_t size = model_.description.input.size();
   const auto logits =
       model_.net->forward(images_.span().first(batch.size() * size), {.images = batch.size(), .training = false});
   const std::span probabilities(reinterpret_cast<float*>(batch.output().data()), batch.output().size() / sizeof(float));
-  nn::softmax(logits, model_.what.classes, probabilities);
+  nn::softmax(logits, model_.description.classes, probabilities);
 }
 
 logistic_model::logistic_model(std::vector<float> numbers)

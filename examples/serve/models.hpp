@@ -23,7 +23,7 @@ class image_model {
   void predict(muster::serve::prediction_batch& batch);
   /// Returns the size of a prepared JPEG: pixels in the form of the network's input.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept {
-    return info_.input.is_bytes ? model_.what.input.size() * sizeof(float) : 0;
+    return info_.input.is_bytes ? model_.description.input.size() * sizeof(float) : 0;
   }
   void prepare(std::span<const std::byte> row, std::span<std::byte> output) { prepare_(row, output); }
   void predict_prepared(muster::serve::prediction_batch& batch);

@@ -61,7 +61,7 @@ void tracer::add(json span) {
   }
 }
 
-std::string tracer::next() {
+std::string tracer::new_span_id() {
   const std::lock_guard lock(mutex_);
   return hexadecimal(muster::mix(next_++));
 }
@@ -102,7 +102,7 @@ void tracer::send_all() {
   }
 }
 
-muster::trace_place span::new_trace(tracer& of) { return {of.next() + of.next(), {}}; }
+muster::trace_place span::new_trace(tracer& of) { return {of.new_span_id() + of.new_span_id(), {}}; }
 
 span::span(tracer& to, std::string name, std::optional<muster::trace_place> under, const char* kind)
     : to_(to), name_(std::move(name)), kind_(kind) {

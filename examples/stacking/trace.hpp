@@ -30,7 +30,7 @@ class tracer {
   [[nodiscard]] bool is_on() const noexcept { return !url_.empty(); }
   void add(nlohmann::json span);
   /// Returns a new span identity.
-  [[nodiscard]] std::string next();
+  [[nodiscard]] std::string new_span_id();
 
   /// Numbers of spans that the collector accepted and of spans that were lost.
   struct totals {

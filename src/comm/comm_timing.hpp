@@ -20,10 +20,10 @@ struct group_timing {
   /// Time for which a wait spins: a peer that computes the same as this rank is rarely later, and a sleep costs a
   /// wake-up.
   static constexpr std::chrono::microseconds spin{150};
-  /// A wait is unusually long after `first_inquiry`: the ranks then report their positions to each other. The interval
-  /// doubles after each report, up to `last_inquiry`.
-  static constexpr seconds first_inquiry{0.05};
-  static constexpr seconds last_inquiry{1.0};
+  /// A wait is unusually long after `first_position_report`: the ranks then report their positions to each other. The
+  /// interval doubles after each report, up to `longest_position_interval`.
+  static constexpr seconds first_position_report{0.05};
+  static constexpr seconds longest_position_interval{1.0};
   /// Limits of the progress thread's sleep, which is an eighth of the time that the collective has taken so far.
   static constexpr std::chrono::microseconds shortest_nap{50};
   static constexpr std::chrono::microseconds longest_nap{1000};

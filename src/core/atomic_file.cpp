@@ -21,8 +21,8 @@ namespace {
 
 using detail::descriptor;
 
-[[noreturn]] void fail(const std::string& path, const std::string& why) {
-  throw configuration_error("cannot write '" + path + "' (" + why + "); choose a file in a writable folder");
+[[noreturn]] void fail(const std::string& path, const std::string& reason) {
+  throw configuration_error("cannot write '" + path + "' (" + reason + "); choose a file in a writable folder");
 }
 
 /// Returns true if `path` is a device or a pipe, which cannot be replaced.
@@ -120,9 +120,9 @@ atomic_file::atomic_file(std::string path, unsigned mode) : path_(std::move(path
     choose_name();
     opened = descriptor(::open(name_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
     if (opened || errno == EEXIST) continue;
-    const std::string why = std::strerror(errno);
+    const std::string reason = std::strerror(errno);
     name_.clear();
-    fail(path_, why);
+    fail(path_, reason);
   }
   if (!name_.empty()) {  // no unnamed files: the lock shows remove_abandoned_files() that the writer lives
     (void)::flock(opened.get(), LOCK_EX | LOCK_NB);
@@ -147,10 +147,10 @@ void atomic_file::choose_name() {
 
 void atomic_file::require(bool is_done) {
   if (is_done) return;
-  const std::string why = std::strerror(errno);
+  const std::string reason = std::strerror(errno);
   if (!name_.empty()) ::unlink(name_.c_str());
   file_.reset();
-  fail(path_, why);
+  fail(path_, reason);
 }
 
 void atomic_file::write(std::span<const std::byte> bytes) {

@@ -81,7 +81,7 @@ std::vector<const setting_info*> setting_table() {
   std::vector<const setting_info*> all;
   for (const auto& group : setting_groups()) {
     all.insert(all.end(), group.common.begin(), group.common.end());
-    all.insert(all.end(), group.rows.begin(), group.rows.end());
+    all.insert(all.end(), group.advanced.begin(), group.advanced.end());
   }
   return all;
 }
@@ -165,14 +165,12 @@ long settings::integer(const setting_info& info) const {
                            {static_cast<long>(info.numbers.low), static_cast<long>(info.numbers.high)});
 }
 
-double settings::positive(const setting_info& info) const {
-  return number_from(origin(info), value(info), info.numbers);
-}
+double settings::number(const setting_info& info) const { return number_from(origin(info), value(info), info.numbers); }
 
 void settings::check_numbers() const {
   for (const auto& [info, text, origin] : entries_) {
     if (info->numbers.high == 0 || (!info->word.empty() && text == info->word)) continue;
-    (void)(info->fractions ? positive(*info) : static_cast<double>(integer(*info)));
+    (void)(info->fractions ? number(*info) : static_cast<double>(integer(*info)));
   }
 }
 
@@ -188,7 +186,7 @@ std::string settings_help(bool all) {
   std::string text;
   for (const auto& group : setting_groups()) {
     auto rows = group.common;
-    if (all) rows.insert(rows.end(), group.rows.begin(), group.rows.end());
+    if (all) rows.insert(rows.end(), group.advanced.begin(), group.advanced.end());
     if (!rows.empty()) text += std::string(group.heading) + ":\n";
     for (const auto* row : rows) {
       std::string column = "  --" + std::string(row->name) + " " + std::string(row->placeholder);

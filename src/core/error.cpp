@@ -18,15 +18,15 @@ std::string data_location::to_string() const {
 namespace {
 
 // Returns the begin of an error's text: its location, or nothing if the location is unknown.
-std::string before_problem(const data_location& where) {
-  const std::string place = where.to_string();
+std::string before_problem(const data_location& location) {
+  const std::string place = location.to_string();
   return place.empty() ? place : place + ": ";
 }
 
 // Returns the location with a file name that contains no secrets.
-data_location shown(data_location where) {
-  where.file = detail::without_secrets(where.file);
-  return where;
+data_location shown(data_location location) {
+  location.file = detail::without_secrets(location.file);
+  return location;
 }
 
 bool is_letter(char c) noexcept { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
@@ -92,9 +92,9 @@ std::string detail::without_secrets(std::string_view text) {
   return result;
 }
 
-data_error::data_error(data_location where, const std::string& text)
-    : error(error_kind::data, before_problem(shown(where)) + text),
-      where_(shown(std::move(where))),
+data_error::data_error(data_location location, const std::string& text)
+    : error(error_kind::data, before_problem(shown(location)) + text),
+      where_(shown(std::move(location))),
       problem_(before_problem(where_).size()) {}
 
 peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)

@@ -77,9 +77,9 @@ void spec_reader::add(std::string key, std::string value) {
   keys_.emplace_back(std::move(key), std::move(value));
 }
 
-void spec_reader::refuse(const std::string& why, const std::string& suggestion) const {
+void spec_reader::refuse(const std::string& reason, const std::string& suggestion) const {
   throw configuration_error(subject_ + " '" + detail::without_secrets(text_) + "' cannot be used (" +
-                            detail::without_secrets(why) + "); " + detail::without_secrets(suggestion));
+                            detail::without_secrets(reason) + "); " + detail::without_secrets(suggestion));
 }
 
 void spec_reader::refuse_word(const std::string& called, std::string_view word,
@@ -189,8 +189,8 @@ void spec_reader::finish(const std::string& example) const {
 void detail::require_registrable(std::string_view subject, std::string_view name, const std::vector<std::string>& known,
                                  bool has_factory) {
   constexpr std::string_view letters = "abcdefghijklmnopqrstuvwxyz0123456789_";
-  const auto refuse = [&](const std::string& why, const char* suggestion) {
-    throw configuration_error(std::string(subject) + " '" + std::string(name) + "' cannot be registered (" + why +
+  const auto refuse = [&](const std::string& reason, const char* suggestion) {
+    throw configuration_error(std::string(subject) + " '" + std::string(name) + "' cannot be registered (" + reason +
                               "); " + suggestion);
   };
   if (name.empty() || name.find_first_not_of(letters) != std::string_view::npos)

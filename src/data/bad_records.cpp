@@ -17,10 +17,10 @@ namespace muster { inline namespace v0 {
 namespace {
 
 std::string json_line(std::string_view source, const bad_record& bad) {
-  nlohmann::ordered_json line = {{"source", source}, {"id", bad.id}, {"file", bad.where.file}};
-  if (bad.where.line != 0) line["line"] = bad.where.line;
-  if (bad.where.column != 0) line["column"] = bad.where.column;
-  if (bad.where.offset) line["offset"] = *bad.where.offset;
+  nlohmann::ordered_json line = {{"source", source}, {"id", bad.id}, {"file", bad.location.file}};
+  if (bad.location.line != 0) line["line"] = bad.location.line;
+  if (bad.location.column != 0) line["column"] = bad.location.column;
+  if (bad.location.offset) line["offset"] = *bad.location.offset;
   line["problem"] = bad.problem;
   return line.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace) + '\n';
 }
@@ -63,13 +63,13 @@ void bad_record_log::note(std::string_view source, std::span<const bad_record> f
   const std::lock_guard lock(state_->mutex);
   for (const bad_record& bad : found) {
     const bad_record_options& options = state_->options;
-    if (options.policy == bad_record_policy::fail) throw data_error(bad.where, bad.problem);
+    if (options.policy == bad_record_policy::fail) throw data_error(bad.location, bad.problem);
     if (!state_->noted.emplace(source, bad.id).second) continue;
-    ++state_->by_file[bad.where.file];
+    ++state_->by_file[bad.location.file];
     if (options.policy == bad_record_policy::quarantine) state_->write(json_line(source, bad));
     if (state_->noted.size() > options.limit) {
-      throw data_error(bad.where, bad.problem + " (the run exceeds its limit of " + std::to_string(options.limit) +
-                                      " bad records); repair the data or raise the limit");
+      throw data_error(bad.location, bad.problem + " (the run exceeds its limit of " + std::to_string(options.limit) +
+                                         " bad records); repair the data or raise the limit");
     }
   }
 }

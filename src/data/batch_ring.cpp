@@ -31,7 +31,7 @@ std::unique_ptr<batch_slot> batch_ring::take() {
   return slot;
 }
 
-void batch_ring::make_room(batch_slot& slot) {
+void batch_ring::allocate_buffers(batch_slot& slot) {
   const record_schema& schema = last_.schema();
   const std::size_t count = slot.ids.size();
   std::size_t record = schema.record_bytes();
@@ -59,7 +59,7 @@ void batch_ring::make_room(batch_slot& slot) {
 }
 
 void batch_ring::push(std::unique_ptr<batch_slot> slot) {
-  make_room(*slot);
+  allocate_buffers(*slot);
   const std::size_t useful = std::min(slot->pieces, threads_);
   {
     const std::lock_guard lock(mutex_);
@@ -72,7 +72,7 @@ void batch_ring::push(std::unique_ptr<batch_slot> slot) {
 void batch_ring::pop(std::size_t count) noexcept {
   std::unique_lock lock(mutex_);
   for (std::size_t i = 0; i < count; ++i) queue_[i]->started = queue_[i]->pieces;
-  done_.wait(lock, [&] {
+  piece_ended_.wait(lock, [&] {
     return std::all_of(queue_.begin(), queue_.begin() + static_cast<std::ptrdiff_t>(count),
                        [](const auto& slot) { return slot->running == 0; });
   });
@@ -99,8 +99,8 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
     const std::size_t begin = slot.begin_of(first);
     const chain_request request{
         .ids = std::span(slot.ids).subspan(first, count),
-        .seed = slot.where.seed,
-        .epoch = slot.where.epoch,
+        .seed = slot.position.seed,
+        .epoch = slot.position.epoch,
         .labels = slot.labels.span().subspan(first * slot.label_width, count * slot.label_width),
         .bad = keeps_bad_ ? &bad : nullptr,
         .output = slot.bytes.span().subspan(begin, slot.begin_of(first + count) - begin)};
@@ -117,7 +117,7 @@ void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot,
     slot.started = slot.pieces;
   }
   slot.bad.insert(slot.bad.end(), std::make_move_iterator(bad.begin()), std::make_move_iterator(bad.end()));
-  if (--slot.running == 0 && slot.started == slot.pieces) done_.notify_all();
+  if (--slot.running == 0 && slot.started == slot.pieces) piece_ended_.notify_all();
 }
 
 void batch_ring::work() {
@@ -147,7 +147,7 @@ void batch_ring::finish_first() {
   batch_slot& slot = *queue_.front();
   std::size_t piece = 0;
   while (begin_piece(slot, piece)) run_piece(lock, slot, piece, scratch_);
-  done_.wait(lock, [&] { return slot.is_complete(); });
+  piece_ended_.wait(lock, [&] { return slot.is_complete(); });
   if (slot.failure) std::rethrow_exception(slot.failure);
 }
 

@@ -20,7 +20,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// A batch's part for one shard: its position, its contents, and its progress.
 struct batch_slot {
-  muster::cursor where;
+  muster::cursor position;
   batch_shard part;
 
   std::vector<sample_id> ids;
@@ -71,7 +71,7 @@ class batch_ring {
   void finish_first();
 
  private:
-  void make_room(batch_slot& slot);
+  void allocate_buffers(batch_slot& slot);
   void work();
   bool begin_piece(batch_slot& slot, std::size_t& piece);
   void run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece, chain_scratch& scratch);
@@ -81,7 +81,7 @@ class batch_ring {
   std::size_t threads_;
   int rank_;  // for log messages
   std::mutex mutex_;
-  std::condition_variable done_;  // signals the end of the last running piece of a slot
+  std::condition_variable piece_ended_;  // signals the end of the last running piece of a slot
   // Written by the caller under mutex_. Read by tasks under mutex_.
   std::vector<std::unique_ptr<batch_slot>> queue_;
   std::vector<std::unique_ptr<batch_slot>> free_;  // used by the caller

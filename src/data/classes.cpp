@@ -87,7 +87,7 @@ class class_source : public detail::source_with_facts {
   [[nodiscard]] held_shards available_shards() const { return state_->wrapped.available_shards(); }
   [[nodiscard]] std::optional<std::uint64_t> host_state() const { return state_->wrapped.host_state(); }
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const { return state_->wrapped.host_state_now(); }
-  [[nodiscard]] data_location where(sample_id id) const { return state_->wrapped.where(id); }
+  [[nodiscard]] data_location location_of(sample_id id) const { return state_->wrapped.location_of(id); }
   void expect(std::span<const sample_id> ids) const { state_->wrapped.expect(ids); }
   [[nodiscard]] std::optional<source_statistics> known_statistics() const {
     return state_->numbers.empty() ? state_->wrapped.known_statistics() : std::nullopt;

@@ -117,7 +117,7 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
     for (const sample_id id : ids) {
       const bad_record* const found = find_bad(id);
       if (found == nullptr) continue;
-      if (bad == nullptr) throw data_error(found->where, found->problem);
+      if (bad == nullptr) throw data_error(found->location, found->problem);
       bad->push_back(*found);
     }
   }
@@ -142,38 +142,40 @@ void dataset::read(std::span<const sample_id> ids, const record_rows& rows, std:
 
 std::span<const std::byte> dataset::view(sample_id id) const {
   if (!samples_->bad.empty()) {
-    if (const bad_record* const found = find_bad(id); found != nullptr) throw data_error(found->where, found->problem);
+    if (const bad_record* const found = find_bad(id); found != nullptr)
+      throw data_error(found->location, found->problem);
   }
   return std::as_bytes(row(id));
 }
 
-dataset_builder dataset_builder::dense(std::string name, std::size_t rows, std::size_t features) {
+dataset_builder dataset_builder::dense(std::string name, std::size_t row_count, std::size_t features) {
   auto samples = std::make_unique<detail::samples>();
   samples->name = std::move(name);
-  samples->size = rows;
+  samples->size = row_count;
   samples->features = features;
   samples->stride = (features + floats_per_line - 1) / floats_per_line * floats_per_line;
-  if (samples->stride != 0 && rows > std::numeric_limits<std::size_t>::max() / samples->stride) {
+  if (samples->stride != 0 && row_count > std::numeric_limits<std::size_t>::max() / samples->stride) {
     throw std::bad_array_new_length();
   }
-  samples->labels = buffer<float>(rows);
-  samples->values = buffer<float>(rows * samples->stride);
+  samples->labels = buffer<float>(row_count);
+  samples->values = buffer<float>(row_count * samples->stride);
   return dataset_builder(std::move(samples));
 }
 
-dataset_builder dataset_builder::sparse(std::string name, std::size_t rows, std::size_t features, std::size_t entries) {
+dataset_builder dataset_builder::sparse(std::string name, std::size_t row_count, std::size_t features,
+                                        std::size_t entries) {
   if (features > std::numeric_limits<std::uint32_t>::max()) {
     throw configuration_error("a sparse dataset cannot have " + std::to_string(features) +
                               " features (an index has 32 bits); use at most 4294967295");
   }
   auto samples = std::make_unique<detail::samples>();
   samples->name = std::move(name);
-  samples->size = rows;
+  samples->size = row_count;
   samples->features = features;
   samples->sparse = true;
-  samples->labels = buffer<float>(rows);
+  samples->labels = buffer<float>(row_count);
   samples->values = buffer<float>(entries);
-  samples->offsets = buffer<std::uint64_t>(rows + 1);
+  samples->offsets = buffer<std::uint64_t>(row_count + 1);
   samples->indices = buffer<std::uint32_t>(entries);
   return dataset_builder(std::move(samples));
 }

@@ -335,13 +335,13 @@ void convert_plainly(const image_conversion& conversion, const image_choice& cho
 }  // namespace
 
 void convert_image(const image_conversion& conversion, const image_choice& choice, const std::byte* input,
-                   float* result, [[maybe_unused]] bool plainly) noexcept {
+                   float* result, [[maybe_unused]] bool portable) noexcept {
   auto* kernel = &convert_plainly;
 #ifdef __x86_64__
   const auto& [channels, height, width, layout] = conversion.shape;
   const bool planes_in = layout == image_layout::chw || channels == 1;
   const bool planes_out = conversion.output == image_layout::chw || channels == 1;
-  if (!plainly && planes_in && width >= vector_pixels && width <= vector_pixels * most_blocks && has_fused_vectors()) {
+  if (!portable && planes_in && width >= vector_pixels && width <= vector_pixels * most_blocks && has_fused_vectors()) {
     if (planes_out)
       kernel = &convert_planes;
     else if (channels == 3)

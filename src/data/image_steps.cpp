@@ -24,10 +24,10 @@ detail::image_shape image_in(const record_schema& in, const char* step) {
 }
 
 template <std::size_t Channels>
-void resize(const std::uint8_t* input, std::size_t row_bytes, std::size_t rows, const detail::resampled_axis& down,
+void resize(const std::uint8_t* input, std::size_t row_bytes, std::size_t row_count, const detail::resampled_axis& down,
             const detail::resampled_axis& across, std::uint8_t* output) {
   detail::resampler<Channels> resized(down, across, false, output);
-  for (std::size_t row = resized.first_row(); row < rows && !resized.done(); ++row)
+  for (std::size_t row = resized.first_row(); row < row_count && !resized.done(); ++row)
     resized.take(row, input + row * row_bytes, 0);
 }
 
@@ -119,9 +119,9 @@ record_schema resize_image::output(const record_schema& in) {
     throw configuration_error("an image cannot be resized (it has no pixel, or would have no pixel); set both sides");
   record_schema schema = in;
   auto& shape = schema.fields[0].shape;
-  const std::size_t rows = shape.size() == 3 && input_shape_.layout == image_layout::chw ? 1 : 0;
-  shape[rows] = height_;
-  shape[rows + 1] = width_;
+  const std::size_t row_count = shape.size() == 3 && input_shape_.layout == image_layout::chw ? 1 : 0;
+  shape[row_count] = height_;
+  shape[row_count + 1] = width_;
   return schema;
 }
 

@@ -39,12 +39,12 @@ const char* other_format(std::span<const std::byte> bytes) {
   return nullptr;
 }
 
-std::string no_whole_jpeg(const std::string& why) {
-  return "is not a complete JPEG (" + why + "); copy it again, or leave it out with on_bad_record";
+std::string no_whole_jpeg(const std::string& reason) {
+  return "is not a complete JPEG (" + reason + "); copy it again, or leave it out with on_bad_record";
 }
 
-std::string too_much(const std::string& why) {
-  return "is too expensive to decode (" + why +
+std::string too_much(const std::string& reason) {
+  return "is too expensive to decode (" + reason +
          "); save it with fewer pixels or scans, or leave it out with on_bad_record";
 }
 
@@ -123,7 +123,7 @@ class decompressor {
  private:
   void require_little_work() const {
     const auto pixels = std::uint64_t{info_.image_width} * info_.image_height;
-    const auto refuse = [&](const std::string& why) { throw data_error({"", 0, 0, 0}, too_much(why)); };
+    const auto refuse = [&](const std::string& reason) { throw data_error({"", 0, 0, 0}, too_much(reason)); };
     if (pixels > most_pixels) refuse("it has " + std::to_string(pixels) + " pixels");
     if (!jpeg_has_multiple_scans(const_cast<jpeg_decompress_struct*>(&info_))) return;
     const auto scans = scans_of(jpeg_);
@@ -137,11 +137,11 @@ class decompressor {
   }
 
   static decompressor& decompressor_of(j_common_ptr info) { return *static_cast<decompressor*>(info->client_data); }
-  [[noreturn]] void fail(j_common_ptr info, const char* why = nullptr) {
-    if (why == nullptr) {
+  [[noreturn]] void fail(j_common_ptr info, const char* reason = nullptr) {
+    if (reason == nullptr) {
       errors_.format_message(info, why_);
     } else {
-      std::snprintf(why_, sizeof why_, "%s", why);
+      std::snprintf(why_, sizeof why_, "%s", reason);
     }
     std::longjmp(jump_, 1);
   }

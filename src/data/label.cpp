@@ -38,7 +38,7 @@ void any_record_source::refuse(std::span<const sample_id> ids, const record_rows
     if (bad != nullptr && next_known < bad->size() && (*bad)[next_known].id == ids[k]) {
       all.push_back(std::move((*bad)[next_known++]));
     } else if (const std::string wrong = problem ? problem(labels) : not_finite(labels); !wrong.empty()) {
-      const data_error error(where(ids[k]), wrong);
+      const data_error error(location_of(ids[k]), wrong);
       if (bad == nullptr) throw error;
       all.push_back({ids[k], error.where(), error.problem()});
       std::ranges::fill(labels, 0.0f);

@@ -121,14 +121,14 @@ void check_entries(const any_record_source& source, sample_id first, bool keep_b
     const std::span<std::byte> record = rest.first(run.sizes[k]);
     const sample_id id = first + k;
     if (record.size() % sizeof(sparse_entry) != 0) {
-      throw data_error(source.where(id), "has " + std::to_string(record.size()) +
-                                             " bytes (an entry of a sparse record has 8); write the file again");
+      throw data_error(source.location_of(id), "has " + std::to_string(record.size()) +
+                                                   " bytes (an entry of a sparse record has 8); write the file again");
     }
     if (has_right_indices(record, schema.features)) continue;
     if (std::ranges::find(run.bad, id, &bad_record::id) != run.bad.end()) continue;  // the record is already zeros
-    const data_error wrong(source.where(id), "has indices that do not ascend or are not below " +
-                                                 std::to_string(schema.features) +
-                                                 " (the indices of a sparse record must); write the file again");
+    const data_error wrong(source.location_of(id), "has indices that do not ascend or are not below " +
+                                                       std::to_string(schema.features) +
+                                                       " (the indices of a sparse record must); write the file again");
     refuse(wrong, id, keep_bad && record.size() / sizeof(sparse_entry) <= schema.features, record,
            std::span(run.labels).subspan(k * width, width), run.bad);
   }
@@ -158,7 +158,7 @@ void check_numbers(const any_record_source& source, sample_id first, bool keep_b
         const auto record = std::span(run.bytes).subspan(k * record_bytes, record_bytes);
         const auto found = first_infinite<decltype(kind)>(record.subspan(offset, bytes));
         if (!found) continue;
-        const data_error wrong(source.where(first + k),
+        const data_error wrong(source.location_of(first + k),
                                detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) +
                                    field.name +
                                    " (a feature is a float32, whose maximum is 3.4e38); scale it, or leave the record "

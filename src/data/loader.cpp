@@ -156,21 +156,21 @@ struct loader::engine {
   }
 
   /// Lets threads start to prepare the part of the batch at `where`.
-  void begin(const muster::cursor& where, batch_shard part) {
+  void begin(const muster::cursor& position, batch_shard part) {
     auto slot = ring->take();
-    slot->where = where;
+    slot->position = position;
     slot->part = part;
-    plan.ids_of(where, part, slot->ids);
+    plan.ids_of(position, part, slot->ids);
     ring->push(std::move(slot));
-    expect(where, part);
+    expect(position, part);
   }
 
   /// Announces the records of a later batch, which follows the blocks that are currently mixed, so that remote records
   /// are fetched in time.
-  void expect(muster::cursor where, batch_shard part) {
+  void expect(muster::cursor position, batch_shard part) {
     if (last->source().block_records() == 0) return;
-    where = detail::batch_sampler::after(where, std::max(where.block * where.window, where.batch));
-    plan.ids_of(where, part, expected);
+    position = detail::batch_sampler::after(position, std::max(position.block * position.window, position.batch));
+    plan.ids_of(position, part, expected);
     last->source().expect(expected);
   }
 
@@ -185,7 +185,7 @@ struct loader::engine {
                                           "); raise it or make batches smaller");
     }
     while (ring->size() <= most) {
-      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].where, part.world);
+      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].position, part.world);
       if (detail::batch_sampler::batch_size(next) == 0) break;
       begin(next, part);
     }
@@ -216,7 +216,7 @@ struct loader::engine {
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
     std::size_t before = 0;
     const auto is_there = [&](const detail::batch_slot& slot) {
-      return slot.part == part && slot.where == plan.cursor();
+      return slot.part == part && slot.position == plan.cursor();
     };
     while (before < ring->size() && !is_there((*ring)[before])) ++before;
     ring->pop(before);

@@ -15,8 +15,8 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-[[noreturn]] void refuse(const std::string& why, const std::string& suggestion) {
-  throw configuration_error("the sources cannot be mixed (" + why + "); " + suggestion);
+[[noreturn]] void refuse(const std::string& reason, const std::string& suggestion) {
+  throw configuration_error("the sources cannot be mixed (" + reason + "); " + suggestion);
 }
 
 // Returns the smallest integers in the proportions of the weights.
@@ -94,14 +94,14 @@ const std::shared_ptr<const detail::proportions>& mixture::mixture_order() const
 void mixture::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   for (std::size_t k = 0; k < ids.size(); ++k) {
     const std::size_t part = state_->order->part_of(ids[k]);
-    const sample_id own = ids[k] - state_->order->first(part);
+    const sample_id own = ids[k] - state_->order->first_record(part);
     state_->parts[part].source.sizes({&own, 1}, out.subspan(k, 1));
   }
 }
 
 std::span<const std::byte> mixture::view(sample_id id) const {
   const std::size_t part = state_->order->part_of(id);
-  const sample_id own = id - state_->order->first(part);
+  const sample_id own = id - state_->order->first_record(part);
   std::span<const std::byte> found;
   state_->parts[part].source.views({&own, 1}, {&found, 1});
   return found;
@@ -116,7 +116,7 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
     const any_record_source& source = state_->parts[part].source;
     own.clear();
     for (; k < ids.size() && state_->order->part_of(ids[k]) == part; ++k)
-      own.push_back(ids[k] - state_->order->first(part));
+      own.push_back(ids[k] - state_->order->first_record(part));
     bytes.resize(own.size());
     if (!rows.bytes.empty()) source.sizes(own, bytes);
     const std::size_t size = rows.bytes.empty() ? 0 : std::accumulate(bytes.begin(), bytes.end(), std::size_t{0});
@@ -125,7 +125,7 @@ void mixture::read(std::span<const sample_id> ids, const record_rows& rows, std:
     source.read(own, {rest.bytes.first(size), rest.labels.first(labels)}, bad);
     rest = {rest.bytes.subspan(size), rest.labels.subspan(labels)};
     if (bad == nullptr) continue;
-    for (auto& record : std::span(*bad).subspan(bad_before)) record.id += state_->order->first(part);
+    for (auto& record : std::span(*bad).subspan(bad_before)) record.id += state_->order->first_record(part);
   }
 }
 

@@ -34,17 +34,17 @@ void record_step::sizes(std::span<const sample_id> ids, std::span<std::uint64_t>
 void record_step::read(const chain_request& request, chain_scratch& scratch) const {
   auto& level = level_of(scratch);
   const std::size_t count = request.ids.size();
-  level.copied.resize(count);
-  views(request, level.copied, scratch);
-  if (std::ranges::all_of(level.copied, [](const auto& view) { return view.empty(); })) return;
+  level.read_views.resize(count);
+  views(request, level.read_views, scratch);
+  if (std::ranges::all_of(level.read_views, [](const auto& view) { return view.empty(); })) return;
   level.sizes.resize(count);
   sizes(request.ids, level.sizes);
   std::byte* output = request.output.data();
   for (std::size_t k = 0; k < count; output += level.sizes[k++]) {
-    if (level.copied[k].empty() || level.copied[k].data() == output) continue;
+    if (level.read_views[k].empty() || level.read_views[k].data() == output) continue;
     // The positions of the records are known before they are copied, so the next record is prefetched during the copy.
-    if (k + 1 < count) fetch_ahead(level.copied[k + 1]);
-    std::memcpy(output, level.copied[k].data(), level.sizes[k]);
+    if (k + 1 < count) fetch_ahead(level.read_views[k + 1]);
+    std::memcpy(output, level.read_views[k].data(), level.sizes[k]);
   }
 }
 
@@ -141,7 +141,7 @@ void transform_step::failed(const chain_request& request, sample_id id) const {
   } catch (const data_error& error) {
     data_location where = error.where();
     if (where.file.empty()) {  // a function receives a record without its location
-      where = source().where(id);
+      where = source().location_of(id);
       if (!where.offset) where.offset = error.where().offset;
     }
     if (request.bad == nullptr) throw data_error(where, error.problem());

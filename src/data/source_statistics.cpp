@@ -54,9 +54,9 @@ column_plan plan_of(const any_record_source& source) {
   return plan;
 }
 
-void note_label(source_statistics& statistics, float label, std::uint64_t count, bool& many) {
-  if (!many) statistics.histogram[label] += count;
-  many = many || statistics.histogram.size() > most_labels;
+void note_label(source_statistics& statistics, float label, std::uint64_t count, bool& too_many_labels) {
+  if (!too_many_labels) statistics.histogram[label] += count;
+  too_many_labels = too_many_labels || statistics.histogram.size() > most_labels;
 }
 
 }  // namespace
@@ -88,14 +88,14 @@ void column_statistics::merge(const column_statistics& other) noexcept {
 }
 
 void source_statistics::merge(const source_statistics& other) {
-  bool many = (label.count != 0 && histogram.empty()) || (other.label.count != 0 && other.histogram.empty());
+  bool too_many_labels = (label.count != 0 && histogram.empty()) || (other.label.count != 0 && other.histogram.empty());
   records += other.records;
   left_out += other.left_out;
   if (columns.empty()) columns.resize(other.columns.size());
   for (std::size_t k = 0; k < other.columns.size(); ++k) columns[k].merge(other.columns[k]);
   label.merge(other.label);
-  for (const auto& [value, count] : other.histogram) note_label(*this, value, count, many);
-  if (many) histogram.clear();
+  for (const auto& [value, count] : other.histogram) note_label(*this, value, count, too_many_labels);
+  if (too_many_labels) histogram.clear();
 }
 
 source_statistics detail::statistics_of_part(const any_record_source& source, std::uint64_t first, int part) {
@@ -110,7 +110,7 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
       std::clamp<std::uint64_t>(run_bytes / std::max<std::uint64_t>(record, 1), 1, most_records);
   source_statistics found;
   found.columns.resize(plan.columns);
-  bool many = false;
+  bool too_many_labels = false;
   record_run run;
   for (std::uint64_t at = first + range.first; at < first + range.last; at += run.sizes.size()) {
     run.read(source, at, std::min(records_per_run, first + range.last - at));
@@ -124,7 +124,7 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
       if (width != 0) {
         const float label = run.labels[k * width];
         found.label.add(double{label});
-        if (std::isfinite(label)) note_label(found, label, 1, many);
+        if (std::isfinite(label)) note_label(found, label, 1, too_many_labels);
       }
       if (schema.form == record_form::fixed) {
         const std::byte* element = record_begin;
@@ -147,7 +147,7 @@ source_statistics detail::statistics_of_part(const any_record_source& source, st
     const std::uint64_t values = found.records * (plan.columns == 1 ? schema.features : 1);
     for (column_statistics& column : found.columns) column.merge({.count = values - std::min(values, column.count)});
   }
-  if (many) found.histogram.clear();
+  if (too_many_labels) found.histogram.clear();
   return found;
 }
 

@@ -11,8 +11,8 @@ namespace muster { inline namespace v0 {
 
 record_schema standardise::output(const record_schema& in) {
   const auto& columns = statistics_.columns;
-  const auto refuse = [&](const std::string& why) {
-    throw configuration_error("cannot standardise records of " + to_string(in) + " (" + why +
+  const auto refuse = [&](const std::string& reason) {
+    throw configuration_error("cannot standardise records of " + to_string(in) + " (" + reason +
                               "); use the statistics of the source");
   };
   const auto deviation_of = [](const column_statistics& column) {

@@ -94,7 +94,7 @@ class elastic_backend final : public session_backend {
       member_->leave();
       retire_group();
     }
-    former_.clear();
+    former_groups_.clear();
   }
 
   void prepare(state& target) override {
@@ -141,11 +141,11 @@ class elastic_backend final : public session_backend {
   }
 
   // Handles only failures of the group. Other code in the step may throw the same exceptions.
-  void recover(state& target, std::exception_ptr why) override {
+  void recover(state& target, std::exception_ptr failure) override {
     const bool must_stop = service().must_stop(progress_of(target));
     bool about_ranks = must_stop;
     try {
-      std::rethrow_exception(why);
+      std::rethrow_exception(failure);
     } catch (const elastic::departure&) {
       about_ranks = false;
     } catch (const peer_failure&) {
@@ -155,8 +155,8 @@ class elastic_backend final : public session_backend {
       if (about_ranks && group_ && group_->failed()) suspect_missing(late, "no progress: ");
     } catch (...) {
     }
-    if (!about_ranks) std::rethrow_exception(why);
-    limit_repetitions(target, why);
+    if (!about_ranks) std::rethrow_exception(failure);
+    limit_repetitions(target, failure);
     change_.again = 1;  // counts steps: a step that fails several times is counted once
     stop_present(target);
   }
@@ -193,20 +193,20 @@ class elastic_backend final : public session_backend {
 
   // Makes the promise on which the protocol rests: this rank has no further part in this generation, whatever happens.
   void stop_present(const state& target) {
-    if (stopped_) return;
-    stopped_ = true;
+    if (is_between_generations_) return;
+    is_between_generations_ = true;
     if (group_) {
       if (options_.before_rebuild) options_.before_rebuild();
       retire_group();
     }
     report_progress(target);
-    lap_ = service().apply([&](auto& protocol, auto now) {
+    stage_began_ = service().apply([&](auto& protocol, auto now) {
       // The connecting of this generation may have shown that MPI can no longer connect this process.
       protocol.set_endpoints(member_->endpoints());
       protocol.stopped(now);
       return protocol.change_began();
     });
-    change_.detect = lap();
+    change_.detect = end_stage();
   }
 
   // Returns true also if a child group failed, or a rank has left in the meantime.
@@ -216,7 +216,7 @@ class elastic_backend final : public session_backend {
 
   // Counts the failures of a step with the same members. Throws `why` after more than 20 failures: such a step will not
   // succeed.
-  void limit_repetitions(const state& target, const std::exception_ptr& why) {
+  void limit_repetitions(const state& target, const std::exception_ptr& failure) {
     constexpr int max_repetitions = 20;
     const auto progress = progress_of(target);
     const bool again =
@@ -226,10 +226,10 @@ class elastic_backend final : public session_backend {
     repetitions_ = again ? repetitions_ + 1 : 1;
     if (repetitions_ == 1) return;
     const std::string text = "step " + std::to_string(target.steps()) + " failed " + std::to_string(repetitions_) +
-                             " times with the same ranks (" + describe(why) + ")";
+                             " times with the same ranks (" + describe(failure) + ")";
     if (repetitions_ > max_repetitions) {
       log(log_level::error, text + "; this rank abandons it");
-      std::rethrow_exception(why);
+      std::rethrow_exception(failure);
     }
     log(log_level::warning, text + "; it is run again");
   }
@@ -242,25 +242,25 @@ class elastic_backend final : public session_backend {
   void retire_group() {
     group_->abort("generation " + std::to_string(record_.generation) + " is over");
     const bool waits = group_->abilities().name == "tcp" || group_->abilities().name == "hierarchical";
-    former_.push_back({std::move(host_), {}});
+    former_groups_.push_back({std::move(host_), {}});
     if (waits) {
-      former_.back().farewell =
+      former_groups_.back().farewell =
           std::jthread([ended = std::make_shared<group>(std::move(*group_))]() mutable { ended.reset(); });
     }
     group_.reset();
   }
 
   void release_oldest() {
-    auto oldest = std::move(former_.front());
-    former_.pop_front();
+    auto oldest = std::move(former_groups_.front());
+    former_groups_.pop_front();
     if (oldest.farewell.joinable()) oldest.farewell.join();
     if (oldest.host) oldest.host->release_retired(true);
   }
 
   void build(state& target, const membership_service::next_generation& next) {
-    change_.agree = lap();
-    revocation_ = next.end;
-    before_ = std::exchange(record_, next.record);
+    change_.agree = end_stage();
+    revocation_ = next.end_token;
+    former_record_ = std::exchange(record_, next.record);
     describe_change();
     // In the first generation one member begins and the others copy its state. Later a process that was not a member
     // before has no state to send.
@@ -268,15 +268,15 @@ class elastic_backend final : public session_backend {
     if (change_.rank_before < 0) has_state_ = named;
     if (record_.progress == self().progress && named && record_.state_sources.front() == self().id)
       has_state_ = true;  // the member that was to begin has gone
-    stopped_ = false;
+    is_between_generations_ = false;
     connect();
-    change_.connect = lap();
+    change_.connect = end_stage();
     const bool is_blank = !has_state_ && record_.progress > self().progress;
-    change_.copied = transfer_state(*group_, target, {.may_hold = has_state_, .in_place = is_blank});
+    change_.copied = transfer_state(*group_, target, {.has_state = has_state_, .may_overwrite = is_blank});
     change_.step = target.steps();
     has_state_ = true;
     report_progress(target);
-    change_.state = lap();
+    change_.state = end_stage();
     first_step_ = true;
   }
 
@@ -284,7 +284,7 @@ class elastic_backend final : public session_backend {
     const int rank = *record_.rank_of(self().id);
     set_log_rank(rank);
     // The memory of this host's former processes is used again: no former process may still write there.
-    service().await_ends(before_, record_, deadline_after(elastic_timing::end_of_killed));
+    service().await_ends(former_record_, record_, deadline_after(elastic_timing::end_of_killed));
     if (context_.shared_memory()) context_.shared_memory()->attach_again();  // null for tcp alone
     auto built = member_->connect(record_, context_.shared_memory(), [by = revocation_] { return by->revoked(); });
     group_.emplace(std::make_shared<group_state>(std::move(built.transport), context_.world().settings(), nullptr, 0,
@@ -292,11 +292,11 @@ class elastic_backend final : public session_backend {
     host_ = built.host;
     links_.begin(group_->size(), static_cast<std::size_t>(context_.configuration().integer(setting::slow_steps)));
     constexpr std::size_t groups_kept = 4;
-    while (former_.size() > groups_kept) release_oldest();
+    while (former_groups_.size() > groups_kept) release_oldest();
   }
 
-  void suspect_missing(const timeout_error& late, const std::string& why) {
-    if (!revocation_->revoked()) member_->suspect_missing(record_, late, why);
+  void suspect_missing(const timeout_error& late, const std::string& reason) {
+    if (!revocation_->revoked()) member_->suspect_missing(record_, late, reason);
   }
 
   void report_progress(const state& target) noexcept { service().committed(progress_of(target), target.steps()); }
@@ -306,27 +306,28 @@ class elastic_backend final : public session_backend {
     first_step_ = false;
     const auto again = std::exchange(change_.again, 0);
     if (change_.rank != 0 || change_.generation == 1) return;
-    log(log_level::warning,
-        "generation " + std::to_string(change_.generation) + ": " + change_.why + "; " + std::to_string(change_.size) +
-            " ranks (" + std::to_string(change_.size_before) + " before), from step " + std::to_string(change_.step) +
-            "; detect " + milliseconds(change_.detect) + ", agree " + milliseconds(change_.agree) + ", connect " +
-            milliseconds(change_.connect) + ", state " + milliseconds(change_.state) + ", first step " +
-            milliseconds(lap()) + " ms; " + std::to_string(again) + " steps run again");
+    log(log_level::warning, "generation " + std::to_string(change_.generation) + ": " + change_.reason + "; " +
+                                std::to_string(change_.size) + " ranks (" + std::to_string(change_.size_before) +
+                                " before), from step " + std::to_string(change_.step) + "; detect " +
+                                milliseconds(change_.detect) + ", agree " + milliseconds(change_.agree) + ", connect " +
+                                milliseconds(change_.connect) + ", state " + milliseconds(change_.state) +
+                                ", first step " + milliseconds(end_stage()) + " ms; " + std::to_string(again) +
+                                " steps run again");
   }
 
   // Ends a stage of a change, and returns its duration in seconds.
-  [[nodiscard]] double lap() {
+  [[nodiscard]] double end_stage() {
     const auto now = clock::now();
-    const auto before = std::exchange(lap_, now);
+    const auto before = std::exchange(stage_began_, now);
     return before == clock::time_point{} ? 0 : std::max(0.0, seconds(now - before).count());
   }
 
   void describe_change() {
-    const auto rank_before = [this](elastic::member_id id) { return before_.rank_of(id).value_or(-1); };
+    const auto rank_before = [this](elastic::member_id id) { return former_record_.rank_of(id).value_or(-1); };
     change_.generation = record_.generation;
-    change_.why = record_.why;
+    change_.reason = record_.reason;
     change_.rank_before = rank_before(self().id);
-    change_.size_before = static_cast<int>(before_.members.size());
+    change_.size_before = static_cast<int>(former_record_.members.size());
     change_.rank = *record_.rank_of(self().id);
     change_.size = static_cast<int>(record_.members.size());
     change_.origin.clear();
@@ -349,22 +350,23 @@ class elastic_backend final : public session_backend {
   elastic::session_options options_;
   std::optional<job_member> member_;  // set from the first run on
 
-  elastic::generation_record before_;
+  elastic::generation_record former_record_;
   elastic::generation_record record_;
   std::shared_ptr<revocation> revocation_;
   std::optional<group> group_;
   std::shared_ptr<shm_host> host_;  // host memory of the present group
-  std::deque<former_group> former_;
-  bool has_state_ = false;   // true if this rank's state counts
-  bool stopped_ = true;      // true while this rank is in no generation and has reported its stop to the membership
+  std::deque<former_group> former_groups_;
+  bool has_state_ = false;  // true if this rank's state counts
+  bool is_between_generations_ =
+      true;                  // true while this rank is in no generation and has reported its stop to the membership
   bool first_step_ = false;  // true until this generation's first step is done
   std::uint64_t repeated_at_ = ~std::uint64_t{0};  // the progress at the last failure of a step
   std::size_t repeated_among_ = 0;                 // number of members at that failure
   int repetitions_ = 0;                            // failures of that step
   link_watch links_;
-  clock::duration work_{};   // own time of the last attempt
-  elastic::change change_;   // the last change, or the change under way
-  clock::time_point lap_{};  // end of its last stage; unset while this rank joins
+  clock::duration work_{};           // own time of the last attempt
+  elastic::change change_;           // the last change, or the change under way
+  clock::time_point stage_began_{};  // end of its last stage; unset while this rank joins
   std::optional<signal_handlers> signals_;
 };
 

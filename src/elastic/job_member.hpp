@@ -23,7 +23,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns a number that is equal for processes that can watch and kill each other.
 inline std::uint64_t host_number(const settings& configuration) {
-  return digest().add(host_identity(configuration)).add(process_numbers()).value();
+  return digest().add(host_identity(configuration)).add(pid_namespace()).value();
 }
 
 /// Returns the limits of the job by the settings. `launch` has the number of initial members. Throws
@@ -31,21 +31,21 @@ inline std::uint64_t host_number(const settings& configuration) {
 inline elastic::membership_policy policy_of(const settings& configuration, const launch_env& launch) {
   const auto span_of = [](double value) { return std::chrono::duration_cast<clock::duration>(seconds(value)); };
   elastic::membership_policy policy;
-  policy.initial = launch.size;
-  policy.min = static_cast<int>(configuration.integer(setting::min_ranks));
-  policy.max = static_cast<int>(configuration.integer(setting::max_ranks));
-  if (policy.max < policy.min) {
-    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max) +
-                              " (the job needs at least " + std::to_string(policy.min) + " by " +
+  policy.initial_members = launch.size;
+  policy.min_members = static_cast<int>(configuration.integer(setting::min_ranks));
+  policy.max_members = static_cast<int>(configuration.integer(setting::max_ranks));
+  if (policy.max_members < policy.min_members) {
+    throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max_members) +
+                              " (the job needs at least " + std::to_string(policy.min_members) + " by " +
                               configuration.origin(setting::min_ranks) + "); raise the first or lower the second");
   }
-  const double beat = configuration.positive(setting::heartbeat);
-  policy.beat = span_of(beat);
+  const double beat = configuration.number(setting::heartbeat);
+  policy.heartbeat_interval = span_of(beat);
   policy.suspicion_timeout = span_of(beat * static_cast<double>(configuration.integer(setting::missed_heartbeats)));
   if (configuration.choice(setting::slow_ranks, {"ignore", "report", "remove"}) > 0)
-    policy.slow_factor = configuration.positive(setting::slow_factor);
+    policy.slow_factor = configuration.number(setting::slow_factor);
   policy.slow_members_leave = configuration.value(setting::slow_ranks) == "remove";
-  policy.quorum_timeout = span_of(configuration.positive(setting::quorum_timeout));
+  policy.quorum_timeout = span_of(configuration.number(setting::quorum_timeout));
   return policy;
 }
 
@@ -58,7 +58,7 @@ class job_member {
   job_member(const settings& configuration, const launch_env& launch, const std::shared_ptr<any_store>& store,
              std::uint64_t order, std::uint64_t progress)
       : configuration_(configuration), interface_(interface_of(configuration, launch)) {
-    const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+    const auto until = deadline_after(seconds(configuration.number(setting::timeout)));
     const auto policy = policy_of(configuration, launch);
     token_ = common_token(*store, configuration, until);
     auto socket = std::make_unique<datagram_socket>(interface_, configuration.origin(setting::interface), token_);
@@ -101,10 +101,10 @@ class job_member {
 
   /// Reports the members that a timeout names as suspect. Members of a generation that is already over are late for
   /// that reason, so do not call it then.
-  void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& why) {
+  void suspect_missing(const elastic::generation_record& group, const timeout_error& late, const std::string& reason) {
     for (const int rank : late.missing()) {
       const auto missing = group.members[static_cast<std::size_t>(rank)].id;
-      service_->apply([&](auto& protocol, auto now) { protocol.suspect(now, missing, why + late.what()); });
+      service_->apply([&](auto& protocol, auto now) { protocol.suspect(now, missing, reason + late.what()); });
     }
   }
 

@@ -32,9 +32,9 @@ class link_watch {
 
   /// Begins a new group. `steps` is the number of steps per report.
   void begin(int size, std::size_t steps) {
-    steps_ = std::max<std::size_t>(steps / pieces, 1);
-    seen_ = 0;
-    turn_ = 0;
+    steps_per_fifth_ = std::max<std::size_t>(steps / pieces, 1);
+    steps_sampled_ = 0;
+    samples_ = 0;
     links_.assign(static_cast<std::size_t>(size), {});
   }
   /// Samples connections of `over`, the group's transport, after a step. Returns a report over the last `steps` steps
@@ -44,9 +44,9 @@ class link_watch {
   std::optional<link_report> sample(Transport& over) {
     // Each sample is one system call, so one step of a large job samples only some connections.
     const std::size_t samples = std::min(links_.size(), max_samples);
-    const std::size_t piece = seen_ / steps_ % pieces;
-    for (std::size_t k = 0; k < samples; ++k, ++turn_) {
-      const auto peer = turn_ % links_.size();
+    const std::size_t piece = steps_sampled_ / steps_per_fifth_ % pieces;
+    for (std::size_t k = 0; k < samples; ++k, ++samples_) {
+      const auto peer = samples_ % links_.size();
       auto& link = links_[peer];
       const link_quality quality = over.quality(static_cast<int>(peer));
       if (!link.known) link.sent.fill(quality.sent);
@@ -54,9 +54,9 @@ class link_watch {
       link.rates[piece] = std::max(link.rates[piece], quality.bandwidth);
       link.last = quality;
     }
-    if (++seen_ % steps_ != 0) return std::nullopt;
+    if (++steps_sampled_ % steps_per_fifth_ != 0) return std::nullopt;
     const std::size_t oldest = (piece + 1) % pieces;
-    auto report = seen_ >= pieces * steps_ ? std::optional(evaluate(oldest)) : std::nullopt;
+    auto report = steps_sampled_ >= pieces * steps_per_fifth_ ? std::optional(evaluate(oldest)) : std::nullopt;
     for (auto& link : links_) {
       link.rates[oldest] = 0;
       link.sent[oldest] = link.last.sent;
@@ -102,9 +102,9 @@ class link_watch {
   }
 
   std::vector<watched> links_;
-  std::size_t steps_ = 1;  // number of steps of a fifth
-  std::size_t seen_ = 0;   // number of steps since `begin`
-  std::size_t turn_ = 0;   // number of samples since `begin`; the next sample is of peer `turn_` modulo the size
+  std::size_t steps_per_fifth_ = 1;  // number of steps of a fifth
+  std::size_t steps_sampled_ = 0;    // number of steps since `begin`
+  std::size_t samples_ = 0;  // number of samples since `begin`; the next sample is of peer `samples_` modulo the size
 };
 
 }}}  // namespace muster::v0::detail

@@ -24,14 +24,14 @@ member_links::~member_links() {
   member_->leave();
 }
 
-bool member_links::take(const mover& move) {
-  if (!news_.load(std::memory_order_acquire)) return false;
-  connected next;
+bool member_links::take_new_links(const mover& move) {
+  if (!has_news_.load(std::memory_order_acquire)) return false;
+  generation_links next;
   std::vector<std::uint32_t> gone;
   {
     const std::lock_guard held(mutex_);
     if (failure_) std::rethrow_exception(failure_);
-    news_.store(false, std::memory_order_relaxed);
+    has_news_.store(false, std::memory_order_relaxed);
     next = *std::exchange(ready_, std::nullopt);
     gone = std::exchange(gone_, {});
   }
@@ -42,12 +42,12 @@ bool member_links::take(const mover& move) {
   return true;
 }
 
-void member_links::await(const mover& move) {
+void member_links::await_new_links(const mover& move) {
   {
     std::unique_lock held(mutex_);
-    changed_.wait(held, [this] { return news_.load(std::memory_order_relaxed); });  // the membership has a deadline
+    changed_.wait(held, [this] { return has_news_.load(std::memory_order_relaxed); });  // the membership has a deadline
   }
-  (void)take(move);
+  (void)take_new_links(move);
 }
 
 void member_links::run(const std::stop_token& stop) {
@@ -56,7 +56,7 @@ void member_links::run(const std::stop_token& stop) {
   } catch (...) {
     const std::lock_guard held(mutex_);
     failure_ = std::current_exception();
-    news_.store(true, std::memory_order_release);
+    has_news_.store(true, std::memory_order_release);
   }
   changed_.notify_all();
 }
@@ -77,7 +77,7 @@ void member_links::change(const std::stop_token& stop) {
   while (!stop.stop_requested()) {
     const auto until = clock::now() + elastic_timing::look_at_links;
     end_former();
-    const auto* const broken = broken_.exchange(nullptr, std::memory_order_acquire);
+    const auto* const broken = broken_generation_.exchange(nullptr, std::memory_order_acquire);
     if (present && broken != present.get() && !membership.await_stop(until)) continue;
     present.reset();
     if (!std::exchange(stopped, true)) {
@@ -95,12 +95,12 @@ void member_links::change(const std::stop_token& stop) {
       // Uses separate memory: processes of former generations may still write to theirs.
       auto built = member_->connect(
           record, std::make_shared<segment>(reserve_for(static_cast<int>(record.members.size()))),
-          [&] { return next->end->revoked() || stop.stop_requested(); }, true);
-      present = next->end;
-      connected links{std::move(built.transport), {}, next->end};
+          [&] { return next->end_token->revoked() || stop.stop_requested(); }, true);
+      present = next->end_token;
+      generation_links links{std::move(built.transport), {}, next->end_token};
       for (const auto& member : record.members) links.orders.push_back(static_cast<std::uint32_t>(member.order));
       if (record.generation > 1)
-        log(log_level::info, "generation " + std::to_string(record.generation) + ": " + record.why);
+        log(log_level::info, "generation " + std::to_string(record.generation) + ": " + record.reason);
       const std::lock_guard held(mutex_);
       for (const auto& member : before.members) {
         if (!record.rank_of(member.id)) gone_.push_back(static_cast<std::uint32_t>(member.order));
@@ -108,11 +108,11 @@ void member_links::change(const std::stop_token& stop) {
       before = record;
       if (ready_) former_.push_back({std::move(ready_->member_transport), clock::time_point{}});
       ready_ = std::move(links);
-      news_.store(true, std::memory_order_release);
+      has_news_.store(true, std::memory_order_release);
       changed_.notify_all();
     } catch (const peer_failure&) {  // the members that are left form the next generation
     } catch (const timeout_error& late) {
-      if (!next->end->revoked()) member_->suspect_missing(record, late, "it did not connect: ");
+      if (!next->end_token->revoked()) member_->suspect_missing(record, late, "it did not connect: ");
     }
   }
 }

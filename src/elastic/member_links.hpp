@@ -31,7 +31,7 @@ class job_member;
 class member_links {
  public:
   /// The connections of one generation, by rank.
-  struct connected {
+  struct generation_links {
     std::shared_ptr<transport> member_transport;
     std::vector<std::uint32_t> orders;  ///< by rank: the number with which the member was announced
     std::shared_ptr<revocation> end;    ///< the revocation of the generation; broken connections are reported to it
@@ -44,15 +44,15 @@ class member_links {
 
   /// Changes the owner over to the connections `next`; the owner uses no other connections after the return. `gone`:
   /// the orders of members that have left or died since the last call; these members never return.
-  using mover = std::function<void(const connected& next, const std::vector<std::uint32_t>& gone)>;
+  using mover = std::function<void(const generation_links& next, const std::vector<std::uint32_t>& gone)>;
   /// Calls `move` and returns true if there are new connections; otherwise returns false, after reading one word.
   /// Throws departure when this process's part in the job is over, and the errors that prevented a connection.
-  bool take(const mover& move);
+  bool take_new_links(const mover& move);
   /// Waits for new connections, then calls `take`.
-  void await(const mover& move);
+  void await_new_links(const mover& move);
   /// Reports a broken connection of `end`'s generation. If it is the present generation, its members connect again,
   /// without members that have gone.
-  void connect_again(const revocation& end) noexcept { broken_.store(&end, std::memory_order_release); }
+  void connect_again(const revocation& end) noexcept { broken_generation_.store(&end, std::memory_order_release); }
 
  private:
   void run(const std::stop_token& stop);
@@ -63,13 +63,13 @@ class member_links {
 
   const context& context_;
   std::unique_ptr<job_member> member_;
-  std::atomic<bool> news_{false};                   // true if `ready_` or `failure_` is set
-  std::atomic<const revocation*> broken_{nullptr};  // identifies the generation of a broken connection
+  std::atomic<bool> has_news_{false};                          // true if `ready_` or `failure_` is set
+  std::atomic<const revocation*> broken_generation_{nullptr};  // identifies the generation of a broken connection
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::optional<connected> ready_;   // guarded by mutex_
-  std::vector<std::uint32_t> gone_;  // guarded by mutex_
-  std::exception_ptr failure_;       // guarded by mutex_
+  std::optional<generation_links> ready_;  // guarded by mutex_
+  std::vector<std::uint32_t> gone_;        // guarded by mutex_
+  std::exception_ptr failure_;             // guarded by mutex_
   struct former {
     std::shared_ptr<transport> member_transport;
     clock::time_point until;

@@ -114,8 +114,8 @@ void place_shards(group& ranks, const std::optional<any_record_source>& records,
   if (is_root && !records)
     throw configuration_error("rank " + std::to_string(options.root) + " has no data to cut; pass its records");
   std::optional<shard_rule> rule;
-  if (is_root) rule.emplace(options.by, world, records->schema(), records->size(), records->columns());
-  std::uint64_t set = is_root ? digest().add(records->digest()).add(options.by).add(std::uint64_t{world}).value() : 0;
+  if (is_root) rule.emplace(options.rule, world, records->schema(), records->size(), records->columns());
+  std::uint64_t set = is_root ? digest().add(records->digest()).add(options.rule).add(std::uint64_t{world}).value() : 0;
   broadcast(ranks, set, options.root);
   const std::string own = shard_file_of(ranks.rank(), set);
   if (allreduce(ranks, std::uint64_t{is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;

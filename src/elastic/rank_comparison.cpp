@@ -152,7 +152,7 @@ void begin_together(group& ranks, state& target) {
   (void)target.parts();
   require_equal_properties(ranks, target.properties());
   const state_position position = target.position();
-  const std::uint64_t place[] = {position.steps, position.at.epoch, position.at.position};
+  const std::uint64_t place[] = {position.steps, position.data.epoch, position.data.position};
   std::vector<std::uint64_t> places(std::size(place) * static_cast<std::size_t>(ranks.size()));
   allgather(ranks, place, places);
   bool has_moved = false;
@@ -167,8 +167,8 @@ void begin_together(group& ranks, state& target) {
   const auto differing = differing_parts(ranks, parts, 0);
   std::string problem;
   for (const auto& difference : differing) {
-    const auto why = adopt_first_part(ranks, parts[difference.part]);
-    if (problem.empty()) problem = why;
+    const auto reason = adopt_first_part(ranks, parts[difference.part]);
+    if (problem.empty()) problem = reason;
   }
   if (!differing.empty()) {
     const auto problems = allgather_strings(ranks, problem);

@@ -28,7 +28,7 @@ std::unique_ptr<shm_transport> over_memory(const transport_config& config, const
   // The token distinguishes jobs, and the generation distinguishes their successive rendezvous.
   const std::string name = "muster-elastic." + std::to_string(digest().add(config.token).value()) + "." +
                            std::to_string(group.generation) + "." + std::to_string(host);
-  return connect_anew(name, rank, size, config.memory, seconds(config.configuration->positive(setting::timeout)),
+  return connect_anew(name, rank, size, config.memory, seconds(config.configuration->number(setting::timeout)),
                       is_canceled);
 }
 
@@ -64,9 +64,9 @@ std::string transport_between(const elastic::generation_record& group, const tra
   const auto hosts = hosts_of(group);
   (void)configuration.choice(setting::transport, {"auto", "self", "threads", "shm", "mpi", "tcp", "hierarchical"});
   const auto& requested = configuration.value(setting::transport);
-  const auto refuse = [&](const std::string& why) {
+  const auto refuse = [&](const std::string& reason) {
     throw configuration_error(configuration.origin(setting::transport) + " asks for transport " + requested + " (" +
-                              why);
+                              reason);
   };
   if (requested == "mpi" && surviving_mpi() == nullptr) {
     refuse(

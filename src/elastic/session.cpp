@@ -27,11 +27,11 @@ class fixed_backend final : public detail::session_backend {
 
 bool reached(const state& target, const run_limits& limits) {
   return (limits.steps != 0 && target.steps() >= limits.steps) ||
-         (limits.epochs != 0 && target.has_data() && target.position().at.epoch >= limits.epochs);
+         (limits.epochs != 0 && target.has_data() && target.position().data.epoch >= limits.epochs);
 }
 
 void require_an_end(const state& target, const run_limits& limits) {
-  if (target.has_data() || limits.steps != 0 || limits.every != 0) return;
+  if (target.has_data() || limits.steps != 0 || limits.every_steps != 0) return;
   throw configuration_error(
       "session.run would not end (the state has no cursor, and there is no limit on steps); give the state "
       "loader.cursor(), or the run {.steps = N}");
@@ -41,7 +41,7 @@ void require_an_end(const state& target, const run_limits& limits) {
 bool start_epoch(state& target, const run_limits& limits) {
   if (reached(target, limits)) return false;
   if (!target.epoch_is_over()) return true;
-  if (limits.epochs != 0 && target.position().at.epoch + 1 >= limits.epochs) return false;
+  if (limits.epochs != 0 && target.position().data.epoch + 1 >= limits.epochs) return false;
   target.next_epoch();
   if (target.epoch_is_over()) {
     throw configuration_error(
@@ -112,13 +112,13 @@ bool session::run_steps(state& target, const std::function<void(step&)>& f, cons
     target.set_run(theirs);
   } else {
     if (!start_epoch(target, limits)) return false;
-    target.set_run(state::run_start{target.steps(), target.position().at.epoch});
+    target.set_run(state::run_start{target.steps(), target.position().data.epoch});
   }
   const auto start = target.run().value();
   const auto is_done = [&] {
     const auto position = target.position();
-    if (target.epoch_is_over() || position.at.epoch != start.epoch || reached(target, limits)) return true;
-    return position.steps != start.steps && limits.every != 0 && position.steps % limits.every == 0;
+    if (target.epoch_is_over() || position.data.epoch != start.epoch || reached(target, limits)) return true;
+    return position.steps != start.steps && limits.every_steps != 0 && position.steps % limits.every_steps == 0;
   };
   while (!is_done()) {
     (void)attempt(target, f, true);

@@ -44,7 +44,7 @@ const std::vector<state_part>& state::parts() {
 std::uint64_t state::digest() {
   muster::digest all;
   const state_position own_position = position();
-  all.add(own_position.steps).add(std::as_bytes(std::span(&own_position.at, 1)));
+  all.add(own_position.steps).add(std::as_bytes(std::span(&own_position.data, 1)));
   for (const auto& part : parts()) {
     if (part.kind != state_kind::replicated) continue;
     all.add(part.name);
@@ -82,7 +82,7 @@ training_position state::progress() const {
 }
 
 void state::move_to(const state_position& target) {
-  if (has_.cursor_) has_.cursor_->open(target.at);
+  if (has_.cursor_) has_.cursor_->open(target.data);
   steps_ = target.steps;
   evaluations_ = target.evaluations;
   runs_ = target.runs;

@@ -41,21 +41,21 @@ class transfer {
     properties_ = packed(target.properties());
   }
 
-  bool run(const transfer_part& part) {
-    rank_status mine{target_.position(), target_.run(), part.may_hold, part.may_hold ? digest_of_replicated() : 0u,
+  bool run(const transfer_role& part) {
+    rank_status mine{target_.position(), target_.run(), part.has_state, part.has_state ? digest_of_replicated() : 0u,
                      digest().add(properties_).value()};
     std::vector<rank_status> statuses(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, std::span(&mine, 1), statuses);
     find_state_sources(statuses);
-    if (holders_.size() == statuses.size()) return false;
-    const auto& source = statuses[static_cast<std::size_t>(holders_.front())];
+    if (senders_.size() == statuses.size()) return false;
+    const auto& source = statuses[static_cast<std::size_t>(senders_.front())];
     require_same_properties(statuses, source);
-    const bool holds = std::ranges::count(holders_, static_cast<int>(rank_)) > 0;
-    measure(holds, part.in_place);
-    move_all();
-    std::uint64_t sent = bytes_.value();
-    broadcast(ranks_, std::span(&sent, 1), holders_.front());
-    if (sent != bytes_.value()) {
+    const bool holds = std::ranges::count(senders_, static_cast<int>(rank_)) > 0;
+    place_chunks(holds, part.may_overwrite);
+    send_chunks();
+    std::uint64_t sent = chunks_digest_.value();
+    broadcast(ranks_, std::span(&sent, 1), senders_.front());
+    if (sent != chunks_digest_.value()) {
       throw error(
           error_kind::other,
           "the received state differs from the sender's state (their digests differ, because of a fault of the memory "
@@ -91,7 +91,7 @@ class transfer {
     for (std::size_t r = 0; r < statuses.size(); ++r) {
       if (!is_furthest(statuses[r])) continue;
       if (statuses[r].digest == chosen) {
-        holders_.push_back(static_cast<int>(r));
+        senders_.push_back(static_cast<int>(r));
       } else if (r == rank_) {
         log(log_level::error,
             "the replicated state of this rank differs from the state of most ranks at the same step (a part was "
@@ -108,10 +108,10 @@ class transfer {
   void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& source) {
     const auto differs = [&](const rank_status& status) { return status.properties != source.properties; };
     if (std::ranges::any_of(statuses, differs)) {
-      const std::string theirs = broadcast_string(ranks_, properties_, holders_.front());
+      const std::string theirs = broadcast_string(ranks_, properties_, senders_.front());
       if (differs(statuses[rank_])) {
         throw configuration_error("this rank cannot train with the others (" +
-                                  first_difference(theirs, "rank " + std::to_string(holders_.front()), properties_,
+                                  first_difference(theirs, "rank " + std::to_string(senders_.front()), properties_,
                                                    "rank " + std::to_string(rank_)) +
                                   "); start all ranks with the same program, options and data");
       }
@@ -120,11 +120,11 @@ class transfer {
     if (std::ranges::any_of(statuses,
                             [&](const rank_status& status) { return status.at != source.at || status.at.steps != 0; }))
       return;
-    const auto differing = differing_parts(ranks_, parts_, holders_.front());
+    const auto differing = differing_parts(ranks_, parts_, senders_.front());
     if (differing.empty() || rank_ != 0) return;
     log(log_level::warning, "'" + parts_[differing.front().part].name + "' of rank " +
                                 std::to_string(differing.front().rank) + " differed from rank " +
-                                std::to_string(holders_.front()) + "'s at the start; all ranks begin with its values");
+                                std::to_string(senders_.front()) + "'s at the start; all ranks begin with its values");
   }
 
   std::uint64_t digest_of_replicated() const {
@@ -135,14 +135,14 @@ class transfer {
 
   // Sets the memory of every chunk: in the state itself or in a separate buffer. A copy from another holder is the
   // same, byte for byte, so it may be received over this holder's bytes.
-  void measure(bool holds, bool in_place) {
+  void place_chunks(bool holds, bool in_place) {
     std::vector<std::uint64_t> sizes(parts_.size());
     buffers_.resize(parts_.size());
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       if (holds && parts_[i].save) buffers_[i] = parts_[i].save();
       sizes[i] = parts_[i].save ? buffers_[i].size() : parts_[i].bytes.size();
     }
-    broadcast(ranks_, std::span(sizes), holders_.front());
+    broadcast(ranks_, std::span(sizes), senders_.front());
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       const auto& part = parts_[i];
       if (!part.save && sizes[i] != part.bytes.size()) {
@@ -160,15 +160,15 @@ class transfer {
 
   // Moves the chunks in order; the holders send them in turn. While one chunk travels, the previous one is added to the
   // digest.
-  void move_all() {
+  void send_chunks() {
     std::deque<work> under_way;  // waits for its broadcasts before the bytes are freed, even after an exception
     for (std::size_t next = 0; next < chunks_.size() || !under_way.empty();) {
       if (next < chunks_.size() && under_way.size() < at_once) {
-        under_way.push_back(broadcast_async(ranks_, chunks_[next], holders_[next % holders_.size()]));
+        under_way.push_back(broadcast_async(ranks_, chunks_[next], senders_[next % senders_.size()]));
         ++next;
       } else {
         under_way.front().wait();
-        bytes_.add(crc32c(chunks_[next - under_way.size()]));
+        chunks_digest_.add(crc32c(chunks_[next - under_way.size()]));
         under_way.pop_front();
       }
     }
@@ -188,18 +188,18 @@ class transfer {
   group& ranks_;
   state& target_;
   std::size_t rank_;
-  std::vector<int> holders_;  // the ranks that send
+  std::vector<int> senders_;  // the ranks that send
   std::string properties_;
   std::vector<state_part> parts_;                // the replicated parts
   std::vector<std::vector<std::byte>> buffers_;  // by part: memory for a part without its own memory
   std::vector<std::span<std::byte>> chunks_;
-  digest bytes_;  // digest over all chunks
+  digest chunks_digest_;  // digest over all chunks
 };
 
 }  // namespace
 
-bool transfer_state(group& ranks, state& target, const transfer_part& mine) {
-  if (ranks.size() == 1 && mine.may_hold) return false;
+bool transfer_state(group& ranks, state& target, const transfer_role& mine) {
+  if (ranks.size() == 1 && mine.has_state) return false;
   return transfer(ranks, target).run(mine);
 }
 

@@ -18,8 +18,8 @@ constexpr std::size_t longest_request = 256;
 constexpr std::chrono::seconds patience{1};
 constexpr int kind = SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
 
-[[noreturn]] void refuse(const std::string& path, const std::string& why, const std::string& suggestion) {
-  throw muster::configuration_error("--control cannot be '" + path + "' (" + why + "); " + suggestion);
+[[noreturn]] void refuse(const std::string& path, const std::string& reason, const std::string& suggestion) {
+  throw muster::configuration_error("--control cannot be '" + path + "' (" + reason + "); " + suggestion);
 }
 
 }  // namespace

@@ -29,9 +29,9 @@ namespace {
 using muster::detail::hex;
 
 json describe_bad(const muster::bad_record& bad) {
-  json entry = {{"id", bad.id}, {"file", bad.where.file}};
-  if (bad.where.line != 0) entry["line"] = bad.where.line;
-  if (bad.where.offset) entry["offset"] = *bad.where.offset;
+  json entry = {{"id", bad.id}, {"file", bad.location.file}};
+  if (bad.location.line != 0) entry["line"] = bad.location.line;
+  if (bad.location.offset) entry["offset"] = *bad.location.offset;
   entry["problem"] = bad.problem;
   return entry;
 }

@@ -113,7 +113,7 @@ json describe_build() {
 
 json describe_launcher(const muster::launch_env& launch) {
   return {{"name", muster::to_string(launch.kind)},
-          {"why", launch.why},
+          {"why", launch.reason},
           {"rank", launch.rank},
           {"size", launch.size},
           {"local_rank", launch.local_rank}};
@@ -177,7 +177,7 @@ int describe_all(int argc, char** argv) {
       {"build", describe_build()}, {"launcher", describe_launcher(launch)}, {"transports", describe_transports()}};
   try {  // Shows the settings of a program that is started in the same way.
     const auto planned = muster::detail::plan_world(settings, launch);
-    report["world"] = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.why}};
+    report["world"] = {{"transport", planned.transport.name}, {"ranks", planned.ranks}, {"why", planned.reason}};
     report["choices"] = describe_choices(planned);
   } catch (const muster::configuration_error& refused) {
     report["world"] = {{"error", refused.what()}};

@@ -127,7 +127,7 @@ class launcher {
     int rank = 0;    // Initial rank.
     int number = 0;  // Number of processes that were started before.
     moment began;
-    std::optional<moment> ends;  // Deadline of a process that was asked to leave.
+    std::optional<moment> leave_deadline;  // Deadline of a process that was asked to leave.
   };
 
   // Waits at most 200 ms for a signal or a request, and replies to requests. Returns the number of a signal that has
@@ -142,8 +142,9 @@ class launcher {
 
   // Returns the number of ranks that run or are to be started, without ranks that were asked to leave.
   [[nodiscard]] int size() const {
-    return static_cast<int>(std::ranges::count_if(running_, [](const auto& entry) { return !entry.second.ends; }) +
-                            std::ssize(to_start_));
+    return static_cast<int>(
+        std::ranges::count_if(running_, [](const auto& entry) { return !entry.second.leave_deadline; }) +
+        std::ssize(to_start_));
   }
 
   std::string answer(const std::string& request) {
@@ -180,10 +181,10 @@ class launcher {
       }
       auto next = running_.end();
       for (auto candidate = running_.begin(); candidate != running_.end(); ++candidate) {
-        if (candidate->second.ends) continue;
+        if (candidate->second.leave_deadline) continue;
         if (next == running_.end() || leave_order(candidate->second) < leave_order(next->second)) next = candidate;
       }
-      next->second.ends = muster::deadline_after(muster::seconds(plan_.grace));
+      next->second.leave_deadline = muster::deadline_after(muster::seconds(plan_.grace));
       ::kill(next->first, SIGTERM);
     }
   }
@@ -192,7 +193,7 @@ class launcher {
   void end_late_ones() const {
     const auto now = std::chrono::steady_clock::now();
     for (const auto& [process, running] : running_) {
-      if (running.ends && now > *running.ends) ::kill(process, SIGKILL);
+      if (running.leave_deadline && now > *running.leave_deadline) ::kill(process, SIGKILL);
     }
   }
 
@@ -351,7 +352,8 @@ class launcher {
       std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
-    running_[process] = {.rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .ends = {}};
+    running_[process] = {
+        .rank = rank, .number = started_++, .began = std::chrono::steady_clock::now(), .leave_deadline = {}};
   }
 
   // Restarts a rank. A program that fails at its start fails again and would soon use up its restarts. Therefore each
@@ -387,7 +389,7 @@ class launcher {
       running_.erase(found);
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       // If the rank is a script, its program would continue beside the rank's replacement.
-      if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.ends ? SIGTERM : SIGKILL);
+      if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.leave_deadline ? SIGTERM : SIGKILL);
       // Without elasticity, rank 0 determines the status of the job.
       const bool counts = plan_.elastic || was.rank == 0;
       if (ended == 0) {
@@ -395,7 +397,7 @@ class launcher {
         finished_ = finished_ || counts;
         continue;
       }
-      if (was.ends && ended == 128 + SIGTERM) continue;  // It left as requested.
+      if (was.leave_deadline && ended == 128 + SIGTERM) continue;  // It left as requested.
       if (counts) last_status_ = ended;
       ++deaths_;
       // A restarted rank would end in the same way.
@@ -405,7 +407,7 @@ class launcher {
           refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
-          plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.ends && plan_.restarts > 0;
+          plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline && plan_.restarts > 0;
       print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
             (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                  : "ended with " + std::to_string(ended)) +

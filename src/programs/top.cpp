@@ -171,7 +171,8 @@ json describe(const job& of, const answers& before, const answers& now) {
       const auto steps = static_cast<double>(answer.steps - earlier->second.steps);
       row["steps_per_second"] = rounded(steps / muster::seconds(now.at - before.at).count());
     }
-    if (answer.work > 0) row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.work));
+    if (answer.own_step_microseconds > 0)
+      row["own_step_ms"] = rounded(1e-3 * static_cast<double>(answer.own_step_microseconds));
     for (const auto& link : answer.links) {
       const auto peer = of.record.rank_of(link.peer);
       if (!peer) continue;

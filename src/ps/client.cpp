@@ -76,7 +76,7 @@ void for_each_part(const table_layout& layout, std::uint32_t table, std::size_t 
 template <class Part>
 void for_each_range(const table_layout& layout, std::uint32_t table, std::span<const std::uint64_t> keys,
                     const Part& part) {
-  std::vector<std::vector<std::uint32_t>> rows(layout.last(table) - layout.first(table));
+  std::vector<std::vector<std::uint32_t>> rows(layout.end(table) - layout.first(table));
   for (std::uint32_t i = 0; i < keys.size(); ++i)
     rows[layout.range_of_key(table, keys[i]) - layout.first(table)].push_back(i);
   for (range_id i = 0; i < rows.size(); ++i) {
@@ -237,7 +237,7 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   const auto& layout = process_->layout();
   const auto& spec = layout.tables().at(table);
   const std::size_t arrays = 1 + make_update(spec.update)->states();
-  muster::detail::wire_reader in(saved);
+  muster::detail::wire_reader reader(saved);
   const auto refuse = [&] {
     throw data_error({"table " + spec.name},
                      "a part of a checkpoint does not belong to this table (its length is wrong); restore it into the "
@@ -247,10 +247,10 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
   if (spec.size != 0) {
     do {
       std::uint64_t begin = 0, count = 0, updates = 0;
-      in.read(begin, count, updates);
+      reader.read(begin, count, updates);
       if (begin > spec.size || count > spec.size - begin) refuse();
-      const auto values = in.bytes(count * arrays * sizeof(float));
-      if (!in.good()) refuse();
+      const auto values = reader.bytes(count * arrays * sizeof(float));
+      if (!reader.good()) refuse();
       for_each_part(layout, table, begin, count,
                     [&](range_id range, std::size_t range_offset, std::size_t size, std::size_t at) {
                       const auto updates_bytes = std::as_bytes(std::span(&updates, 1));
@@ -261,17 +261,18 @@ void client::restore(std::uint32_t table, std::span<const std::byte> saved) {
                       }
                       restored.push_back(push_restored(range, range_offset, size, std::move(part)));
                     });
-    } while (!in.rest().empty());
+    } while (!reader.rest().empty());
   } else {
-    (void)in.number<std::uint64_t>();
-    const auto count = in.number<std::uint64_t>();
+    (void)reader.number<std::uint64_t>();
+    const auto count = reader.number<std::uint64_t>();
     const std::size_t row = spec.width * arrays * sizeof(float);
-    if (!in.good() || count > in.rest().size() || in.rest().size() != count * (2 * sizeof(std::uint64_t) + row))
+    if (!reader.good() || count > reader.rest().size() ||
+        reader.rest().size() != count * (2 * sizeof(std::uint64_t) + row))
       refuse();
     std::vector<std::uint64_t> keys(count);
-    if (count > 0) std::memcpy(keys.data(), in.rest().data(), count * sizeof(std::uint64_t));
-    const auto times = in.rest().subspan(count * sizeof(std::uint64_t), count * sizeof(std::uint64_t));
-    const auto rows = in.rest().subspan(2 * count * sizeof(std::uint64_t));
+    if (count > 0) std::memcpy(keys.data(), reader.rest().data(), count * sizeof(std::uint64_t));
+    const auto times = reader.rest().subspan(count * sizeof(std::uint64_t), count * sizeof(std::uint64_t));
+    const auto rows = reader.rest().subspan(2 * count * sizeof(std::uint64_t));
     for_each_range(layout, table, keys, [&](range_id range, std::span<const std::uint32_t> mine) {
       restored.push_back(push_restored(range, 0, mine.size(),
                                        chosen_rows(mine, count, {std::as_bytes(std::span(keys)), times, rows})));
@@ -338,7 +339,7 @@ lease client::next_lease(std::uint32_t table) {
 lease client::pull_lease(std::uint32_t table) {
   require_leases(process_->layout(), table);
   const auto& self = process_->core().self();
-  message query{.flags = leases, .offset = self.at, .count = self.incarnation};
+  message query{.flags = leases, .offset = self.place, .count = self.incarnation};
   query.place = clock_now();
   std::vector<std::byte> bytes;
   pending operation;

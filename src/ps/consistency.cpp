@@ -10,7 +10,7 @@ consistency parse_consistency(std::string_view text) {
   consistency read;
   if (name == "bounded") {
     read.type = consistency::kind::bounded;
-    read.bound = spec.read_whole("number of clocks", spec.value("clocks"));
+    read.most_clocks_behind = spec.read_whole("number of clocks", spec.value("clocks"));
   }
   if (name == "bulk") read.type = consistency::kind::bulk;
   for (const auto& [key, policy] :
@@ -22,7 +22,7 @@ consistency parse_consistency(std::string_view text) {
     if (read.old_pushes != consistency::policy::keep)
       spec.refuse("old pushes are dropped or damped, not both", "write only drop or damp");
     read.old_pushes = policy;
-    read.fresh = spec.read_whole(key, *updates);
+    read.largest_fresh_age = spec.read_whole(key, *updates);
   }
   spec.finish(name == "bounded" ? "bounded:2,drop=8" : name == "bulk" ? "bulk" : "async,damp=8");
   return read;
@@ -31,9 +31,9 @@ consistency parse_consistency(std::string_view text) {
 std::string to_string(const consistency& model) {
   std::string text = model.type == consistency::kind::asynchronous ? "async"
                      : model.type == consistency::kind::bulk       ? "bulk"
-                                                                   : "bounded:" + std::to_string(model.bound);
-  if (model.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(model.fresh);
-  if (model.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(model.fresh);
+                                                             : "bounded:" + std::to_string(model.most_clocks_behind);
+  if (model.old_pushes == consistency::policy::drop) text += ",drop=" + std::to_string(model.largest_fresh_age);
+  if (model.old_pushes == consistency::policy::damp) text += ",damp=" + std::to_string(model.largest_fresh_age);
   return text;
 }
 

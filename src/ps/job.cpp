@@ -29,13 +29,13 @@ clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock:
 
 protocol_settings protocol_of(const job_options& options, const settings& chosen) {
   const auto unheard =
-      chosen.positive(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
+      chosen.number(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
   protocol_settings protocol{.model = options.consistency_model,
                              .retry = span_of(options.retry),
-                             .silence = span_of(options.silence.value_or(seconds(1.0))),
+                             .detection_silence = span_of(options.server_silence.value_or(seconds(1.0))),
                              .worker_silence = span_of(options.timeout),
-                             .quorum = span_of(seconds(chosen.positive(setting::quorum_timeout)))};
-  protocol.one_sided = std::max(protocol.one_sided, span_of(seconds(unheard)));
+                             .quorum = span_of(seconds(chosen.number(setting::quorum_timeout)))};
+  protocol.one_sided_break = std::max(protocol.one_sided_break, span_of(seconds(unheard)));
   return protocol;
 }
 
@@ -43,10 +43,10 @@ protocol_settings protocol_of(const job_options& options, const settings& chosen
 // end of a process, so a silent process usually waits for a processor, or was stopped for a while.
 clock::duration silence_limit_of_servers(group& ranks, const job_options& options, const settings& chosen,
                                          const protocol_settings& protocol) {
-  if (options.silence) return {};
+  if (options.server_silence) return {};
   const auto hosts = muster::detail::allgather_strings(ranks, host_identity(chosen));
   const bool on_one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
-  return on_one_host ? protocol.worker_silence / 2 : protocol.one_sided;
+  return on_one_host ? protocol.worker_silence / 2 : protocol.one_sided_break;
 }
 
 // Returns the key prefix under which the job keeps its map, unique in the store.
@@ -144,7 +144,7 @@ struct job::implementation {
     const auto first = map_of(options, layout, workers, all_places);
     const auto name = name_of_job(ranks);
     auto protocol = protocol_of(options, configuration);
-    protocol.server_silence = silence_limit_of_servers(ranks, options, configuration, protocol);
+    protocol.least_server_silence = silence_limit_of_servers(ranks, options, configuration, protocol);
     const auto setup_of = [&](node_id place, transport& over) {
       return detail::process_setup{{place, 1}, options, protocol, layout,  over, store,
                                    name,       first,   nullptr,  nullptr, name};
@@ -188,14 +188,14 @@ struct job::implementation {
     refuse_stranger(*store, detail::description_of(options, layout), until);
     const node_id self = take_place(*store, launch, until);
     links = std::make_shared<muster::detail::member_links>(ctx, store, self);
-    muster::detail::member_links::connected linked;
-    links->await([&](const auto& connected, const auto&) { linked = connected; });
+    muster::detail::member_links::generation_links linked;
+    links->await_new_links([&](const auto& connected, const auto&) { linked = connected; });
     if (!linked.member_transport->abilities().any_source)
       detail::refuse_transport(linked.member_transport->abilities());
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found = store->get(map_key, deadline_after(options.timeout));  // the process may have waited for long
-    const auto serve = [&](node_id at) {
-      return at >= workers && at < workers + static_cast<node_id>(options.servers);
+    const auto serve = [&](node_id node) {
+      return node >= workers && node < workers + static_cast<node_id>(options.servers);
     };
     if (found.version == 0 && std::ranges::none_of(linked.orders, serve)) {
       throw elastic::departure(elastic::exit_reason::never_started,
@@ -211,7 +211,7 @@ struct job::implementation {
         static_cast<node_id>(launch.rank) >= workers && (!is_new || first->servers.size() < first->target_servers);
     auto protocol = protocol_of(options, configuration);
     // The membership detects deaths, and processes that are stopped or cut off. Silence may be due to a slow host.
-    protocol.silence = std::max(protocol.silence, protocol.worker_silence / 2);
+    protocol.detection_silence = std::max(protocol.detection_silence, protocol.worker_silence / 2);
     const detail::process_setup setup{{self, 1},
                                       options,
                                       protocol,
@@ -291,7 +291,7 @@ job_options chosen_options(const settings& chosen, std::vector<table_spec> table
   options.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
   options.consistency_model = parse_consistency(chosen.value(setting::consistency));
   options.compress = parse_compression(chosen.value(setting::compress));
-  options.timeout = seconds(chosen.positive(setting::timeout));
+  options.timeout = seconds(chosen.number(setting::timeout));
   return options;
 }
 
@@ -315,7 +315,7 @@ int job::workers() const noexcept {
   return self_->ranks.size() - (self_->options.colocated ? 0 : servers_of(self_->options, self_->ranks));
 }
 int job::worker() const noexcept {
-  return self_->links && self_->worker ? static_cast<int>(self_->worker->core().self().at) : self_->ranks.rank();
+  return self_->links && self_->worker ? static_cast<int>(self_->worker->core().self().place) : self_->ranks.rank();
 }
 const table_layout& job::layout() const noexcept { return self_->layout; }
 

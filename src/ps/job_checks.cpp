@@ -53,14 +53,14 @@ void refuse_transport(const transport_abilities& abilities) {
                             "hierarchical, local or mpi");
 }
 
-void check_options(const job_options& options, int ranks) {
+void check_options(const job_options& options, int rank_count) {
   check_codec(options.compress, options.tables);
-  const bool no_rank_works = options.servers + options.standby >= ranks;
+  const bool no_rank_works = options.servers + options.standby >= rank_count;
   if (!options.colocated && (options.servers < 1 || options.standby < 0 || no_rank_works)) {
     throw configuration_error(
-        "of " + std::to_string(ranks) + " ranks " + std::to_string(options.servers + options.standby) +
+        "of " + std::to_string(rank_count) + " ranks " + std::to_string(options.servers + options.standby) +
         " cannot serve (at least one rank serves and one works); " +
-        (ranks < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(ranks - 1)));
+        (rank_count < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(rank_count - 1)));
   }
 }
 

@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 [[nodiscard]] std::string description_of(const job_options& options, const table_layout& layout);
 
 /// Throws configuration_error for options that are impossible with so many ranks.
-void check_options(const job_options& options, int ranks);
+void check_options(const job_options& options, int rank_count);
 /// Throws configuration_error for an impossible `--remote-servers`.
 void check_remote(const settings& chosen, const job_options& options);
 /// Throws configuration_error: this transport cannot receive from any source.

@@ -98,8 +98,8 @@ std::vector<std::string> names_of(const registry& all) {
 }  // namespace
 
 table_layout::table_layout(std::vector<table_spec> tables, std::size_t servers) : tables_(std::move(tables)) {
-  const auto refuse = [](const table_spec& spec, const std::string& why, const std::string& suggestion) {
-    throw configuration_error("table '" + spec.name + "' cannot be made (" + why + "); " + suggestion);
+  const auto refuse = [](const table_spec& spec, const std::string& reason, const std::string& suggestion) {
+    throw configuration_error("table '" + spec.name + "' cannot be made (" + reason + "); " + suggestion);
   };
   servers = std::max<std::size_t>(1, servers);
   for (std::uint32_t index = 0; index < tables_.size(); ++index) {

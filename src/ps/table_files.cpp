@@ -67,11 +67,11 @@ void require_place(job& parameters) {
 }
 
 void load_places(job& parameters, std::span<const std::byte> bytes, const std::function<void()>& refuse) {
-  muster::detail::wire_reader in(bytes);
-  const auto range = in.number<range_id>();
-  std::vector<std::uint64_t> places(in.rest().size() / sizeof(std::uint64_t));
-  in.read_all(std::span(places));
-  if (!in.good() || !in.rest().empty() || range >= parameters.layout().ranges()) refuse();
+  muster::detail::wire_reader reader(bytes);
+  const auto range = reader.number<range_id>();
+  std::vector<std::uint64_t> places(reader.rest().size() / sizeof(std::uint64_t));
+  reader.read_all(std::span(places));
+  if (!reader.good() || !reader.rest().empty() || range >= parameters.layout().ranges()) refuse();
   parameters.tables().restore_places(range, places);
 }
 
@@ -89,14 +89,14 @@ void load_parts(job& parameters, const std::filesystem::path& path) {
     on_piece();
   }
   if (muster::detail::wire_reader(std::span(all).last(sizeof sum)).number<std::uint32_t>() != sum) refuse();
-  for (muster::detail::wire_reader in(parts); !in.rest().empty();) {
-    const auto table = in.number<std::uint32_t>();
-    const auto bytes = in.bytes(in.number());
-    if (in.good() && table == detail::places_part) {
+  for (muster::detail::wire_reader reader(parts); !reader.rest().empty();) {
+    const auto table = reader.number<std::uint32_t>();
+    const auto bytes = reader.bytes(reader.number());
+    if (reader.good() && table == detail::places_part) {
       load_places(parameters, bytes, refuse);
       continue;
     }
-    if (!in.good() || table >= parameters.layout().tables().size()) refuse();
+    if (!reader.good() || table >= parameters.layout().tables().size()) refuse();
     parameters.tables().restore(table, bytes);
   }
 }
@@ -219,13 +219,13 @@ std::uint64_t detail::saved_folders::file_number(std::uint64_t saver) const {
   return job_.empty() ? saver : digest().add(job_).add(saver).value();
 }
 
-void detail::add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes) {
-  out.add(table, std::uint64_t{bytes});
+void detail::add_part_head(muster::detail::wire_writer& writer, std::uint32_t table, std::size_t bytes) {
+  writer.add(table, std::uint64_t{bytes});
 }
 
-void detail::add_part(muster::detail::wire_writer& out, std::uint32_t table, std::span<const std::byte> bytes) {
-  add_part_head(out, table, bytes.size());
-  out.add_bytes(bytes);
+void detail::add_part(muster::detail::wire_writer& writer, std::uint32_t table, std::span<const std::byte> bytes) {
+  add_part_head(writer, table, bytes.size());
+  writer.add_bytes(bytes);
 }
 
 void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
@@ -258,7 +258,7 @@ void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self
     all["files"].push_back(name);
     if (mine.plan) {
       const auto left = std::as_bytes(std::span(mine.left));
-      all["position"] = encode({.steps = mine.plan->steps, .at = mine.plan->from});
+      all["position"] = encode({.steps = mine.plan->steps, .data = mine.plan->from});
       all["left"] = std::vector<std::uint8_t>(reinterpret_cast<const std::uint8_t*>(left.data()),
                                               reinterpret_cast<const std::uint8_t*>(left.data()) + left.size());
     }
@@ -369,9 +369,9 @@ std::optional<saved_tables> load_tables(job& parameters, group& workers, const s
         load_parts(parameters, folder / std::filesystem::path(files[i]).filename());
       found = saved_tables{.clock = read.value("clock", std::uint64_t{0})};
       const auto at = read.value("position", std::vector<std::uint8_t>());
-      if (at.size() != sizeof found->at)
+      if (at.size() != sizeof found->position)
         throw data_error({manifest.string()}, "has no position (it is damaged); go back to an older checkpoint");
-      std::memcpy(&found->at, at.data(), sizeof found->at);
+      std::memcpy(&found->position, at.data(), sizeof found->position);
       const auto left = read.value("left", std::vector<std::uint8_t>());
       found->left.resize(left.size() / sizeof(lease));
       if (!found->left.empty())

@@ -25,8 +25,8 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 inline constexpr std::uint32_t places_part = 0xffffffff;
 
 /// Append a part to a file of tables, or only the head that precedes the bytes of a part.
-void add_part(muster::detail::wire_writer& out, std::uint32_t table, std::span<const std::byte> bytes);
-void add_part_head(muster::detail::wire_writer& out, std::uint32_t table, std::size_t bytes);
+void add_part(muster::detail::wire_writer& writer, std::uint32_t table, std::span<const std::byte> bytes);
+void add_part_head(muster::detail::wire_writer& writer, std::uint32_t table, std::size_t bytes);
 
 /// The values and leases of a server.
 struct server_part {

@@ -45,9 +45,9 @@ bool batcher::submit(prediction_request&& request) {
     const std::lock_guard lock(mutex_);
     if (queue_.size() + unprepared_count_ >= options_.queue) return false;
     if (const std::size_t size = model_.prepared_bytes(); size > 0) {
-      const std::size_t rows = request.rows.size();
+      const std::size_t row_count = request.rows.size();
       unprepared_.push_back(std::make_unique<unprepared_request>(
-          unprepared_request{std::move(request), clock::now(), buffer<std::byte>(rows * size)}));
+          unprepared_request{std::move(request), clock::now(), buffer<std::byte>(row_count * size)}));
       ++unprepared_count_;
     } else {
       enqueue({std::move(request), clock::now()});
@@ -134,12 +134,12 @@ void batcher::run() {
 // expired_.
 void batcher::take_batch() {
   const auto now = clock::now();
-  std::size_t rows = 0;
+  std::size_t row_count = 0;
   while (!queue_.empty()) {
     auto& next = queue_.front().request;
     const bool expired = next.deadline < now;
-    if (!expired && rows + next.rows.size() > options_.max_batch) break;
-    if (!expired) rows += next.rows.size();
+    if (!expired && row_count + next.rows.size() > options_.max_batch) break;
+    if (!expired) row_count += next.rows.size();
     rows_waiting_ -= next.rows.size();
     (expired ? expired_ : batch_).push_back(std::move(next));
     queue_.pop_front();

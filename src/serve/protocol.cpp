@@ -68,8 +68,8 @@ class row_writer {
     }
   }
   void finish() const {
-    if (at_ != output_.size()) {
-      refuse_field(field_, "has " + std::to_string(at_ / sizeof(T)) + " values, but its shape has " +
+    if (offset_ != output_.size()) {
+      refuse_field(field_, "has " + std::to_string(offset_ / sizeof(T)) + " values, but its shape has " +
                                std::to_string(output_.size() / sizeof(T)));
     }
   }
@@ -77,17 +77,18 @@ class row_writer {
  private:
   void append_value(const json& value) {
     const auto number = number_of<T>(value);
-    if (!number) refuse_field(field_, "value " + std::to_string(at_ / sizeof(T)) + " is not " + std::string(datatype_));
-    if (at_ == output_.size())
+    if (!number)
+      refuse_field(field_, "value " + std::to_string(offset_ / sizeof(T)) + " is not " + std::string(datatype_));
+    if (offset_ == output_.size())
       refuse_field(field_, "has more than the " + std::to_string(output_.size() / sizeof(T)) + " values of its shape");
-    std::memcpy(output_.data() + at_, &*number, sizeof(T));
-    at_ += sizeof(T);
+    std::memcpy(output_.data() + offset_, &*number, sizeof(T));
+    offset_ += sizeof(T);
   }
 
   std::span<std::byte> output_;
   std::string field_;
   std::string_view datatype_;
-  std::size_t at_ = 0;
+  std::size_t offset_ = 0;
 };
 
 std::string shape_text(std::span<const std::size_t> shape) {
@@ -150,9 +151,9 @@ std::optional<T> parameter_of(const json& object, const char* key, const std::st
   return value;
 }
 
-void require_rows(std::size_t rows, std::size_t max_rows, const std::string& field) {
-  if (rows == 0) refuse_field(field, "has no rows");
-  if (rows > max_rows)
+void require_rows(std::size_t row_count, std::size_t max_rows, const std::string& field) {
+  if (row_count == 0) refuse_field(field, "has no rows");
+  if (row_count > max_rows)
     refuse_field(field,
                  "has more than " + std::to_string(max_rows) + " rows, the limit of a request; send several requests");
 }
@@ -174,14 +175,15 @@ std::size_t checked_rows(const json& input, const tensor_info& tensor, std::size
 }
 
 /// Splits a tensor into rows of fixed size.
-void split_rows(parsed_request& request, std::span<const std::byte> tensor, std::size_t rows, std::size_t row_bytes) {
-  for (std::size_t k = 0; k < rows; ++k) request.rows.push_back(tensor.subspan(k * row_bytes, row_bytes));
+void split_rows(parsed_request& request, std::span<const std::byte> tensor, std::size_t row_count,
+                std::size_t row_bytes) {
+  for (std::size_t k = 0; k < row_count; ++k) request.rows.push_back(tensor.subspan(k * row_bytes, row_bytes));
 }
 
 /// Splits a tensor into rows of any size. Each row is preceded by its length, as a little-endian 32-bit number.
-void split_strings(parsed_request& request, std::span<const std::byte> tensor, std::size_t rows) {
+void split_strings(parsed_request& request, std::span<const std::byte> tensor, std::size_t row_count) {
   detail::wire_reader reader(tensor);
-  for (std::size_t k = 0; k < rows; ++k) {
+  for (std::size_t k = 0; k < row_count; ++k) {
     const auto size = reader.number<std::uint32_t>();
     if (!reader.good()) refuse_field("inputs[0]", "its binary data end before row " + std::to_string(k));
     request.rows.push_back(reader.bytes(size));
@@ -191,30 +193,30 @@ void split_strings(parsed_request& request, std::span<const std::byte> tensor, s
 }
 
 void read_binary_rows(parsed_request& request, const tensor_info& input, std::span<const std::byte> binary,
-                      std::uint64_t size, std::size_t rows) {
+                      std::uint64_t size, std::size_t row_count) {
   const std::string field = "inputs[0].parameters.binary_data_size";
   if (size != binary.size()) {
     refuse_field(field, "is " + std::to_string(size) + ", but " + std::to_string(binary.size()) +
                             " bytes follow the JSON (see Inference-Header-Content-Length)");
   }
-  if (input.is_bytes) return split_strings(request, binary, rows);
-  if (size != rows * input.row_bytes())
+  if (input.is_bytes) return split_strings(request, binary, row_count);
+  if (size != row_count * input.row_bytes())
     refuse_field(field, "is " + std::to_string(size) + ", but the shape has " +
-                            std::to_string(rows * input.row_bytes()) + " bytes");
-  split_rows(request, binary, rows, input.row_bytes());
+                            std::to_string(row_count * input.row_bytes()) + " bytes");
+  split_rows(request, binary, row_count, input.row_bytes());
 }
 
-/// Splits `made` into rows that end at `ends`. Called after all rows were appended, because appending may move the
-/// memory.
+/// Splits `decoded_rows` into rows that end at `ends`. Called after all rows were appended, because appending may move
+/// the memory.
 void split_rows(parsed_request& request, std::span<const std::size_t> ends) {
   std::size_t begin = 0;
   for (const std::size_t end : ends) {
-    request.rows.push_back(std::span<const std::byte>(request.made).subspan(begin, end - begin));
+    request.rows.push_back(std::span<const std::byte>(request.decoded_rows).subspan(begin, end - begin));
     begin = end;
   }
 }
 
-void read_json_rows(parsed_request& request, const tensor_info& input, const json& data, std::size_t rows) {
+void read_json_rows(parsed_request& request, const tensor_info& input, const json& data, std::size_t row_count) {
   const std::string field = "inputs[0].data";
   if (input.is_bytes) {
     std::vector<std::size_t> ends;
@@ -225,23 +227,24 @@ void read_json_rows(parsed_request& request, const tensor_info& input, const jso
       if (item.get(text) != simdjson::SUCCESS)
         refuse_field(field, "value " + std::to_string(ends.size()) + " is not a string");
       const auto bytes = bytes_of(text);
-      request.made.insert(request.made.end(), bytes.begin(), bytes.end());
-      ends.push_back(request.made.size());
+      request.decoded_rows.insert(request.decoded_rows.end(), bytes.begin(), bytes.end());
+      ends.push_back(request.decoded_rows.size());
     }
-    if (ends.size() != rows)
-      refuse_field(field, "has " + std::to_string(ends.size()) + " values, but its shape has " + std::to_string(rows));
+    if (ends.size() != row_count)
+      refuse_field(field,
+                   "has " + std::to_string(ends.size()) + " values, but its shape has " + std::to_string(row_count));
     return split_rows(request, ends);
   }
-  request.made.resize(rows * input.row_bytes());
+  request.decoded_rows.resize(row_count * input.row_bytes());
   require_form_in_json(input, field, "send binary data");
   with_type(input.type, [&](auto kind) {
-    row_writer<decltype(kind)> writer(request.made, field, datatype_of(input));
-    std::vector<std::size_t> shape{rows};
+    row_writer<decltype(kind)> writer(request.decoded_rows, field, datatype_of(input));
+    std::vector<std::size_t> shape{row_count};
     shape.insert(shape.end(), input.shape.begin(), input.shape.end());
     writer.flat_or_nested(data, shape);
     writer.finish();
   });
-  split_rows(request, request.made, rows, input.row_bytes());
+  split_rows(request, request.decoded_rows, row_count, input.row_bytes());
 }
 
 bool requests_binary(const json& body, const model_info& model) {
@@ -279,16 +282,16 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
   if (required<std::string_view>(input, "datatype", "inputs[0].datatype") != datatype_of(model.input))
     refuse_field("inputs[0].datatype",
                  "is not " + std::string(datatype_of(model.input)) + ", which the model requires");
-  const std::size_t rows = checked_rows(input, model.input, max_rows);
+  const std::size_t row_count = checked_rows(input, model.input, max_rows);
   const auto size = parameter_of<std::uint64_t>(input, "binary_data_size", "inputs[0].");
   const auto data = member(input, "data");
   if (size && data) refuse_field("inputs[0].data", "is present in addition to binary data");
   if (size) {
-    read_binary_rows(request, model.input, binary, *size, rows);
+    read_binary_rows(request, model.input, binary, *size, row_count);
   } else if (!binary.empty()) {
     refuse_field("inputs[0].parameters.binary_data_size", "is missing, but binary data follow the JSON");
   } else if (data) {
-    read_json_rows(request, model.input, *data, rows);
+    read_json_rows(request, model.input, *data, row_count);
   } else {
     refuse_field("inputs[0].data", "is missing");
   }
@@ -307,20 +310,20 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
   const auto& input = model.input;
   parsed_request request;
   std::vector<std::size_t> ends;
-  const std::size_t rows = instances.size();
-  require_rows(rows, max_rows, "instances");
-  request.made.resize(rows * input.row_bytes());
+  const std::size_t row_count = instances.size();
+  require_rows(row_count, max_rows, "instances");
+  request.decoded_rows.resize(row_count * input.row_bytes());
   for (const json instance : instances) {
     const std::string field = "instances[" + std::to_string(ends.size()) + "]";
     if (input.is_bytes) {
       const auto bytes = detail::from_base64(required<std::string_view>(instance, "b64", field + ".b64"));
       if (!bytes) refuse_field(field + ".b64", "is not base64");
       const auto row = std::as_bytes(std::span(*bytes));
-      request.made.insert(request.made.end(), row.begin(), row.end());
-      ends.push_back(request.made.size());
+      request.decoded_rows.insert(request.decoded_rows.end(), row.begin(), row.end());
+      ends.push_back(request.decoded_rows.size());
     } else {
       require_form_in_json(input, field, "use v2 with binary data");
-      const auto row = std::span(request.made).subspan(ends.size() * input.row_bytes(), input.row_bytes());
+      const auto row = std::span(request.decoded_rows).subspan(ends.size() * input.row_bytes(), input.row_bytes());
       with_type(input.type, [&](auto kind) {
         row_writer<decltype(kind)>(row, field, datatype_of(input)).nested(instance, input.shape);
       });

@@ -26,8 +26,8 @@ class request_error : public std::runtime_error {
 
 /// The rows of a request.
 struct parsed_request {
-  std::vector<std::span<const std::byte>> rows;  ///< rows in the body, or in `made`
-  std::vector<std::byte> made;                   ///< storage for rows that were sent as JSON
+  std::vector<std::span<const std::byte>> rows;  ///< rows in the body, or in `decoded_rows`
+  std::vector<std::byte> decoded_rows;           ///< storage for rows that were sent as JSON
   std::string id{};                              ///< identifier of a v2 request; empty: no identifier
   bool is_binary = false;                        ///< true if the reply has binary data
 };

@@ -39,7 +39,7 @@ struct repository::identity {
 struct repository::entry {
   std::shared_ptr<model_statistics> statistics = std::make_shared<model_statistics>();
   std::optional<identity> served;
-  std::optional<identity> last;  // the served folder, if its files were overwritten, at the last scan
+  std::optional<identity> last_scanned;  // the served folder, if its files were overwritten, at the last scan
   std::set<identity> damaged;
 };
 
@@ -188,7 +188,7 @@ void repository::scan_model(const std::string& name) {
     // The served version is in memory. The repository serves it until new files with the same number are complete.
     const bool is_in_its_place = model_entry->served && model_entry->served->version == each->version;
     const bool is_written_over = model_entry->served && model_entry->served->is_folder_of(*each);
-    if (is_written_over && std::exchange(model_entry->last, *each) != *each) return;
+    if (is_written_over && std::exchange(model_entry->last_scanned, *each) != *each) return;
     if (is_in_its_place && model_entry->damaged.contains(*each)) return;
     if (model_entry->damaged.contains(*each)) continue;
     const std::string version = folder + "/" + std::to_string(each->version);

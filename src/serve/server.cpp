@@ -53,8 +53,8 @@ detail::descriptor supervised_socket() {
 }
 
 detail::descriptor listening_socket(const std::string& address) {
-  const auto refuse = [&](const std::string& why) -> configuration_error {
-    return configuration_error("--listen " + address + " cannot be used (" + why +
+  const auto refuse = [&](const std::string& reason) -> configuration_error {
+    return configuration_error("--listen " + address + " cannot be used (" + reason +
                                "); write HOST:PORT of this machine, such as 127.0.0.1:8000");
   };
   const auto colon = address.rfind(':');

@@ -252,7 +252,7 @@ struct checkpoint::content {
   [[nodiscard]] state_position place_in(const state& target) const {
     state_position position = target.position();
     position.steps = image.head.position.steps;
-    position.at = image.head.position.at;
+    position.data = image.head.position.data;
     return position;
   }
 };
@@ -344,13 +344,13 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& saved_s
     const std::string name = detail::broadcast_string(ranks, candidates.empty() ? "" : candidates.back(), 0);
     if (name.empty()) break;
     content loaded;
-    const std::string why = read_checkpoint(ranks, saved_state, name, loaded);
-    if (why.empty()) return loaded;
+    const std::string reason = read_checkpoint(ranks, saved_state, name, loaded);
+    if (reason.empty()) return loaded;
     if (ranks.rank() == 0) {
-      log(log_level::warning, "a checkpoint is skipped: " + why);
+      log(log_level::warning, "a checkpoint is skipped: " + reason);
       candidates.pop_back();
     }
-    if (newest.empty()) newest = why;
+    if (newest.empty()) newest = reason;
   }
   if (newest.empty()) return std::nullopt;
   throw data_error({.file = folder_}, "no checkpoint in this folder can be used (the newest: " + newest +
@@ -361,10 +361,10 @@ std::optional<checkpoint::content> checkpoint::read(group& ranks, state& saved_s
 std::string checkpoint::read_checkpoint(group& ranks, state& saved_state, const std::string& name,
                                         content& result) const {
   const std::string path = file_of(folder_, name, replicated_file), own_path = file_of(folder_, name, ranks.rank());
-  std::string why = first_problem(ranks, [&](const auto& on_piece) {
+  std::string reason = first_problem(ranks, [&](const auto& on_piece) {
     if (ranks.rank() == 0) result.file = detail::read_whole_file(path, on_piece);
   });
-  if (!why.empty()) return why;
+  if (!reason.empty()) return reason;
   std::uint64_t size = result.file.size();
   broadcast(ranks, std::span(&size, 1), 0);
   result.file.resize(static_cast<std::size_t>(size));

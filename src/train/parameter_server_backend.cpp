@@ -59,8 +59,8 @@ std::optional<ps::saved_tables> parameter_server_backend::begin(const std::strin
   if (!saved && !sparse_) tables.assign(parameters, std::as_const(arena_).parameters());
   tables.flush();
   if (saved) {
-    plan.from = saved->at.at;
-    plan.steps = saved->at.steps;
+    plan.from = saved->position.data;
+    plan.steps = saved->position.steps;
   }
   tables.begin_order(order, plan, saved ? std::span<const ps::lease>(saved->left) : std::span<const ps::lease>());
   assigned_ += tables.bytes_pushed() - before;
@@ -69,7 +69,7 @@ std::optional<ps::saved_tables> parameter_server_backend::begin(const std::strin
 
 void parameter_server_backend::save(const std::string& folder) {
   try {
-    ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .at = lease_.from});
+    ps::save_tables(job_, alone_, folder, {.steps = lease_.steps, .data = lease_.from});
     unsaved_.clear();
   } catch (const configuration_error& failed) {
     unsaved_ = failed.what();
@@ -78,7 +78,7 @@ void parameter_server_backend::save(const std::string& folder) {
   job_.tables().confirm_save(order, lease_.steps);
 }
 
-void parameter_server_backend::forward_end() {
+void parameter_server_backend::confirm_end() {
   ended_first_ = true;
   job_.tables().confirm_end(order);
 }

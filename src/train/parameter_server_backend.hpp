@@ -24,7 +24,7 @@ namespace muster { inline namespace v0 { namespace detail {
 // - `unknown`: no worker has begun the order of the data. Only the first worker gets this kind, and calls `begin`.
 // - `granted`: the lease assigns data. The worker trains the data, and calls `push` and `end_clock` for each step.
 // - `save`: all earlier data is trained. Only the first worker gets this kind, and calls `save`.
-// - `last`: all data is trained. Only the first worker gets this kind, evaluates, and calls `forward_end`.
+// - `last`: all data is trained. Only the first worker gets this kind, evaluates, and calls `confirm_end`.
 // - `over`: the first worker has concluded the training.
 // Then each worker calls `finish`. At any moment exactly one living worker is the first, so only that worker begins,
 // saves and concludes.
@@ -80,7 +80,7 @@ class parameter_server_backend {
 
   // Notifies the other workers that they may end. Called by the first worker when all data is trained, evaluated and
   // reported. If the first worker dies earlier, another worker becomes the first.
-  void forward_end();
+  void confirm_end();
   // Ends the worker's part of the job. The last call of a worker.
   void finish() {
     ended_first_ = is_first();  // after `finish` the shard map has no first worker

@@ -31,7 +31,7 @@ void training::training_run::train_on_servers() {
   }
   print_ended(began_any);
   conclude();
-  if (owner.is_root()) servers.forward_end();
+  if (owner.is_root()) servers.confirm_end();
   servers.finish();
   servers.require_saved();
 }
@@ -48,15 +48,16 @@ void training::training_run::require_equal_workers() {
 }
 
 void training::training_run::begin_on_servers() {
-  ps::order_plan plan{.from = owner.state_.position().at, .epochs_limit = options.epochs, .steps_limit = options.steps};
+  ps::order_plan plan{
+      .from = owner.state_.position().data, .epochs_limit = options.epochs, .steps_limit = options.steps};
   if (!options.checkpoint.empty()) {
     detail::require_checkpoint_folder(options.checkpoint);
     (every.unit == detail::interval::steps ? plan.steps_to_save : plan.epochs_to_save) = every.count;
   }
   const auto saved = owner.servers_->begin(options.resume ? options.checkpoint : "", plan);
   if (!saved) return;
-  owner.state_.move_to(saved->at);
-  epochs_ended = saved->at.at.epoch + (owner.state_.epoch_is_over() ? 1 : 0);
+  owner.state_.move_to(saved->position);
+  epochs_ended = saved->position.data.epoch + (owner.state_.epoch_is_over() ? 1 : 0);
   print_resumed();
 }
 
@@ -64,16 +65,16 @@ void training::training_run::begin_on_servers() {
 void training::training_run::move_to_lease(const ps::lease& lease) {
   if (!epochs_ended) epochs_ended = lease.from.epoch;  // the first worker reports the earlier epochs
   end_epochs_before(lease.from.epoch);
-  while (owner.state_.position().at.epoch < lease.from.epoch) owner.state_.next_epoch();
+  while (owner.state_.position().data.epoch < lease.from.epoch) owner.state_.next_epoch();
   const auto position = owner.state_.position();
-  if (position.steps != lease.steps || position.at != lease.from)
-    owner.state_.move_to({.steps = lease.steps, .at = lease.from});
+  if (position.steps != lease.steps || position.data != lease.from)
+    owner.state_.move_to({.steps = lease.steps, .data = lease.from});
 }
 
 // Ends the epochs before `epoch`: this worker has no more data in these epochs, though other workers may have some.
 void training::training_run::end_epochs_before(std::uint64_t epoch) {
   for (; *epochs_ended < epoch; ++*epochs_ended) {
-    while (owner.state_.position().at.epoch < *epochs_ended) owner.state_.next_epoch();
+    while (owner.state_.position().data.epoch < *epochs_ended) owner.state_.next_epoch();
     if (!owner.evaluate_once([&](step& current) { end_epoch(current); })) owner.unreported_ = {};
   }
 }

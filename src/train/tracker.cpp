@@ -62,8 +62,8 @@ rank_report describe_rank(group& world, double samples, double own_seconds) {
 std::string_view to_string(phase kind) noexcept { return phase_names[static_cast<std::size_t>(kind)]; }
 
 goal parse_goal(std::string_view text) {
-  const auto refuse = [&](const std::string& why) {
-    throw configuration_error("goal '" + std::string(text) + "' cannot be used (" + why +
+  const auto refuse = [&](const std::string& reason) {
+    throw configuration_error("goal '" + std::string(text) + "' cannot be used (" + reason +
                               "); write a metric and its value, such as accuracy=0.85");
   };
   const auto equals = text.find('=');

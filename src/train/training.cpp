@@ -259,7 +259,7 @@ std::string first_non_finite(const minibatch& batch, const loader& data) {
       rest = rest.subspan(offsetof(sparse_entry, value));
       check(float{}, "features", entry.index);
     }
-    if (!found.empty()) return data.source().where(batch.samples[k]).to_string() + " has " + found;
+    if (!found.empty()) return data.source().location_of(batch.samples[k]).to_string() + " has " + found;
   }
   return {};
 }
@@ -273,14 +273,14 @@ void training_step::report(std::string_view name, double value, double weight) {
 void training_step::report_sum(std::string_view name, double values, double weight) {
   if (weight == 0) return;
   if (!std::isfinite(values) || !std::isfinite(weight)) {
-    std::string why;
+    std::string reason;
     for (const minibatch& batch : batches_) {
-      if (why.empty()) why = first_non_finite(batch, training_->data_);
+      if (reason.empty()) reason = first_non_finite(batch, training_->data_);
     }
     throw training_error(std::string(name) + " is " + std::to_string(values) + " in step " + std::to_string(number()) +
                          " at rank " + std::to_string(group().rank()) + " (" +
-                         (why.empty() ? "the training has diverged); lower the learning rate, or clip gradients"
-                                      : why + "); leave such records out, or replace the missing values"));
+                         (reason.empty() ? "the training has diverged); lower the learning rate, or clip gradients"
+                                         : reason + "); leave such records out, or replace the missing values"));
   }
   training_->step_sums_.add(name, values, weight);
 }

@@ -51,10 +51,10 @@ training::training_run::training_run(training& trained, const train_options& run
                                      const std::function<void(training_step&)>& step)
     : owner(trained),
       options(run_options),
-      f(step),
+      step_function(step),
       every(detail::parse_interval(run_options.checkpoint_every)),
       metric(detail::parse_metric(run_options.metric)),
-      limits{.epochs = run_options.epochs, .steps = run_options.steps, .every = 0},
+      limits{.epochs = run_options.epochs, .steps = run_options.steps, .every_steps = 0},
       progress(run_options.log != nullptr) {
   if (run_options.epochs == 0 && run_options.steps == 0) {
     throw configuration_error("a training would not end (there is no limit); give {.epochs = N} or {.steps = N}");
@@ -71,9 +71,9 @@ training::training_run::training_run(training& trained, const train_options& run
   // limits.
   if (!owner.context_.elastic()) {
     handler.emplace();
-    limits.every = 1;
+    limits.every_steps = 1;
   } else if (store && every.unit != detail::interval::epochs) {
-    limits.every = every.unit == detail::interval::steps ? every.count : steps_between_looks;
+    limits.every_steps = every.unit == detail::interval::steps ? every.count : steps_between_looks;
   }
 }
 
@@ -90,7 +90,7 @@ void training::training_run::end_epoch(step& current) {
     totals.add(std::exchange(owner.step_sums_, {}));
   }
   totals = sum_over_ranks(current.group(), totals);
-  epoch_summary summary{owner.state_.position().at.epoch + 1, totals.samples, totals.seconds};
+  epoch_summary summary{owner.state_.position().data.epoch + 1, totals.samples, totals.seconds};
   for (const auto& entry : totals.entries) {
     if (entry.weights != 0) summary.reports.emplace_back(entry.name, entry.values / entry.weights);
   }
@@ -122,38 +122,39 @@ void training::training_run::end_epoch(step& current) {
 void training::training_run::end_epoch_late(step& current) {
   const auto steps = owner.state_.steps();
   restore_sums(current.group());
-  late = steps > 0 && !is_measured() && (owner.state_.epoch_is_over() || steps == limits.steps) ? 1 : 0;
-  if (late != 0) end_epoch(current);
+  ended_late = steps > 0 && !is_measured() && (owner.state_.epoch_is_over() || steps == limits.steps) ? 1 : 0;
+  if (ended_late != 0) end_epoch(current);
 }
 
 // Returns rank 0's value: a rank that failed in the evaluation, or joined since, does not know it.
 bool training::training_run::was_late(step& current) const {
   if (owner.state_.steps() == 0 || !is_measured()) return false;
-  std::uint64_t rank_0_late = late;
+  std::uint64_t rank_0_late = ended_late;
   broadcast(current.group(), rank_0_late, 0);
   return rank_0_late != 0;
 }
 
 void training::training_run::agree_to_end(step& current) {
   if (owner.context_.elastic()) return;
-  ends = allreduce(current.group(), std::uint64_t{detail::termination_requested ? 1u : 0u}, muster::max);
+  stop_requested = allreduce(current.group(), std::uint64_t{detail::termination_requested ? 1u : 0u}, muster::max);
   if (options.max_seconds > 0) {
     double trained = owner.unreported_.seconds + seconds_of_epochs();
     broadcast(current.group(), trained, 0);
     if (trained >= options.max_seconds) limits.steps = owner.state_.steps();
   }
   const auto steps = static_cast<double>(owner.state_.steps() - began_with);
-  auto next = static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(took, 1e-6), 1.0, 1e6));
+  auto next =
+      static_cast<std::uint64_t>(std::clamp(steps * between_agreements / std::max(run_seconds, 1e-6), 1.0, 1e6));
   broadcast(current.group(), next, 0);
-  limits.every = store && every.unit == detail::interval::steps ? divisor_of(every.count, next) : next;
+  limits.every_steps = store && every.unit == detail::interval::steps ? divisor_of(every.count, next) : next;
 }
 
 // Returns nothing where the clock decides.
 std::optional<bool> training::training_run::is_due_by_position() {
-  if (is_over() || ends != 0) return true;
+  if (is_over() || stop_requested != 0) return true;
   if (options.patience != 0 && owner.state_.epoch_is_over() && since_best() == 0) return true;
   if (every.unit == detail::interval::epochs)
-    return owner.state_.epoch_is_over() && (owner.state_.position().at.epoch + 1) % every.count == 0;
+    return owner.state_.epoch_is_over() && (owner.state_.position().data.epoch + 1) % every.count == 0;
   if (every.unit == detail::interval::steps) return owner.state_.steps() % every.count == 0;
   return std::nullopt;
 }
@@ -179,7 +180,7 @@ void training::training_run::save(const std::function<bool(step&)>& due_now) {
   store->save(owner.session_, owner.state_, goodness(), [&](step& current) {
     due_at = clock::now();
     const bool due = due_now(current);
-    owner.continues_ = due && !is_over() && ends == 0;
+    owner.continues_ = due && !is_over() && stop_requested == 0;
     if (!due) return save_kind::none;
     detail::require_equal_replicas(current.group(), owner.state_);
     update_saved_sums(current.group());
@@ -204,7 +205,7 @@ void training::training_run::show_progress(const step& current) {
 void training::training_run::print_resumed() {
   if (is_over() || !prints()) return;
   std::fprintf(options.log, "resumes after step %" PRIu64 ", in epoch %" PRIu64 "\n", owner.state_.steps(),
-               owner.state_.position().at.epoch + 1);
+               owner.state_.position().data.epoch + 1);
 }
 
 bool training::training_run::steps(run_limits step_limits) {
@@ -218,15 +219,15 @@ bool training::training_run::steps(run_limits step_limits) {
       [&](step& current) {
         training_step view(owner, current);
         const auto work = [&] {
-          f(view);
+          step_function(view);
           return owner.step_sums_.own_samples;
         };
         owner.balance_ ? owner.balance_->measure(work) : static_cast<void>(work());
         if (progress.active() && owner.is_root()) show_progress(current);
       },
       step_limits);
-  took = seconds_since(began);
-  owner.unreported_.seconds += took;
+  run_seconds = seconds_since(began);
+  owner.unreported_.seconds += run_seconds;
   return ran;
 }
 
@@ -254,14 +255,14 @@ void training::training_run::train() {
   if (store && options.resume && store->load(owner.session_, owner.state_)) print_resumed();
   (void)owner.session_.evaluate(owner.state_, [&](step& current) { end_epoch_late(current); });
   if (store) save([this](step& current) { return was_late(current); });
-  bool began_any = late != 0;
+  bool began_any = ended_late != 0;
   for (; steps(limits); began_any = true) {
     (void)owner.session_.evaluate(owner.state_, [&](step& current) {
       agree_to_end(current);
       if (owner.state_.epoch_is_over() || is_over()) end_epoch(current);
     });
     if (store) save([this](step& current) { return is_due(current); });
-    if (ends != 0 && !is_over()) {
+    if (stop_requested != 0 && !is_over()) {
       throw elastic::departure(elastic::exit_reason::left,
                                "the training was stopped by SIGTERM, after " + std::to_string(owner.state_.steps()) +
                                    " steps (" +

@@ -68,7 +68,7 @@ struct training::training_run {
   [[nodiscard]] bool is_over() const {
     const auto position = owner.state_.position();
     return (limits.steps != 0 && position.steps >= limits.steps) ||
-           (limits.epochs != 0 && owner.state_.epoch_is_over() && position.at.epoch + 1 >= limits.epochs) ||
+           (limits.epochs != 0 && owner.state_.epoch_is_over() && position.data.epoch + 1 >= limits.epochs) ||
            is_stopped();
   }
   [[nodiscard]] double seconds_of_epochs() const {
@@ -85,7 +85,7 @@ struct training::training_run {
 
   training& owner;
   const train_options& options;
-  const std::function<void(training_step&)>& f;
+  const std::function<void(training_step&)>& step_function;
   const detail::interval every;
   const detail::metric_spec metric;
   std::optional<checkpoint> store;
@@ -93,13 +93,13 @@ struct training::training_run {
   run_limits limits;
   progress_line progress;
   std::optional<std::uint64_t> epochs_ended;  // in mode ps: number of epochs that were reported
-  std::uint64_t ends = 0;                     // 1: the ranks agree that SIGTERM was received
-  std::uint64_t late = 0;                     // 1: the run began with the delayed end of an epoch
+  std::uint64_t stop_requested = 0;           // 1: the ranks agree that SIGTERM was received
+  std::uint64_t ended_late = 0;               // 1: the run began with the delayed end of an epoch
   clock::time_point saved_at = clock::now();
   seconds save_cost{};
   clock::time_point began{};     // start of the steps since the last check for SIGTERM
   std::uint64_t began_with = 0;  // number of committed steps at that time
-  double took = 0;               // duration of the steps in seconds
+  double run_seconds = 0;        // duration of the steps in seconds
 };
 
 }}  // namespace muster::v0

@@ -264,7 +264,7 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
   namespace shm = muster::detail;
   using word = shm::shm_messages::header;
   const auto header_of = [](shm::message_kind kind, std::uint64_t bytes) {
-    return word{{.signature = {}, .total = bytes, .number = 5, .generation = 0, .tag = 7, .kind = kind}};
+    return word{{.signature = {}, .total = bytes, .number = 5, .group_id = 0, .tag = 7, .kind = kind}};
   };
   using enum shm::message_kind;
   struct way {
@@ -296,7 +296,7 @@ TEST_CASE("over shm a peer whose words do not fit what was said before is named"
     r.peer = 1;
     r.tag = 7;
     messages.receive(r, owner_transport);
-    auto& ring = peers.messages(1, 0);
+    auto& ring = peers.message_ring(1, 0);
     const std::size_t bytes = way.headers.size() * sizeof(word);
     if (bytes > 0) std::memcpy(ring.bytes(), way.headers.data(), bytes);
     ring.head = bytes + way.more;

@@ -23,7 +23,7 @@ TEST_CASE("flags are taken out of the command line, in both spellings, and the r
   test::command_line line({"app", "--epochs", "3", "--ranks", "4", "file", "--timeout=2.5", "--", "--ranks", "9"});
   const muster::settings settings(line.argc, line.argv());
   CHECK(settings.integer(muster::setting::ranks) == 4);
-  CHECK(settings.positive(muster::setting::timeout) == 2.5);
+  CHECK(settings.number(muster::setting::timeout) == 2.5);
   CHECK(settings.value(muster::setting::transport) == "auto");
   CHECK(line.rest() == std::vector<std::string>{"app", "--epochs", "3", "file", "--", "--ranks", "9"});
   CHECK(line.pointers[static_cast<std::size_t>(line.argc)] == nullptr);
@@ -63,7 +63,7 @@ TEST_CASE("values that cannot be used are refused by name") {
   test::command_line line({"app", "--ranks", "many", "--timeout", "-1", "--check", "ful"});
   const muster::settings settings(line.argc, line.argv());
   CHECK_THROWS_WITH(settings.integer(muster::setting::ranks), contains("--ranks cannot be 'many'"));
-  CHECK_THROWS_WITH(settings.positive(muster::setting::timeout), contains("--timeout cannot be '-1'"));
+  CHECK_THROWS_WITH(settings.number(muster::setting::timeout), contains("--timeout cannot be '-1'"));
   CHECK_THROWS_WITH(settings.choice(muster::setting::check, {"auto", "full"}), contains("did you mean full?"));
 
   test::command_line unused({"app", "--heartbeat", "nan", "--servers", "colocated"});

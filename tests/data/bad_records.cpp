@@ -13,8 +13,8 @@ std::vector<muster::bad_record> some(std::initializer_list<muster::sample_id> id
   muster::bad_record bad;
   for (const auto id : ids) {
     bad.id = id;
-    bad.where.file = file;
-    bad.where.offset = id * 10;
+    bad.location.file = file;
+    bad.location.offset = id * 10;
     bad.problem = "is \"damaged\" (why) mend it";
     found.push_back(bad);
   }

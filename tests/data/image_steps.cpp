@@ -160,7 +160,7 @@ TEST_CASE("folders of images are read in the order of their names, with a number
   std::vector<muster::bad_record> bad;
   source.read(ids, {bytes, labels}, &bad);
   REQUIRE(bad.size() == 1);
-  CHECK(bad[0].where.file == (folder / "") + "/n02/a.JPEG");
+  CHECK(bad[0].location.file == (folder / "") + "/n02/a.JPEG");
   CHECK_THROWS_AS(source.read(ids, {bytes, labels}), muster::data_error);
   CHECK_THROWS_AS(muster::image_folder(folder / "n02"), muster::data_error);  // the folder has files, but no classes
   CHECK_THROWS_AS(muster::image_folder(folder / "nowhere"), muster::data_error);

@@ -53,7 +53,7 @@ std::optional<float> second_label(const std::string& specification) {
   }
   REQUIRE(bad.size() == 1);
   CHECK(bad[0].id == 1);
-  CHECK_FALSE(bad[0].where.file.empty());
+  CHECK_FALSE(bad[0].location.file.empty());
   CHECK_FALSE(bad[0].problem.empty());
   CHECK(labels[1] == 0);
   CHECK_THROWS_AS(muster::open_dataset(specification), muster::data_error);
@@ -194,7 +194,7 @@ TEST_CASE("labels of text are kept exactly, or the row is bad") {
   const auto path = folder.write("m.csv", "x,y\n,1\n6,\n7,2\n");
   const auto read = muster::open_dataset("csv:" + path + "?label=y&missing=zero&bad=keep");
   REQUIRE(read.bad().size() == 1);
-  CHECK(read.bad()[0].where.to_string() == path + ":3:3");
+  CHECK(read.bad()[0].location.to_string() == path + ":3:3");
   CHECK_THAT(read.bad()[0].problem, contains("the label is missing") && !contains("choose missing=zero"));
 }
 

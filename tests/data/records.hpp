@@ -61,8 +61,8 @@ inline void check_source(const muster::any_record_source& source, const std::vec
     std::vector<muster::sample_id> found;
     for (const auto& record : bad) {
       found.push_back(record.id);
-      CHECK_FALSE(record.where.file.empty());
-      CHECK((record.where.line != 0 || record.where.offset));
+      CHECK_FALSE(record.location.file.empty());
+      CHECK((record.location.line != 0 || record.location.offset));
       CHECK_FALSE(record.problem.empty());
     }
     REQUIRE(found == expected_bad);

@@ -55,7 +55,7 @@ TEST_CASE("a rank cuts its records and sends each rank a shard, with one manifes
     test::run_ranks(3, [&](muster::group& world) {
       source from;
       if (world.rank() == root) from = records(size);
-      muster::place_shards(world, from, folder_of(world.rank()), {.by = by, .root = root});
+      muster::place_shards(world, from, folder_of(world.rank()), {.rule = by, .root = root});
     });
   }
   std::vector<float> all;
@@ -77,7 +77,7 @@ TEST_CASE("shards are not placed over other records, nor without data, nor by a 
     test::run_ranks(2, [&](muster::group& world) {
       source from;
       if (world.rank() == 0 && size != 0) from = records(size);
-      muster::place_shards(world, from, folder / ("host-" + std::to_string(world.rank())), {.by = by});
+      muster::place_shards(world, from, folder / ("host-" + std::to_string(world.rank())), {.rule = by});
     });
   };
   CHECK_THROWS_WITH(place(0, "range"), contains("has no data to cut"));

@@ -81,7 +81,7 @@ TEST_CASE("a session uses every sample of an epoch once, whatever the number of 
       const auto before = state.position();
       if (!session.evaluate(state, [&](muster::step& step) { (void)muster::allreduce(step.group(), 1, muster::sum); }))
         throw muster::mismatch_error("an evaluation was left out");
-      if (state.steps() != before.steps || state.position().at != before.at)
+      if (state.steps() != before.steps || state.position().data != before.data)
         throw muster::mismatch_error("an evaluation moved the state");
       ++evaluations;
     }
@@ -107,11 +107,11 @@ TEST_CASE("runs end at their limits, alike wherever they begin") {
     CHECK(session.run(state, nothing, {.steps = 3}));
     CHECK(state.steps() == 3);
     CHECK_FALSE(session.run(state, nothing, {.steps = 3}));
-    CHECK(session.run(state, nothing, {.every = 4}));
+    CHECK(session.run(state, nothing, {.every_steps = 4}));
     CHECK(state.steps() == 4);
-    CHECK(session.run(state, nothing, {.every = 4}));
+    CHECK(session.run(state, nothing, {.every_steps = 4}));
     CHECK(state.steps() == 8);
-    CHECK(session.run(state, nothing, {.every = 4}));  // an epoch ends there
+    CHECK(session.run(state, nothing, {.every_steps = 4}));  // an epoch ends there
     CHECK(state.steps() == 10);
     CHECK(state.epoch_is_over());
     CHECK_FALSE(session.run(state, nothing, {.epochs = 1}));
@@ -251,7 +251,7 @@ TEST_CASE("a rank whose state was moved on goes on from there") {
     CHECK(session.run(state, [&](muster::step&) { ++steps; }));
     CHECK(steps == 6);
 
-    session_backend.jump = muster::state_position{10, 1, 1, state.position().at};  // the others have evaluated
+    session_backend.jump = muster::state_position{10, 1, 1, state.position().data};  // the others have evaluated
     CHECK_FALSE(session.evaluate(state, nothing));
 
     ahead.next_epoch();
@@ -295,7 +295,7 @@ TEST_CASE("a rank that joins leaves out the calls that the others have behind th
       }
       muster::session session(std::move(owned));
       const auto note = [&](const std::string& name) { done.push_back(name + " " + std::to_string(state.steps())); };
-      while (session.run(state, [&](muster::step&) { note("step"); }, {.epochs = epochs, .every = every})) {
+      while (session.run(state, [&](muster::step&) { note("step"); }, {.epochs = epochs, .every_steps = every})) {
         session.evaluate(state, [&](muster::step&) { note("evaluation"); });
         session.evaluate(state, [&](muster::step&) { note("checkpoint"); });
       }

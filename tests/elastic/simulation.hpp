@@ -91,9 +91,9 @@ class run {
 
   elastic::membership_policy policy() const {
     elastic::membership_policy policy;
-    policy.initial = world_.members;
-    policy.min = world_.min;
-    policy.beat = milliseconds(50);
+    policy.initial_members = world_.members;
+    policy.min_members = world_.min;
+    policy.heartbeat_interval = milliseconds(50);
     policy.suspicion_timeout = milliseconds(250);
     policy.quorum_timeout = milliseconds(2500);
     policy.monitors = world_.monitors;

@@ -105,7 +105,7 @@ TEST_CASE("ranks that are behind receive the state of the furthest rank, and no 
       muster::state state{owned};
       go_to(state, mine.steps);
       const bool copied =
-          muster::detail::transfer_state(world, state, {.may_hold = mine.holds, .in_place = mine.in_place});
+          muster::detail::transfer_state(world, state, {.has_state = mine.holds, .may_overwrite = mine.in_place});
       parts_of_some_size expected(1);
       const std::lock_guard held(one_at_a_time);
       CHECK(copied == !is_holder);
@@ -126,7 +126,7 @@ TEST_CASE("replicas at one position that differ get the state that most of them 
     if (world.rank() == odd) owned.large[5 * mebi] ^= 1;
     muster::state state{owned};
     go_to(state, 7);
-    const bool copied = muster::detail::transfer_state(world, state, {.may_hold = true});
+    const bool copied = muster::detail::transfer_state(world, state, {.has_state = true});
     if (copied != (world.rank() == odd)) throw muster::mismatch_error("the wrong rank copied");
     if (owned.large != parts_of_some_size(1).large) throw muster::mismatch_error("the replicas still differ");
   });
@@ -142,7 +142,7 @@ TEST_CASE("a state that was damaged on its way is refused, and that of before st
     muster::state state{owned};
     go_to(state, rank == 0 ? 3 : 0);
     try {
-      (void)muster::detail::transfer_state(world, state, {.may_hold = rank == 0});
+      (void)muster::detail::transfer_state(world, state, {.has_state = rank == 0});
     } catch (const muster::error&) {
       refused = std::current_exception();  // thrown by the only rank that receives
     }

@@ -185,7 +185,7 @@ void check_change(const muster::elastic::change& change, const muster::group& ra
       {"step", at.steps == change.step},
       {"steps again", change.again <= 1},
       {"copied", was_member || is_first || change.copied},
-      {"reason", is_first || !change.why.empty()},
+      {"reason", is_first || !change.reason.empty()},
       {"times", !was_member || std::ranges::all_of(times, [](double part) { return part > 0; })},
   };
   for (const auto& [name, holds] : facts) {

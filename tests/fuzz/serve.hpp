@@ -73,7 +73,8 @@ inline bool check_serve(std::string_view data) {
         const auto* const begin = reinterpret_cast<const std::byte*>(memory.data());
         return row.data() >= begin && row.data() + row.size() <= begin + memory.size();
       };
-      require_of_serve(row.empty() || is_in(request.made) || is_in(body), "a row is outside the request's memory");
+      require_of_serve(row.empty() || is_in(request.decoded_rows) || is_in(body),
+                       "a row is outside the request's memory");
     }
     check_again(request, model, datatypes[which]);
     const std::vector<std::byte> values(request.rows.size() * model.output.row_bytes());

@@ -46,7 +46,7 @@ class naive_store {
         break;
       }
       case store_call::swap:
-        if (version != asked.number) {
+        if (version != asked.version) {
           reply(from, asked.id, store_status::refused, version, value);
         } else if (!asked.value) {
           notify_watchers_of_removal(from, asked.id, key, there);
@@ -61,7 +61,7 @@ class naive_store {
         for (const auto& watch : watches_) {
           if (watch.watcher == from && watch.id == asked.id) return false;
         }
-        if (version != asked.number) {
+        if (version != asked.version) {
           reply(from, asked.id, store_status::done, version, value);
         } else {
           watches_.push_back({from, asked.id, key});
@@ -144,7 +144,7 @@ inline int check_store(std::string_view bytes) {
     const auto frame = first_frame(framed);
     const auto read = frame ? parse_reply(frame->body) : std::optional<store_reply>();
     require_of_store(read && frame->bytes == framed.size(), "an answer cannot be read");
-    answers.emplace_back(to, read->id, read->status, read->number, std::string(read->value));
+    answers.emplace_back(to, read->id, read->status, read->version, std::string(read->value));
   });
   int requests = 0;
   std::map<store_table::client, int> lives;

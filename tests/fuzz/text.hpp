@@ -107,13 +107,13 @@ bool check_text(std::string_view text, const Parse& parse) {
       require(keep || read.bad().empty(), "there are bad records although they should not be kept");
       for (const auto& bad : read.bad()) {
         require(bad.id < read.size(), "a bad record has an unknown id");
-        check_rejection(muster::data_error(bad.where, bad.problem), text);
+        check_rejection(muster::data_error(bad.location, bad.problem), text);
       }
       if (!keep) continue;
       require(errors[0].empty() == read.bad().empty(),
               "bad records are kept without an error, or are not kept after an error");
       if (!errors[0].empty()) {
-        const muster::data_error first(read.bad().front().where, read.bad().front().problem);
+        const muster::data_error first(read.bad().front().location, read.bad().front().problem);
         require(errors[0] == first.what(), "the first bad record is not the error");
       }
     } catch (const muster::data_error& rejected) {

@@ -19,7 +19,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
-#include <muster/data/statistics.hpp>
+#include <muster/data/source_statistics.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/checkpoint.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
@@ -220,7 +220,7 @@ void write_tables(const std::string& folder) {
       step(job.tables(), 1);
       step(job.tables(), 2);
     }
-    ps::save_tables(job, workers, folder + "/of workers", {.steps = 2, .at = {.epoch = 3, .position = 4}});
+    ps::save_tables(job, workers, folder + "/of workers", {.steps = 2, .data = {.epoch = 3, .position = 4}});
     if (workers.rank() == 0) save_by_server(job, folder + "/of servers");
   });
 }
@@ -232,8 +232,9 @@ std::string values_of_tables(const std::string& folder) {
     run_job(test::fabric::threads, 1, tables_of(by == "of workers" ? 1 : 2), [&](ps::job& job, muster::group& workers) {
       const auto found = ps::load_tables(job, workers, folder + "/" + by);
       if (!found) throw muster::data_error({folder + "/" + by}, "has no tables; check the path");
-      text += by + ": steps " + std::to_string(found->at.steps) + ", epoch " + std::to_string(found->at.at.epoch) +
-              ", position " + std::to_string(found->at.at.position) + "\n";
+      text += by + ": steps " + std::to_string(found->position.steps) + ", epoch " +
+              std::to_string(found->position.data.epoch) + ", position " +
+              std::to_string(found->position.data.position) + "\n";
       for (const auto& left : found->left) {
         text += "left: part " + std::to_string(left.part) + " of " + std::to_string(left.parts) + " of " +
                 std::to_string(left.batches) + " batches\n";

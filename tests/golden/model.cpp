@@ -49,7 +49,7 @@ void write(const std::string& folder) {
 
 void print(const std::string& path) {
   const auto model = images::load_model(path);
-  const auto& description = model.what;
+  const auto& description = model.description;
   std::printf("%s, input %zu x %zu x %zu, %zu classes, preparation '%s'\n", description.name.c_str(),
               description.input.height, description.input.width, description.input.channels, description.classes,
               description.preparation.text.c_str());

@@ -25,7 +25,7 @@ std::string text_of(int rank, int size, std::uint64_t calls, std::uint64_t done,
   muster::detail::call_history history;
   const muster::clock::time_point start{};
   for (std::uint64_t n = 0; n < calls; ++n) {
-    history.note(call(n == odd ? muster::collective::allreduce : muster::collective::barrier, n, n == odd ? 10 : 0));
+    history.record(call(n == odd ? muster::collective::allreduce : muster::collective::barrier, n, n == odd ? 10 : 0));
     if (n == done) history.began(n, start + std::chrono::seconds(3));
   }
   return "muster-flight-record 1\nprocess 12\nstatus 5\nwhy it hangs\ngroup 0 " + std::to_string(rank) + " " +

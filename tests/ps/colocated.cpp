@@ -30,7 +30,7 @@ TEST_CASE("ranks that work and serve: what all push is what all pull") {
   const int ranks = GENERATE(1, 3);
   INFO(over << ", " << ranks << " ranks");
   auto options = colocated(ranks > 1 ? 1 : 0);
-  options.silence = muster::seconds(20);  // a busy machine is no dead server
+  options.server_silence = muster::seconds(20);  // a busy machine is no dead server
   const auto store = make_store();
   constexpr int steps = 20;
   test::run_ranks(over, ranks, [&](muster::group& world) {
@@ -64,7 +64,7 @@ TEST_CASE("a rank that works and serves leaves in the middle: the others have al
   INFO(over);
   auto options = colocated(1);
   options.retry = muster::seconds(0.1);
-  options.silence = muster::seconds(3);
+  options.server_silence = muster::seconds(3);
   const auto store = make_store();
   test::run_ranks(over, 3, [&](muster::group& world) {
     std::optional<ps::job> job(std::in_place, world, options, store);

@@ -39,7 +39,7 @@ inline void run_job(test::fabric over, int workers, const ps::job_options& optio
 }
 
 inline ps::job_options patient(ps::job_options options) {  // a busy machine with sanitizers is no dead server
-  options.silence = muster::seconds(20);
+  options.server_silence = muster::seconds(20);
   options.timeout = muster::seconds(60);
   return options;
 }

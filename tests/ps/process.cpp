@@ -100,7 +100,7 @@ class saves {
   long resume() {
     const auto found = ps::load_tables(job_, *workers_, folder_);
     if (!found) return 0;
-    saved_ = static_cast<long>(found->at.steps);
+    saved_ = static_cast<long>(found->position.steps);
     print_line("goes on at step " + std::to_string(saved_));
     return saved_;
   }
@@ -134,7 +134,7 @@ class saves {
       return print_line("the last save is not looked at: other workers live that do not meet");
     if (!all_live) workers_.emplace(muster::make_self_transport());
     muster::barrier(*workers_);
-    const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value().at.steps);
+    const auto clock = static_cast<long>(ps::load_tables(job_, *workers_, folder_).value().position.steps);
     if (clock != saved_ && (all_live || clock != saved_ + 10))
       fail("the last save is of step " + std::to_string(clock) + ", not of " + std::to_string(saved_));
     for (int worker = 0; worker < job_.workers(); ++worker) {
@@ -233,7 +233,7 @@ int main(int argc, char** argv) {
         context.configuration(), {{.name = "dense", .size = ranges * stride, .ranges = ranges}, {.name = "sparse"}});
     options.timeout = muster::seconds(20);
     options.retry = muster::seconds(0.1);
-    options.silence = muster::seconds(2);  // a busy machine is no dead server
+    options.server_silence = muster::seconds(2);  // a busy machine is no dead server
     ps::job job(context, world, options);
     print_line("ready " + std::to_string(::getpid()) + (job.is_server() ? " to serve" : " to work"));
     if (job.is_server())

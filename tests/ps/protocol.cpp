@@ -61,7 +61,7 @@ simulation::world any_world(muster::random_stream& draw) {
   options.loss = draw.below(3) == 0 ? 0.2 : 0.02;
   using kind = muster::ps::consistency::kind;
   options.model.type = static_cast<kind>(draw.below(3));
-  options.model.bound = draw.below(4);
+  options.model.most_clocks_behind = draw.below(4);
   return options;
 }
 

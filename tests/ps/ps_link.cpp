@@ -43,13 +43,13 @@ TEST_CASE("messages of all sizes arrive whole, small ones in their order") {
         ps::message_reader in(frame.subspan(ps::frame_head_bytes), payload);
         ps::message msg;
         while (in.next(msg)) {
-          const auto sender = static_cast<int>(head->sender.at);
+          const auto sender = static_cast<int>(head->sender.place);
           const auto expected = payload_of(sender, msg.number, msg.count);
           require(std::ranges::equal(msg.payload, expected), "a payload is what was sent");
-          ++received[head->sender.at];
+          ++received[head->sender.place];
           if (msg.count > around / 2) continue;
-          require(msg.number > last_small[head->sender.at], "small ones keep their order");
-          last_small[head->sender.at] = msg.number;
+          require(msg.number > last_small[head->sender.place], "small ones keep their order");
+          last_small[head->sender.place] = msg.number;
         }
         require(in.is_complete(), "a frame ends where its last message does");
       };

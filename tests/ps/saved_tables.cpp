@@ -53,13 +53,14 @@ TEST_CASE("tables come back from files on another number of servers, with what t
     }
     ps::save_tables(job, workers, folder);
     // Replaces the previous save.
-    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .at = {.epoch = 3, .position = 4}});
+    ps::save_tables(job, workers, folder, {.steps = 2, .runs = 1, .data = {.epoch = 3, .position = 4}});
     if (workers.rank() == 0) expected = step(job.tables(), 3);
   });
   for (const int servers : {1, 2}) {
     run_job(over, 3, options(servers), [&](ps::job& job, muster::group& workers) {
-      const muster::state_position expected_at{.steps = 2, .at = {.epoch = 3, .position = 4}};
-      require(ps::load_tables(job, workers, folder).value().at == expected_at, "it is there, and how far the job was");
+      const muster::state_position expected_at{.steps = 2, .data = {.epoch = 3, .position = 4}};
+      require(ps::load_tables(job, workers, folder).value().position == expected_at,
+              "it is there, and how far the job was");
       if (workers.rank() == 0) require(step(job.tables(), 3) == expected, "it goes on as it would have");
     });
   }

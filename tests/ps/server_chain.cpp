@@ -52,7 +52,7 @@ TEST_CASE("a learner whose copy is under way gets no other, and then what was pu
 
 TEST_CASE("a copy that was lost is sent again: at once where the link was, else when it has had longer than the last") {
   constexpr std::uint8_t has_nothing = 1;
-  const auto silence = ps::protocol_settings{}.silence;
+  const auto silence = ps::protocol_settings{}.detection_silence;
   with_learner server({.tables = {{.name = "w", .size = 8}}});
   CHECK(copies_of(server.acknowledge(0, has_nothing)) == 1);
   server.now += silence;

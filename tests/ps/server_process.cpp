@@ -19,7 +19,7 @@ void end_before(const ps::shard_map& first, muster::memory_store store,
                 const std::function<void(ps::detail::frame_link&)>& work) {
   const ps::job_options options{.tables = {{.name = "v", .size = 8}}};
   const ps::table_layout layout(options.tables, 1);
-  const ps::protocol_settings protocol{.silence = std::chrono::milliseconds(200)};
+  const ps::protocol_settings protocol{.detection_silence = std::chrono::milliseconds(200)};
   std::atomic<bool> notified = false;
   std::atomic<bool> worked = false;
   test::run_ranks(test::fabric::threads, 2, [&](muster::group& world) {

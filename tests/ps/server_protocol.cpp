@@ -70,7 +70,8 @@ TEST_CASE("a worker that no server answers says in short how many seconds it wai
   std::string text;
   test::run_ranks(test::fabric::threads, 1, [&](muster::group& world) {
     const std::shared_ptr<muster::any_store> store = std::make_shared<muster::memory_store>();
-    const ps::protocol_settings protocol{.model = options.consistency_model, .silence = std::chrono::milliseconds(100)};
+    const ps::protocol_settings protocol{.model = options.consistency_model,
+                                         .detection_silence = std::chrono::milliseconds(100)};
     const ps::detail::process_setup setup{{0, 1}, options, protocol, layout, world.transport(), store, "ps/1", map};
     ps::detail::worker_process worker(setup);
     std::vector<float> values(100);
@@ -279,13 +280,13 @@ TEST_CASE("a server that was stopped gives no peer up before the others could gi
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
   const ps::protocol_settings usual;
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
-  live(server, now, usual.silence / 2, {2, 4});
-  if (stops) now += 2 * usual.silence;
+  live(server, now, usual.detection_silence / 2, {2, 4});
+  if (stops) now += 2 * usual.detection_silence;
   server.core.suspect({1, 1}, false);
   server.core.suspect({3, 1}, false);
-  live(server, now, usual.silence / 2, {2, 4});
+  live(server, now, usual.detection_silence / 2, {2, 4});
   CHECK(server.proposed_map.has_value() == !stops);
-  live(server, now, usual.silence, {2, 4});
+  live(server, now, usual.detection_silence, {2, 4});
   REQUIRE(server.proposed_map.has_value());  // no server fenced it, so the unreachable processes are at fault
   CHECK(!server.proposed_map->has_server({1, 1}));
   CHECK(!server.proposed_map->has_worker({3, 1}));
@@ -301,12 +302,12 @@ TEST_CASE("a server gives up those that it misses later where it hears no others
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
   const ps::protocol_settings usual;
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
-  live(server, now, usual.silence / 2, {1, 2, 3, 4});
+  live(server, now, usual.detection_silence / 2, {1, 2, 3, 4});
   if (breaks) server.core.on_disconnect({4, 1}, now);
   const std::vector<ps::node_id> responsive = returns ? std::vector<ps::node_id>{3, 4} : std::vector<ps::node_id>{};
-  live(server, now, usual.silence + 2 * usual.retry, responsive);
+  live(server, now, usual.detection_silence + 2 * usual.retry, responsive);
   CHECK(server.proposed_map.has_value() == returns);
-  live(server, now, usual.silence, responsive);
+  live(server, now, usual.detection_silence, responsive);
   REQUIRE(server.proposed_map.has_value());
   CHECK(!server.proposed_map->has_server({1, 1}));
   CHECK(!server.proposed_map->has_server({2, 1}));
@@ -319,11 +320,11 @@ TEST_CASE("a server that was cut off gives each of the others the same time to c
   bare_server server({.tables = {{.name = "w", .size = 8}}}, 2, 2);  // servers 0 to 2, workers 3 and 4
   const ps::protocol_settings usual;
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
-  live(server, now, usual.silence, {1, 2, 3, 4});
+  live(server, now, usual.detection_silence, {1, 2, 3, 4});
   server.core.on_disconnect({3, 1}, now);
   server.core.on_disconnect({4, 1}, now);
-  live(server, now, usual.silence + 2 * usual.retry, {});
-  live(server, now, usual.silence, {2, 3, 4});
+  live(server, now, usual.detection_silence + 2 * usual.retry, {});
+  live(server, now, usual.detection_silence, {2, 3, 4});
   CHECK(!server.proposed_map);
   live(server, now, 2 * usual.retry, {2, 3, 4});
   REQUIRE(server.proposed_map.has_value());

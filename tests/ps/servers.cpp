@@ -109,7 +109,7 @@ TEST_CASE("when the last server of a range is gone all ranks end with the status
   ps::job_options options{.tables = {{.name = "w", .size = 30000}}, .servers = servers, .replicas = 0};
   options.timeout = muster::seconds(60);
   options.retry = muster::seconds(0.1);
-  options.silence = muster::seconds(1);
+  options.server_silence = muster::seconds(1);
   const auto store = std::make_shared<muster::memory_store>();
   std::atomic<int> started{0}, lost{0};
   test::run_ranks(over, 2 + servers, [&](muster::group& world) {

@@ -27,7 +27,7 @@ ps::shard_map with_another(const ps::shard_map& map, ps::node_id joining) {
   std::vector<ps::node_id> candidates = {joining};
   std::size_t serving = 0;
   for (const auto& server : map.servers) {
-    candidates.push_back(server.node.at);
+    candidates.push_back(server.node.place);
     serving += server.leaving ? 0 : 1;
   }
   return *ps::scaled_to(map, candidates, serving + 1);
@@ -179,8 +179,8 @@ TEST_CASE("whatever servers come and go, every range has its copies in the end a
     for (const auto& server : map.servers) {
       CHECK_FALSE(server.leaving);
       const double share = static_cast<double>(ranges * copies) / static_cast<double>(map.servers.size());
-      CHECK(static_cast<double>(held[server.node.at]) >= share - 2);
-      CHECK(static_cast<double>(held[server.node.at]) <= share + 2);
+      CHECK(static_cast<double>(held[server.node.place]) >= share - 2);
+      CHECK(static_cast<double>(held[server.node.place]) <= share + 2);
     }
   }
 }
@@ -237,7 +237,7 @@ TEST_CASE("standby servers serve while there are fewer servers than wanted") {
   const ps::node_id candidates[] = {0, 1, 2, 3};
   map = *ps::scaled_to(next, candidates, 3);  // adds a server that may be dead, which is unknown
   const ps::member added[] = {map.servers.back().node};
-  CHECK(added[0].at == 1);
+  CHECK(added[0].place == 1);
   map = *ps::without_servers(map, added, {});
   CHECK(ps::with_standby(map, 3));
   map = *ps::scaled_to(map, candidates, 1);

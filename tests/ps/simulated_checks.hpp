@@ -77,7 +77,7 @@ inline void run::check_answer(worker_process& self, std::uint64_t pull, const ps
     self.own.erase(own);
   }
   if (world_.model.type == ps::consistency::kind::asynchronous) return;
-  const std::uint64_t bound = world_.model.type == ps::consistency::kind::bulk ? 0 : world_.model.bound;
+  const std::uint64_t bound = world_.model.type == ps::consistency::kind::bulk ? 0 : world_.model.most_clocks_behind;
   for (const auto& [node, each] : processes_) {
     const auto* const other = dynamic_cast<const worker_process*>(each.get());
     if (other == nullptr || !other->alive || !map_.has_worker(node) || other->leased.joins) continue;

@@ -91,16 +91,16 @@ inline void run::inject_fault() {
     auto* const worker = dynamic_cast<worker_process*>(suspected);
     if (worker == nullptr || !world_.server_crashes || chance(0.5)) return;
     trace("their connection has broken");  // both processes notice it
-    suspecting->broken |= std::uint64_t{1} << suspected->node.at;
-    suspected->broken |= std::uint64_t{1} << suspecting->node.at;
-    worker->core.lose(suspecting->node.at, now_);
+    suspecting->broken |= std::uint64_t{1} << suspected->node.place;
+    suspected->broken |= std::uint64_t{1} << suspecting->node.place;
+    worker->core.lose(suspecting->node.place, now_);
   }
 }
 
 inline void run::crash(process& victim) {
   trace(ps::to_string(victim.node) + " dies");
   victim.alive = false;
-  can_serve_.erase(victim.node.at);
+  can_serve_.erase(victim.node.place);
   if (is_server(victim)) ++server_faults_;
   const auto node = victim.node;
   if (chance(0.3)) change_links();
@@ -110,7 +110,7 @@ inline void run::crash(process& victim) {
       if (!each->alive) continue;
       after(draw(0, 5), other, [this, node, proven](process& observer) {
         if (auto* const worker = dynamic_cast<worker_process*>(&observer))
-          return proven ? worker->core.lose(node.at) : worker->core.lose(node.at, now_);
+          return proven ? worker->core.lose(node.place) : worker->core.lose(node.place, now_);
         dynamic_cast<server_process&>(observer).core.suspect(node, true);
       });
     }
@@ -167,7 +167,7 @@ inline void run::start_added(ps::member node) {
   schedule(now_ + draw(1, 60), {}, [this, node](process&) {
     if (!map_.has_server(node)) return;
     // The earlier process at this place has not seen yet that it left.
-    if (find_at(node.at) != nullptr) return start_added(node);
+    if (find_at(node.place) != nullptr) return start_added(node);
     trace("server " + ps::to_string(node) + " starts");
     start_server(node, map_);
   });

@@ -63,8 +63,8 @@ inline void run::leave_faulty(process& faulty) {
   const bool some = kind <= 3;
   for (const auto& node : whole_) {
     if (some && chance(0.5)) continue;
-    faulty.left_cut |= std::uint64_t{1} << node.at;
-    find(node)->left_cut |= std::uint64_t{1} << faulty.node.at;
+    faulty.left_cut |= std::uint64_t{1} << node.place;
+    find(node)->left_cut |= std::uint64_t{1} << faulty.node.place;
   }
   trace(ps::to_string(faulty.node) + " is cut from " + (some ? "some" : "all"));
 }

@@ -8,7 +8,7 @@ namespace simulation {
 
 inline void run::send(ps::member sender_node, std::uint64_t map_version, std::uint64_t clock, ps::member node,
                       const ps::message& msg) {
-  const ps::node_id place = node.at;
+  const ps::node_id place = node.place;
   const auto sender = processes_.find(sender_node);
   if (place >= 64 || (sender != processes_.end() && sender->second->is_cut_from(place))) return;
   auto* const receiver = find_at(place);

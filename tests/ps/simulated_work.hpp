@@ -88,7 +88,7 @@ inline void run::work_by_leases(worker_process& self) {
     if (core.pushed(order_range()) == 0) claim(self, ps::order_request::begin, 0, std::as_bytes(std::span(&plan, 1)));
     claim(self, ps::order_request::claim, core.clock_now(), {});
   }  // a worker without a push starts at the other workers' clock
-  ps::message query{.flags = ps::leases, .offset = self.node.at, .count = self.node.incarnation};
+  ps::message query{.flags = ps::leases, .offset = self.node.place, .count = self.node.incarnation};
   query.place = core.clock_now();
   const auto pull = core.pull(order_range(), query, true, now_);
   self.pulls[pull] = {core.clock_now(), now_};

@@ -38,9 +38,9 @@ class run {
   run(std::uint64_t seed, const world& options) : random_(seed), world_(options) {
     settings_.model = options.model;
     settings_.retry = milliseconds(40);
-    settings_.silence = milliseconds(400);
+    settings_.detection_silence = milliseconds(400);
     settings_.worker_silence = milliseconds(400);
-    settings_.window = 600;
+    settings_.most_learner_lag = 600;
     settings_.moves_at_once = 1 + random_.below(8);
     // If a fifth of the messages is lost, the pieces of a copy hardly ever all arrive.
     settings_.copy_piece = options.loss > 0.1 ? ps::most_payload : std::size_t{256} << random_.below(8);
@@ -160,7 +160,7 @@ class run {
     void tick() override {
       core.tick(owner.now_);
       if (owner.chance(0.02)) owner.look_for_map(node);
-      if (const auto next = core.without_the_last(owner.now_)) owner.swap(node, core.map().version, *next);
+      if (const auto next = core.without_lost_holders(owner.now_)) owner.swap(node, core.map().version, *next);
       if (core.is_fenced() ? !done || core.has_left() : core.has_left()) owner.end(*this);
     }
   };
@@ -190,12 +190,12 @@ class run {
   server_process* find_server(const ps::member& node) { return dynamic_cast<server_process*>(find(node)); }
   process* find_at(ps::node_id at) {
     for (auto& [node, each] : processes_) {
-      if (node.at == at && each->alive) return each.get();
+      if (node.place == at && each->alive) return each.get();
     }
     return nullptr;
   }
   void dispatch(const event& next) {
-    if (next.target.at == ps::no_node) {
+    if (next.target.place == ps::no_node) {
       static struct : process {
         void on_frame(std::span<const std::byte>, std::span<const std::byte>) override {}
         void apply_map(const ps::shard_map&) override {}
@@ -223,7 +223,7 @@ class run {
   }
 
   void start_server(ps::member node, const ps::shard_map& map) {
-    can_serve_.insert(node.at);
+    can_serve_.insert(node.place);
     auto started = std::make_unique<server_process>(*this, node, map);
     started->is_constructed = true;
     started->links = links_;

@@ -28,14 +28,15 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
   auto now = muster::clock::time_point{} + std::chrono::hours(1);
   worker.lose(3, now);  // another worker, with which no range is lost
   worker.lose(0, now);
-  CHECK_FALSE(worker.without_the_last(now + settings.one_sided + settings.retry + settings.silence));
-  now += settings.one_sided + settings.retry + 2 * settings.silence + std::chrono::milliseconds(1);
-  auto next = worker.without_the_last(now);
+  CHECK_FALSE(
+      worker.without_lost_holders(now + settings.one_sided_break + settings.retry + settings.detection_silence));
+  now += settings.one_sided_break + settings.retry + 2 * settings.detection_silence + std::chrono::milliseconds(1);
+  auto next = worker.without_lost_holders(now);
   REQUIRE(next.has_value() == (replicas == 0));  // otherwise other servers have its ranges, and remove it
   if (replicas > 0) {
     worker.lose(1, now);
-    CHECK_FALSE(worker.without_the_last(now));
-    next = worker.without_the_last(now + std::chrono::hours(1));
+    CHECK_FALSE(worker.without_lost_holders(now));
+    next = worker.without_lost_holders(now + std::chrono::hours(1));
     REQUIRE(next.has_value());
   }
   CHECK(next->version == map.version + 1);
@@ -46,11 +47,11 @@ TEST_CASE("a worker writes servers off that were the last to hold a range, when 
 
   SECTION("not when it was taken out itself") {
     worker.apply_map(*ps::without_worker(map, self), now);
-    CHECK_FALSE(worker.without_the_last(now + std::chrono::hours(1)));
+    CHECK_FALSE(worker.without_lost_holders(now + std::chrono::hours(1)));
   }
   SECTION("nor when it has no more to do: servers end then") {
     worker.leave();
-    CHECK_FALSE(worker.without_the_last(now + std::chrono::hours(1)));
+    CHECK_FALSE(worker.without_lost_holders(now + std::chrono::hours(1)));
   }
 }
 

@@ -25,8 +25,8 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   CHECK(arena.parameter("line").data() == arena.parameters().data());
   CHECK(arena.gradient("bias").data() == arena.gradient("line").data() + 16);
   CHECK(arena.gradient("weight").data() == arena.gradient("bias").data() + 16);
-  CHECK(arena.extents()[3] == muster::block{0, 16});
-  CHECK(arena.extents()[0] == muster::block{32, 32});
+  CHECK(arena.places()[3] == muster::block{0, 16});
+  CHECK(arena.places()[0] == muster::block{32, 32});
 
   for (std::size_t tensor = 0; tensor < arena.shapes().size(); ++tensor) {
     for (const auto view : {arena.parameter(tensor), arena.gradient(tensor)}) {

@@ -153,7 +153,7 @@ TEST_CASE("a writer of checkpoints killed at any moment leaves the ones before")
       if (rank == 0) steps_before = state.steps();
       auto session = muster::fixed_session(world);
       const auto end = state.steps() + steps;
-      while (steps > 0 && session.run(state, [](muster::step&) {}, {.steps = end, .every = 1})) {
+      while (steps > 0 && session.run(state, [](muster::step&) {}, {.steps = end, .every_steps = 1})) {
         model.fill(state.steps(), rank);
         save_in_background(store, world, state);
       }

@@ -15,8 +15,8 @@ struct block {
 
 /// Returns rank `rank`'s block of `count` elements divided among `ranks`: from floor(rank * count / ranks) to the start
 /// of the next block. The sizes of blocks differ by one element at most, and any count works.
-[[nodiscard]] constexpr block block_of(std::size_t count, int rank, int ranks) noexcept {
-  const auto n = static_cast<std::size_t>(ranks);
+[[nodiscard]] constexpr block block_of(std::size_t count, int rank, int rank_count) noexcept {
+  const auto n = static_cast<std::size_t>(rank_count);
   // this form does not overflow
   const auto begin = [&](std::size_t r) { return r * (count / n) + r * (count % n) / n; };
   const auto r = static_cast<std::size_t>(rank);
@@ -45,18 +45,18 @@ struct blocks {
   std::byte* data;
   std::size_t count;
   std::size_t element_size;
-  int parts;
+  int block_count;
 
   /// Returns block i. An i below 0 or beyond the last block wraps around once, for indices around a ring.
   [[nodiscard]] std::span<std::byte> at(int i) const {
-    const block part = block_of(count, (i + parts) % parts, parts);
+    const block part = block_of(count, (i + block_count) % block_count, block_count);
     return {data + part.first * element_size, part.count * element_size};
   }
 
   /// Returns the blocks [i, j), which are contiguous.
   [[nodiscard]] std::span<std::byte> between(int i, int j) const {
-    const std::size_t begin = i < parts ? block_of(count, i, parts).first : count;
-    const std::size_t end = j < parts ? block_of(count, j, parts).first : count;
+    const std::size_t begin = i < block_count ? block_of(count, i, block_count).first : count;
+    const std::size_t end = j < block_count ? block_of(count, j, block_count).first : count;
     return {data + begin * element_size, (end - begin) * element_size};
   }
 };

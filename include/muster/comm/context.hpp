@@ -187,7 +187,7 @@ bool register_process_transport(const process_transport& factory);
 struct planned_world {
   transport_abilities transport;
   int ranks = 1;
-  std::string why;
+  std::string reason;
   group_settings for_groups;
 };
 [[nodiscard]] planned_world plan_world(const settings& configuration, const launch_env& launch);

@@ -142,8 +142,8 @@ class reduction {
   struct widening {
     dtype type;
     std::size_t element_size;
-    void (*widen)(const std::byte* input, std::byte* output, std::size_t count, int ranks);
-    void (*narrow)(const std::byte* input, std::byte* output, std::size_t count, int ranks);
+    void (*widen)(const std::byte* input, std::byte* output, std::size_t count, int rank_count);
+    void (*narrow)(const std::byte* input, std::byte* output, std::size_t count, int rank_count);
     reduction (*sum)();
   };
   /// Returns these functions; null if the elements are combined in their own type.
@@ -199,35 +199,35 @@ class reduction {
   }
 
   /// Turns the combined value into the result; only the mean has work to do here.
-  void finish(std::byte* data, std::size_t bytes, int ranks) const {
-    if (finish_ != nullptr) finish_(data, bytes / element_size_, ranks);
+  void finish(std::byte* data, std::size_t bytes, int rank_count) const {
+    if (finish_ != nullptr) finish_(data, bytes / element_size_, rank_count);
   }
 
  private:
   template <class T, class W = typename detail::wide_sum<T>::type>
-  static void widen_elements(const std::byte* input, std::byte* output, std::size_t count, int ranks) {
+  static void widen_elements(const std::byte* input, std::byte* output, std::size_t count, int rank_count) {
     const T* const in = reinterpret_cast<const T*>(input);
     W* const out = reinterpret_cast<W*>(output);
     for (std::size_t i = 0; i < count; ++i) {
       if constexpr (element<W>) {
         out[i] = static_cast<W>(in[i]);
       } else {
-        const auto n = static_cast<T>(ranks);
+        const auto n = static_cast<T>(rank_count);
         out[i] = {static_cast<T>(in[i] / n), static_cast<T>(in[i] % n)};
       }
     }
   }
   template <class T, class W = typename detail::wide_sum<T>::type>
-  static void narrow_elements(const std::byte* input, std::byte* output, std::size_t count, int ranks) {
+  static void narrow_elements(const std::byte* input, std::byte* output, std::size_t count, int rank_count) {
     const W* const in = reinterpret_cast<const W*>(input);
     T* const out = reinterpret_cast<T*>(output);
     for (std::size_t i = 0; i < count; ++i) {
       if constexpr (std::same_as<T, bfloat16>)  // bfloat16 converts from float only
-        out[i] = static_cast<T>(static_cast<float>(in[i] / static_cast<W>(ranks)));
+        out[i] = static_cast<T>(static_cast<float>(in[i] / static_cast<W>(rank_count)));
       else if constexpr (element<W>)
-        out[i] = static_cast<T>(in[i] / static_cast<W>(ranks));
+        out[i] = static_cast<T>(in[i] / static_cast<W>(rank_count));
       else
-        out[i] = in[i].mean(static_cast<T>(ranks));
+        out[i] = in[i].mean(static_cast<T>(rank_count));
     }
   }
   template <class T, class W = typename detail::wide_sum<T>::type>
@@ -337,14 +337,14 @@ class reduction {
   }
 
   template <class T>
-  static void divide_elements(std::byte* data, std::size_t count, int ranks) {
+  static void divide_elements(std::byte* data, std::size_t count, int rank_count) {
     T* const values = reinterpret_cast<T*>(data);
     // float for the 16-bit types, 64 bits for integers: the number of ranks must fit the type that divides.
     using wide =
         std::conditional_t<std::is_floating_point_v<T>, T,
                            std::conditional_t<!std::is_integral_v<T>, float,
                                               std::conditional_t<std::is_signed_v<T>, long long, unsigned long long>>>;
-    const auto divisor = static_cast<wide>(ranks);
+    const auto divisor = static_cast<wide>(rank_count);
     for (std::size_t i = 0; i < count; ++i) values[i] = static_cast<T>(static_cast<wide>(values[i]) / divisor);
   }
 

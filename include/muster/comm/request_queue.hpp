@@ -12,15 +12,15 @@ class request_queue {
   [[nodiscard]] bool empty() const noexcept { return first_ == nullptr; }
   /// Returns the first request; null when there is none.
   [[nodiscard]] request* front() const noexcept { return first_; }
-  [[nodiscard]] bool contains(const request& r) const noexcept {
+  [[nodiscard]] bool contains(const request& req) const noexcept {
     const request* current = first_;
-    while (current != nullptr && current != &r) current = current->next;
+    while (current != nullptr && current != &req) current = current->next;
     return current != nullptr;
   }
-  void push(request& r) noexcept {
-    r.next = nullptr;
-    (last_ == nullptr ? first_ : last_->next) = &r;
-    last_ = &r;
+  void push(request& req) noexcept {
+    req.next = nullptr;
+    (last_ == nullptr ? first_ : last_->next) = &req;
+    last_ = &req;
   }
   /// Removes the first request for which `fits` is true; returns null when there is none.
   template <class Fits>
@@ -35,14 +35,14 @@ class request_queue {
     return nullptr;
   }
   /// Removes a request; returns false when it is not in the queue.
-  bool remove(const request& r) noexcept {
-    return take_first([&](const request& queued) { return &queued == &r; }) != nullptr;
+  bool remove(const request& req) noexcept {
+    return take_first([&](const request& queued) { return &queued == &req; }) != nullptr;
   }
-  /// Replaces `r` by `replacement` in the same position, if `r` is in the queue.
-  void replace(const request& r, request& replacement) noexcept {
+  /// Replaces `req` by `replacement` in the same position, if `req` is in the queue.
+  void replace(const request& req, request& replacement) noexcept {
     request* before = nullptr;
     for (request* current = first_; current != nullptr; before = current, current = current->next) {
-      if (current != &r) continue;
+      if (current != &req) continue;
       replacement.next = current->next;
       (before == nullptr ? first_ : before->next) = &replacement;
       if (last_ == current) last_ = &replacement;
@@ -55,9 +55,9 @@ class request_queue {
   request* last_ = nullptr;
 };
 
-/// Returns true if the receive `r` takes a message with that tag from that rank in the group.
-[[nodiscard]] inline bool matches(const request& r, int source, std::uint32_t tag) noexcept {
-  return r.tag == tag && (r.peer == source || r.peer == any_source);
+/// Returns true if the receive `req` takes a message with that tag from that rank in the group.
+[[nodiscard]] inline bool matches(const request& req, int source, std::uint32_t tag) noexcept {
+  return req.tag == tag && (req.peer == source || req.peer == any_source);
 }
 
 }}}  // namespace muster::v0::detail

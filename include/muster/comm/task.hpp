@@ -89,40 +89,40 @@ class coroutine_scheduler {
       coroutine_scheduler* d;
       Ready ready;
       bool await_ready() { return ready(); }
-      void await_suspend(std::coroutine_handle<> at) noexcept {
-        d->suspend(at, this, [](void* self) { return static_cast<awaiter*>(self)->ready(); });
+      void await_suspend(std::coroutine_handle<> suspended) noexcept {
+        d->suspend(suspended, this, [](void* self) { return static_cast<awaiter*>(self)->ready(); });
       }
       void await_resume() const noexcept {}
     };
     return awaiter{this, std::move(ready)};
   }
 
-  void start(std::coroutine_handle<> first) noexcept { resume_at_ = first; }
+  void start(std::coroutine_handle<> first) noexcept { suspended_ = first; }
   /// Runs the coroutine as far as possible without waiting; returns true if it has advanced. Throws the exception of a
   /// condition.
   bool advance() {
     bool moved = false;
-    while (resume_at_) {
+    while (suspended_) {
       if (awaited_ != nullptr && !is_ready_(awaited_)) break;
       awaited_ = nullptr;
-      std::exchange(resume_at_, nullptr).resume();
+      std::exchange(suspended_, nullptr).resume();
       moved = true;
     }
     return moved;
   }
 
  protected:
-  void suspend(std::coroutine_handle<> at, void* awaited, bool (*is_ready)(void*)) noexcept {
+  void suspend(std::coroutine_handle<> suspended, void* awaited, bool (*is_ready)(void*)) noexcept {
     awaited_ = awaited;
     is_ready_ = is_ready;
-    resume_at_ = at;
+    suspended_ = suspended;
   }
 
  private:
   frame_pool& pool_;
   void* awaited_ = nullptr;
   bool (*is_ready_)(void*) = nullptr;
-  std::coroutine_handle<> resume_at_;
+  std::coroutine_handle<> suspended_;
 };
 
 }  // namespace detail
@@ -160,23 +160,23 @@ class collective_context : public detail::coroutine_scheduler {
   [[nodiscard]] transport_abilities abilities() const { return transport_.abilities(); }
 
   /// Starts to send `bytes` bytes to `peer`. The request and the data must live until `test` or `done` reports the end.
-  void send(request& r, int peer, const std::byte* data, std::size_t bytes) {
-    r.data = const_cast<std::byte*>(data);  // a send only reads the buffer
-    set_arguments(r, peer, bytes);
-    transport_.send(r);
+  void send(request& req, int peer, const std::byte* data, std::size_t bytes) {
+    req.data = const_cast<std::byte*>(data);  // a send only reads the buffer
+    set_arguments(req, peer, bytes);
+    transport_.send(req);
   }
 
   /// Starts to receive `bytes` bytes from `peer`. With `reduce`, the message is combined with `data`.
-  void receive(request& r, int peer, std::byte* data, std::size_t bytes, const reduction* reduce = nullptr) {
-    r.data = data;
-    r.combine = reduce;
-    r.incoming_first = peer < rank();
-    set_arguments(r, peer, bytes);
-    transport_.receive(r);
+  void receive(request& req, int peer, std::byte* data, std::size_t bytes, const reduction* reduce = nullptr) {
+    req.data = data;
+    req.combine = reduce;
+    req.incoming_first = peer < rank();
+    set_arguments(req, peer, bytes);
+    transport_.receive(req);
   }
   /// Combines `data` with the peer's message; the value of the lower rank is the left operand.
-  void receive_combine(request& r, int peer, std::byte* data, std::size_t bytes, const reduction& reduce) {
-    receive(r, peer, data, bytes, &reduce);
+  void receive_combine(request& req, int peer, std::byte* data, std::size_t bytes, const reduction& reduce) {
+    receive(req, peer, data, bytes, &reduce);
   }
 
   /// Sends: `co_await ctx.send_to(peer, data)` resumes when the message is sent.
@@ -198,10 +198,10 @@ class collective_context : public detail::coroutine_scheduler {
   }
 
   /// Makes progress; returns true when the request is done.
-  bool test(request& r) { return transport_.test(r); }
+  bool test(request& req) { return transport_.test(req); }
   /// Returns true if a request is known to be done, without a call to its transport, which may be a system call. A
   /// transport that advances all outstanding requests at once has updated this one when another was tested.
-  [[nodiscard]] static bool is_over(const request& r) noexcept { return r.owning_transport() == nullptr; }
+  [[nodiscard]] static bool is_over(const request& req) noexcept { return req.owning_transport() == nullptr; }
 
   /// Returns the algorithm that the cost model selects for a collective of `bytes` bytes among these ranks.
   [[nodiscard]] algorithm choose(collective kind, std::size_t bytes) const {
@@ -209,7 +209,7 @@ class collective_context : public detail::coroutine_scheduler {
   }
 
   /// Starts `call` as a native collective of the transport. Returns false if the transport has none for `call`.
-  bool native(const collective_call& call, request& r) { return transport_.native(call, r); }
+  bool native(const collective_call& call, request& req) { return transport_.native(call, req); }
 
   /// Returns memory of at least `bytes` bytes with undefined content, another block at each call of a collective. The
   /// group keeps the blocks for later collectives, and a block grows to the largest requested size.
@@ -221,8 +221,8 @@ class collective_context : public detail::coroutine_scheduler {
   }
 
   /// Waits: `co_await ctx.done(r)` resumes when the request is done.
-  [[nodiscard]] auto done(request& r) noexcept {
-    return until([this, &r] { return transport_.test(r); });
+  [[nodiscard]] auto done(request& req) noexcept {
+    return until([this, &req] { return transport_.test(req); });
   }
 
  private:
@@ -237,8 +237,8 @@ class collective_context : public detail::coroutine_scheduler {
       while (done < count && ctx.test(moving[done])) ++done;
       return done == count;
     }
-    void await_suspend(std::coroutine_handle<> at) noexcept {
-      ctx.suspend(at, this, [](void* self) { return static_cast<transfer*>(self)->await_ready(); });
+    void await_suspend(std::coroutine_handle<> suspended) noexcept {
+      ctx.suspend(suspended, this, [](void* self) { return static_cast<transfer*>(self)->await_ready(); });
     }
     void await_resume() const noexcept {}
 
@@ -247,10 +247,10 @@ class collective_context : public detail::coroutine_scheduler {
     std::size_t done = 0;
   };
 
-  void set_arguments(request& r, int peer, std::size_t bytes) {
-    r.bytes = bytes;
-    r.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
-    r.signature = signature_;
+  void set_arguments(request& req, int peer, std::size_t bytes) {
+    req.bytes = bytes;
+    req.peer = members_.empty() ? peer : members_[static_cast<std::size_t>(peer)];
+    req.signature = signature_;
   }
 
   transport& transport_;

@@ -59,7 +59,7 @@ struct control_message {
   /// Returns a transport's message that a rank has ended; `reason` is cut to fit.
   [[nodiscard]] static control_message rank_ended(int rank, std::string_view reason) noexcept;
   /// Returns true if the sender reports that it has failed.
-  [[nodiscard]] bool is_end() const noexcept { return type == kind::abort || type == kind::acknowledge; }
+  [[nodiscard]] bool reports_failure() const noexcept { return type == kind::abort || type == kind::acknowledge; }
   /// Copies as much of `line` as fits.
   void set_text(std::string_view line) noexcept {
     const std::size_t n = line.size() < sizeof text - 1 ? line.size() : sizeof text - 1;
@@ -177,7 +177,7 @@ struct subgroup_call {
   std::span<const int> members;             ///< ranks of the members, in the new order
   std::uint64_t id = 0;                     ///< id of the new group: new, and the same at all members
   std::span<const std::uint64_t> prepared;  ///< results that `prepare` returned at each rank, by rank in this transport
-  clock::time_point until;                  ///< deadline
+  clock::time_point deadline;               ///< deadline
 
   /// Returns the number that `rank`, a member, has in the new group.
   [[nodiscard]] int new_rank_of(int rank) const;
@@ -205,8 +205,8 @@ class transport {
   [[nodiscard]] virtual bool should_yield() const { return oversubscribed(); }
 
   /// Start a send or receive; the fields of the request are its arguments.
-  virtual void send(request& r) = 0;
-  virtual void receive(request& r) = 0;
+  virtual void send(request& req) = 0;
+  virtual void receive(request& req) = 0;
   /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
   /// transport has no native collective for this collective, type, operation or size; then nothing was started.
   ///
@@ -217,10 +217,10 @@ class transport {
   virtual bool native(const collective_call& /*call*/, request& /*r*/) { return false; }
   /// Makes progress; returns true when the request is done. Throws mismatch_error for a message that does not fit its
   /// receive.
-  virtual bool test(request& r) = 0;
+  virtual bool test(request& req) = 0;
   /// Cancels a request: afterwards neither transport nor peers use the request or its buffer. Waits for a peer that is
   /// using the buffer.
-  virtual void cancel(request& r) noexcept = 0;
+  virtual void cancel(request& req) noexcept = 0;
   /// Replaces the buffer of an unfinished send or receive by `replacement`; neither transport nor peers use the old
   /// buffer any more. The caller has copied a send's bytes to the new buffer; received bytes are not copied. For
   /// transports with the ability `moves_buffers`; returns false without a change for other transports, and if another
@@ -231,12 +231,12 @@ class transport {
   /// none.
   virtual void notify(int peer, const control_message& message) = 0;
   virtual bool poll(control_message& message) = 0;
-  /// Yields the core, or sleeps until there may be progress, no longer than `until`.
-  virtual void pause(clock::time_point until) = 0;
+  /// Yields the core, or sleeps until there may be progress, no longer than `deadline`.
+  virtual void pause(clock::time_point deadline) = 0;
   /// Starts to connect again to a rank, after a control message that the rank has ended, because possibly only the
   /// connection broke. Earlier messages are lost, so the caller cancels its requests after the control message and
-  /// before this call. If the connection is not made by `until`, or nothing listens at the rank's addresses, a second
-  /// control message follows. Returns false if this transport cannot connect again, or has tried already.
+  /// before this call. If the connection is not made by `deadline`, or nothing listens at the rank's addresses, a
+  /// second control message follows. Returns false if this transport cannot connect again, or has tried already.
   [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
 
   /// Returns the quality of the connection to that rank; all zeros if there is no connection, or if the transport
@@ -266,21 +266,21 @@ class transport_decorator : public transport {
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return inner_->memory(); }
   [[nodiscard]] bool oversubscribed() const override { return inner_->oversubscribed(); }
   [[nodiscard]] bool should_yield() const override { return inner_->should_yield(); }
-  void send(request& r) override { inner_->send(r); }
-  void receive(request& r) override { inner_->receive(r); }
-  bool native(const collective_call& call, request& r) override { return inner_->native(call, r); }
-  bool test(request& r) override { return inner_->test(r); }
-  void cancel(request& r) noexcept override {
-    if (auto* const owner = r.owning_transport(); owner != nullptr && owner != this) owner->cancel(r);
+  void send(request& req) override { inner_->send(req); }
+  void receive(request& req) override { inner_->receive(req); }
+  bool native(const collective_call& call, request& req) override { return inner_->native(call, req); }
+  bool test(request& req) override { return inner_->test(req); }
+  void cancel(request& req) noexcept override {
+    if (auto* const owner = req.owning_transport(); owner != nullptr && owner != this) owner->cancel(req);
   }
-  [[nodiscard]] bool move_buffer(request& r, std::byte* replacement) noexcept override {
-    auto* const owner = r.owning_transport();
-    return owner != nullptr && owner != this && owner->move_buffer(r, replacement);
+  [[nodiscard]] bool move_buffer(request& req, std::byte* replacement) noexcept override {
+    auto* const owner = req.owning_transport();
+    return owner != nullptr && owner != this && owner->move_buffer(req, replacement);
   }
   void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }
   bool poll(control_message& message) override { return inner_->poll(message); }
-  void pause(clock::time_point until) override { inner_->pause(until); }
-  [[nodiscard]] bool renew(int peer, clock::time_point until) override { return inner_->renew(peer, until); }
+  void pause(clock::time_point deadline) override { inner_->pause(deadline); }
+  [[nodiscard]] bool renew(int peer, clock::time_point deadline) override { return inner_->renew(peer, deadline); }
   [[nodiscard]] link_quality quality(int peer) override { return inner_->quality(peer); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override {

@@ -46,8 +46,8 @@ namespace detail {
 struct setting_group {
   std::string_view layer;
   std::string_view heading;
-  std::vector<const setting_info*> common;  ///< settings in `--help` and `--help-all`
-  std::vector<const setting_info*> rows{};  ///< settings in `--help-all` only
+  std::vector<const setting_info*> common;      ///< settings in `--help` and `--help-all`
+  std::vector<const setting_info*> advanced{};  ///< settings in `--help-all` only
 };
 /// Registers the settings of a layer. A function with the name `muster_register_settings_of_LAYER` and C linkage calls
 /// it before main, or before the first context. A variable `muster_settings_of_LAYER` is initialised with the
@@ -85,7 +85,7 @@ class settings {
   /// or variable.
   [[nodiscard]] long integer(const setting_info& info) const;
   /// Returns the value as a number in the setting's range, which may have a fraction. Throws like `integer`.
-  [[nodiscard]] double positive(const setting_info& info) const;
+  [[nodiscard]] double number(const setting_info& info) const;
   /// Throws for the first number outside its range, even if this run does not use the setting. Called by `context`.
   void check_numbers() const;
   /// Returns the value's index in `choices`. Otherwise throws configuration_error with the list of choices.

@@ -72,7 +72,7 @@ struct data_location {
 class data_error : public error {
  public:
   /// Creates an error whose `what()` is the location followed by `text`.
-  data_error(data_location where, const std::string& text);
+  data_error(data_location location, const std::string& text);
 
   /// Returns the text without the location.
   [[nodiscard]] std::string problem() const { return what() + problem_; }

@@ -85,7 +85,7 @@ class spec_reader {
     }
     refuse_word(std::string(called) + " ", word, words, "choose one of these");
   }
-  [[noreturn]] void refuse(const std::string& why, const std::string& suggestion) const;
+  [[noreturn]] void refuse(const std::string& reason, const std::string& suggestion) const;
 
  private:
   spec_reader() = default;

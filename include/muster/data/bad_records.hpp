@@ -19,8 +19,8 @@ namespace muster { inline namespace v0 {
 /// id and its place in the order of the epoch, so leaving it out does not shift other records.
 struct bad_record {
   sample_id id = 0;
-  data_location where;  ///< its file, with the line or the first byte
-  std::string problem;  ///< the error without its place: "problem (reason); suggestion"
+  data_location location;  ///< its file, with the line or the first byte
+  std::string problem;     ///< the error without its place: "problem (reason); suggestion"
 };
 
 /// The policy for bad records.

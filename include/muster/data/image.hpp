@@ -71,10 +71,10 @@ struct image_conversion {
   std::array<float, 3> scale{}, shift{};
 };
 
-/// Converts one image: reads bytes of the shape and writes the same number of floats. If `plainly` is true, it uses no
+/// Converts one image: reads bytes of the shape and writes the same number of floats. If `portable` is true, it uses no
 /// wide vector instructions.
 void convert_image(const image_conversion& conversion, const image_choice& choice, const std::byte* input,
-                   float* output, bool plainly = false) noexcept;
+                   float* output, bool portable = false) noexcept;
 
 /// The common base class of the functions on images.
 class image_converter {

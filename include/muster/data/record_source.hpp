@@ -158,7 +158,7 @@ class any_record_source {
 
   /// Returns the location of a record for messages: the location that the source reports, or else the source's name and
   /// the record's number.
-  [[nodiscard]] data_location where(sample_id id) const { return source_->where(id); }
+  [[nodiscard]] data_location location_of(sample_id id) const { return source_->location_of(id); }
 
   /// Returns the shards that this process can read, for a source in shards. See held_shards.
   [[nodiscard]] held_shards available_shards() const { return source_->available_shards(); }
@@ -200,7 +200,7 @@ class any_record_source {
     virtual void expect(std::span<const sample_id> ids) const = 0;
     [[nodiscard]] virtual std::optional<source_statistics> known_statistics() const = 0;
     [[nodiscard]] virtual held_shards available_shards() const = 0;
-    [[nodiscard]] virtual data_location where(sample_id id) const = 0;
+    [[nodiscard]] virtual data_location location_of(sample_id id) const = 0;
     [[nodiscard]] virtual std::uint64_t newest() const = 0;
     [[nodiscard]] virtual any_record_source version(std::uint64_t records) const = 0;
     [[nodiscard]] virtual std::optional<std::uint64_t> host_state_now() const = 0;
@@ -236,7 +236,7 @@ class any_record_source {
       if constexpr (requires { source.known_statistics(); }) return source.known_statistics();
       return std::nullopt;
     }
-    data_location where(sample_id id) const override {
+    data_location location_of(sample_id id) const override {
       if constexpr (requires { source.where(id); }) return source.where(id);
       return {this->name + ", record " + std::to_string(id)};
     }

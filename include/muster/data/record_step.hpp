@@ -23,10 +23,10 @@ struct chain_scratch_level {
   buffer<std::byte> bytes;
   buffer<std::byte> aligned;
   std::vector<std::span<const std::byte>> views;
-  std::vector<std::span<const std::byte>> copied;
+  std::vector<std::span<const std::byte>> read_views;
   std::vector<std::uint64_t> sizes;
   std::vector<sample_id> ids;
-  std::vector<std::size_t> places;
+  std::vector<std::size_t> missing_indices;
   std::vector<float> labels;
 
   /// Returns a buffer of `size` bytes. At least one byte is allocated, so that no view into the buffer is null.

@@ -23,8 +23,8 @@ class departure : public error {
  public:
   /// Takes the text, one line: problem (why) suggestion. `is_first`: true at the one remaining member that saves the
   /// state.
-  departure(exit_reason why, const std::string& text, bool is_first = false)
-      : error(error_kind::peer_failure, text), why_(why), is_first_(is_first) {}
+  departure(exit_reason reason, const std::string& text, bool is_first = false)
+      : error(error_kind::peer_failure, text), why_(reason), is_first_(is_first) {}
 
   /// Returns the reason; its number is the exit status.
   [[nodiscard]] exit_reason why() const noexcept { return why_; }

@@ -15,7 +15,7 @@ namespace muster { inline namespace v0 { namespace elastic {
 /// The difference between two generations, and the duration of the change, on this rank.
 struct change {
   std::uint64_t generation = 0;
-  std::string why;       ///< "rank 2 died: proof, 1 joined", by the ranks of the previous generation
+  std::string reason;    ///< "rank 2 died: proof, 1 joined", by the ranks of the previous generation
   int rank_before = -1;  ///< the previous rank; -1: this process joined
   int size_before = 0;
   int rank = 0;

@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 struct placement_options {
   /// The assignment of records to one shard per rank, as in shard_rule: "range", "hash:KEY" or, with a weight for each
   /// rank, "weights:2,1,1".
-  std::string by = "range";
+  std::string rule = "range";
   int root = 0;  ///< the rank that has the data
 };
 

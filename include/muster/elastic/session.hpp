@@ -18,7 +18,8 @@ namespace muster { inline namespace v0 {
 struct run_limits {
   std::uint64_t epochs = 0;  ///< ends after so many epochs
   std::uint64_t steps = 0;   ///< ends after so many committed steps
-  std::uint64_t every = 0;   ///< ends when the number of steps is a multiple of `every`: to save, to evaluate
+  std::uint64_t every_steps =
+      0;  ///< ends when the number of steps is a multiple of `every_steps`: to save, to evaluate
 };
 
 class session;
@@ -64,7 +65,7 @@ class session_backend {
   virtual void attempt(const std::function<void()>& f) { f(); }
   /// Handles an attempt that threw; the state is already restored. Returns if the attempt may be repeated without the
   /// failed ranks. Otherwise throws `why`, which ends the run.
-  virtual void recover(state& /*of*/, std::exception_ptr why) { std::rethrow_exception(why); }
+  virtual void recover(state& /*of*/, std::exception_ptr failure) { std::rethrow_exception(failure); }
   /// Reports that a step (not an evaluation) was committed.
   virtual void committed(const state& /*of*/) noexcept {}
 };

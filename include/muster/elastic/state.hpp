@@ -136,13 +136,13 @@ struct state_position {
   std::uint64_t steps = 0;        ///< committed steps
   std::uint32_t evaluations = 0;  ///< calls of `session::evaluate` finished since the program started
   std::uint32_t runs = 0;         ///< calls of `session::run` finished since then
-  cursor at{};                    ///< the position in the data; default-constructed without data
+  cursor data{};                  ///< the position in the data; default-constructed without data
 
   friend bool operator==(const state_position&, const state_position&) = default;
   /// Returns true if a rank at this position is further than a rank at `other`.
   [[nodiscard]] bool is_beyond(const state_position& other) const noexcept {
-    return std::tie(steps, evaluations, runs, at.epoch, at.position) >
-           std::tie(other.steps, other.evaluations, other.runs, other.at.epoch, other.at.position);
+    return std::tie(steps, evaluations, runs, data.epoch, data.position) >
+           std::tie(other.steps, other.evaluations, other.runs, other.data.epoch, other.data.position);
   }
 };
 static_assert(std::is_trivially_copyable_v<state_position>);

@@ -14,8 +14,8 @@ namespace muster { inline namespace v0 {
 class step {
  public:
   /// Created by a session for each attempt; `ranks` must outlive it.
-  step(muster::group& ranks, std::uint64_t generation, std::uint64_t number, const training_position& at) noexcept
-      : ranks_(&ranks), generation_(generation), number_(number), at_(at) {}
+  step(muster::group& ranks, std::uint64_t generation, std::uint64_t number, const training_position& position) noexcept
+      : ranks_(&ranks), generation_(generation), number_(number), at_(position) {}
   step(const step&) = delete;
   step& operator=(const step&) = delete;
 

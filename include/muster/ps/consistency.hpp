@@ -22,24 +22,24 @@ struct consistency {
   };
   enum class policy : std::uint8_t { keep, drop, damp };
 
-  kind type = kind::asynchronous;  ///< the consistency model
-  std::uint64_t bound = 0;         ///< for `bounded`, in clocks
+  kind type = kind::asynchronous;        ///< the consistency model
+  std::uint64_t most_clocks_behind = 0;  ///< for `bounded`, in clocks
 
-  /// A push is old if its range had more than `fresh` updates since the version from which the push was computed. Old
-  /// pushes are applied unchanged (keep), ignored (drop), or weighted by 1 / (1 + age - fresh) (damp).
+  /// A push is old if its range had more than `largest_fresh_age` updates since the version from which the push was
+  /// computed. Old pushes are applied unchanged (keep), ignored (drop), or weighted by 1 / (1 + age - fresh) (damp).
   policy old_pushes = policy::keep;
-  std::uint64_t fresh = 0;
+  std::uint64_t largest_fresh_age = 0;
 
   /// Returns the weight of a push that is `age` updates old.
   [[nodiscard]] float weight_of(std::uint64_t age) const noexcept {
-    if (old_pushes == policy::keep || age <= fresh) return 1.0f;
-    return old_pushes == policy::drop ? 0.0f : 1.0f / (1.0f + static_cast<float>(age - fresh));
+    if (old_pushes == policy::keep || age <= largest_fresh_age) return 1.0f;
+    return old_pushes == policy::drop ? 0.0f : 1.0f / (1.0f + static_cast<float>(age - largest_fresh_age));
   }
 
   /// Returns true if a server may answer a pull of `clock` now. `slowest` is the smallest clock among live workers. The
   /// values contain the sum of every clock before `folded`.
   [[nodiscard]] bool answers(std::uint64_t clock, std::uint64_t slowest, std::uint64_t folded) const noexcept {
-    if (type == kind::bounded) return slowest + bound >= clock;
+    if (type == kind::bounded) return slowest + most_clocks_behind >= clock;
     // A previous head may have folded a clock in which a worker that the head did not know has not sent its pushes yet.
     if (type == kind::bulk) return folded >= clock && slowest >= clock;
     return true;

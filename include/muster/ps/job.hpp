@@ -51,7 +51,7 @@ struct job_options {
   /// Interval without messages after which a server is suspected. If empty: half of `timeout` if all ranks are on one
   /// host, else the time that heartbeats may be missed (at least 1 s). In an elastic job always at least half of
   /// `timeout`. A worker is suspected after `timeout`.
-  std::optional<seconds> silence{};
+  std::optional<seconds> server_silence{};
   std::size_t window = 8_MiB;  ///< limit of a worker's outstanding bytes, for pushes and for pulls separately
 };
 
@@ -124,7 +124,7 @@ void save_tables(job& parameters, group& workers, const std::string& folder, con
 /// The progress of the first worker at the time of the save.
 struct saved_tables {
   std::uint64_t clock = 0;
-  state_position at{};  ///< for `state::move_to` before the first step
+  state_position position{};  ///< for `state::move_to` before the first step
   /// Batches before `at` that still have to be trained, for `client::begin_order`. Only in tables that servers saved
   /// after all workers had died.
   std::vector<lease> left{};

@@ -89,7 +89,7 @@ class table_layout {
   [[nodiscard]] const table_spec& table_of(range_id id) const noexcept { return tables_[ranges_[id].table]; }
   /// Return the first range of a table, and the range after the table's last range. A table's ranges are consecutive.
   [[nodiscard]] range_id first(std::uint32_t table) const noexcept { return first_[table]; }
-  [[nodiscard]] range_id last(std::uint32_t table) const noexcept { return first_[table + 1]; }
+  [[nodiscard]] range_id end(std::uint32_t table) const noexcept { return first_[table + 1]; }
   /// Returns the range that contains this element of a dense table.
   [[nodiscard]] range_id range_of_element(std::uint32_t table, std::size_t element) const noexcept {
     return static_cast<range_id>(first_[table] + element / length_[table]);

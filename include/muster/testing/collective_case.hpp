@@ -47,7 +47,7 @@ T value_at(const scenario& s, int rank, std::size_t index) {
   return static_cast<T>(static_cast<float>(word % 10));
 }
 
-struct largest_magnitude {  // a user's function with state, which must be sent along
+struct largest_value {  // a user's function with state, which must be sent along
   int bias = 0;
   template <class T>
   T operator()(T a, T b) const {
@@ -57,9 +57,9 @@ struct largest_magnitude {  // a user's function with state, which must be sent 
 
 /// Returns the result of the case's reduction at index i, over all ranks.
 template <class T>
-T combined(const scenario& s, int ranks, std::size_t i) {
+T combined(const scenario& s, int rank_count, std::size_t i) {
   long double result = static_cast<long double>(value_at<T>(s, 0, i));
-  for (int r = 1; r < ranks; ++r) {
+  for (int r = 1; r < rank_count; ++r) {
     const auto v = static_cast<long double>(value_at<T>(s, r, i));
     if (s.op == operation::sum || s.op == operation::mean) result += v;
     if (s.op == operation::product) result *= v;
@@ -69,14 +69,14 @@ T combined(const scenario& s, int ranks, std::size_t i) {
   if constexpr (std::is_same_v<T, bool>) return result != 0;
   if constexpr (std::is_integral_v<T>) {  // sums wrap around in the type, like the library's sums
     T wrapped = static_cast<T>(static_cast<long long>(result));
-    if (s.op == operation::mean) wrapped = static_cast<T>(static_cast<long long>(wrapped) / ranks);
+    if (s.op == operation::mean) wrapped = static_cast<T>(static_cast<long long>(wrapped) / rank_count);
     return wrapped;
   } else {
     if (s.op != operation::mean) return static_cast<T>(static_cast<float>(result));
     if constexpr (std::is_floating_point_v<T>)
-      return static_cast<T>(result) / static_cast<T>(ranks);
+      return static_cast<T>(result) / static_cast<T>(rank_count);
     else
-      return static_cast<T>(static_cast<float>(result) / static_cast<float>(ranks));
+      return static_cast<T>(static_cast<float>(result) / static_cast<float>(rank_count));
   }
 }
 
@@ -92,7 +92,7 @@ void with_operation(operation op, Function function) {
     case operation::mean:
       return function(mean);
     case operation::user:
-      return function(largest_magnitude{7});
+      return function(largest_value{7});
     default:
       return function(sum);
   }

@@ -18,7 +18,7 @@ namespace muster { inline namespace v0 { namespace testing {
 /// buffers in place and misaligned. Collective. Throws std::runtime_error that names the rank, the element and the
 /// case, and how to run the case again.
 inline void check_cases(const case_list& cases, group& world, draw_options choices = {}) {
-  const int ranks = world.size();
+  const int rank_count = world.size();
   const auto abilities = world.abilities();
   choices.native = abilities.native_collectives;
   struct open {
@@ -35,7 +35,7 @@ inline void check_cases(const case_list& cases, group& world, draw_options choic
     } catch (const std::exception& failure) {
       const auto seed = "MUSTER_TEST_SEED=" + std::to_string(cases.seed);
       throw std::runtime_error(std::string(failure.what()) + "; case " + std::to_string(index) + " over " +
-                               std::string(abilities.name) + ": " + parameters.describe(ranks) + "; " + seed +
+                               std::string(abilities.name) + ": " + parameters.describe(rank_count) + "; " + seed +
                                " MUSTER_TEST_CASE=" + std::to_string(index) + " runs it alone");
     }
   };
@@ -45,8 +45,8 @@ inline void check_cases(const case_list& cases, group& world, draw_options choic
     attempt(oldest.index, oldest.parameters, oldest.end);
   };
   for (std::uint64_t index = cases.first; index < cases.first + cases.count; ++index) {
-    random_stream random(cases.seed, static_cast<std::uint64_t>(ranks) << 48 | index);
-    const scenario parameters = draw(random, ranks, choices);
+    random_stream random(cases.seed, static_cast<std::uint64_t>(rank_count) << 48 | index);
+    const scenario parameters = draw(random, rank_count, choices);
     attempt(index, parameters, [&] { pending.push_back({index, parameters, begin(parameters, world)}); });
     while (!pending.empty() && (!parameters.async || pending.size() > std::size_t{5} || patience.below(2) == 0))
       end_oldest();
@@ -58,9 +58,9 @@ inline void check_cases(const case_list& cases, group& world, draw_options choic
 /// ranks, with `cases.count` cases each. Throws the errors of check_cases.
 inline void check_algorithm(collective kind, algorithm method, const case_list& cases = {.count = 200},
                             int most_ranks = 5) {
-  for (int ranks = 1; ranks <= most_ranks; ++ranks) {
+  for (int rank_count = 1; rank_count <= most_ranks; ++rank_count) {
     muster::detail::run_as_threads(
-        ranks, {}, [&](group& world) { check_cases(cases, world, {.kinds = {kind}, .algorithms = {method}}); });
+        rank_count, {}, [&](group& world) { check_cases(cases, world, {.kinds = {kind}, .algorithms = {method}}); });
   }
 }
 

@@ -34,7 +34,7 @@ struct scenario {
   bool delays = false;               ///< true if some ranks make the call late
 
   /// Returns a line with which a failure can be repeated.
-  [[nodiscard]] std::string describe(int ranks) const;
+  [[nodiscard]] std::string describe(int rank_count) const;
 };
 
 /// The choices for random cases.
@@ -57,28 +57,28 @@ namespace detail {
 
 inline bool has_bit(std::uint32_t mask, int rank) { return (mask >> rank % 32 & 1) != 0; }
 
-inline std::string bits(std::uint32_t mask, int ranks) {
+inline std::string bits(std::uint32_t mask, int rank_count) {
   std::vector<int> list;
-  for (int r = 0; r < ranks; ++r) {
+  for (int r = 0; r < rank_count; ++r) {
     if (has_bit(mask, r)) list.push_back(r);
   }
   if (list.empty()) return "private";
-  return std::ssize(list) == ranks ? "registered" : "registered at " + format_ranks(list);
+  return std::ssize(list) == rank_count ? "registered" : "registered at " + format_ranks(list);
 }
 
 }  // namespace detail
 
-inline std::string scenario::describe(int ranks) const {
+inline std::string scenario::describe(int rank_count) const {
   std::ostringstream text;
-  text << to_string(kind) << " by " << to_string(algorithm) << ", " << ranks << " ranks, " << count << ' '
+  text << to_string(kind) << " by " << to_string(algorithm) << ", " << rank_count << " ranks, " << count << ' '
        << to_string(type) << ' ' << to_string(op) << ", root " << root << (in_place ? ", in place" : "")
-       << (async ? ", async" : "") << ", off by " << misaligned << ", input " << detail::bits(registered_in, ranks)
-       << ", output " << detail::bits(registered_out, ranks) << ", values of seed " << seed;
+       << (async ? ", async" : "") << ", off by " << misaligned << ", input " << detail::bits(registered_in, rank_count)
+       << ", output " << detail::bits(registered_out, rank_count) << ", values of seed " << seed;
   return text.str();
 }
 
 /// Returns a random case for a group of `ranks`. Draws the same numbers at every rank.
-inline scenario draw(random_stream& random, int ranks, const draw_options& choices) {
+inline scenario draw(random_stream& random, int rank_count, const draw_options& choices) {
   scenario s;
   s.seed = random();
   s.kind = choices.kinds[random.below(choices.kinds.size())];
@@ -95,7 +95,7 @@ inline scenario draw(random_stream& random, int ranks, const draw_options& choic
   s.op = static_cast<operation>(1 + random.below(6));
   if (s.type == dtype::boolean && s.op == operation::mean) s.op = operation::sum;
 
-  const auto n = static_cast<std::size_t>(ranks);
+  const auto n = static_cast<std::size_t>(rank_count);
   const bool one_each =
       s.kind == collective::gather || s.kind == collective::scatter || s.kind == collective::all_to_all;
   const std::size_t largest =

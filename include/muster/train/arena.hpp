@@ -53,7 +53,7 @@ class arena_base {
   [[nodiscard]] const std::vector<tensor_shape>& shapes() const noexcept { return shapes_; }
   /// Returns each tensor's place in the arrays, including the gap after the tensor. Element 0 is the first element
   /// of the last tensor of `shapes()`.
-  [[nodiscard]] const std::vector<block>& extents() const noexcept { return extents_; }
+  [[nodiscard]] const std::vector<block>& places() const noexcept { return extents_; }
   /// Returns the index in `shapes()` of the tensor with that name. Throws configuration_error when no tensor has that
   /// name. O(tensors).
   [[nodiscard]] std::size_t index(std::string_view name) const;

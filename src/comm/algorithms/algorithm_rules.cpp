@@ -18,47 +18,47 @@ std::vector<std::pair<std::string, Named>> named(const All& all) {
   return list;
 }
 
-std::size_t read_size(const spec_reader& item, std::string_view word) {
+std::size_t read_size(const spec_reader& entry, std::string_view word) {
   const auto size = parse_size(word);
-  if (!size) item.refuse("'" + std::string(word) + "' is not a size", "write bytes such as 512, 4k, 1m, 2g, or inf");
+  if (!size) entry.refuse("'" + std::string(word) + "' is not a size", "write bytes such as 512, 4k, 1m, 2g, or inf");
   return *size;
 }
 
-void read_range(const spec_reader& item, std::string_view word, algorithm_rules::rule& range) {
+void read_range(const spec_reader& entry, std::string_view word, algorithm_rules::rule& range) {
   const auto dash = word.find('-');
   if (dash == std::string_view::npos)
-    item.refuse("'" + std::string(word) + "' is not a range of sizes", "write it as low-high, such as 0-4k or 4k-inf");
-  range.low = read_size(item, word.substr(0, dash));
+    entry.refuse("'" + std::string(word) + "' is not a range of sizes", "write it as low-high, such as 0-4k or 4k-inf");
+  range.low = read_size(entry, word.substr(0, dash));
   const auto high = word.substr(dash + 1);
-  range.high = high == "inf" ? algorithm_rules::no_limit : read_size(item, high);
+  range.high = high == "inf" ? algorithm_rules::no_limit : read_size(entry, high);
   if (range.low >= range.high) {
-    item.refuse("the range " + std::string(word) + " is empty: low is included, high is not",
-                "give a high above the low");
+    entry.refuse("the range " + std::string(word) + " is empty: low is included, high is not",
+                 "give a high above the low");
   }
 }
 
 // Reads an item of the list: an algorithm, or COLLECTIVE:ALGORITHM, or COLLECTIVE:LOW-HIGH:ALGORITHM.
-algorithm_rules::rule read_rule(spec_reader item) {
+algorithm_rules::rule read_rule(spec_reader entry) {
   algorithm_rules::rule result;
-  if (item.text().empty()) item.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
+  if (entry.text().empty()) entry.refuse("it is empty", "write an algorithm, or collective:low-high:algorithm");
   const auto algorithms = named<algorithm>(known_algorithms());
-  if (!item.has_value()) {
-    result.algorithm = item.choose("algorithm", item.name(), algorithms);
+  if (!entry.has_value()) {
+    result.algorithm = entry.choose("algorithm", entry.name(), algorithms);
     return result;
   }
-  result.kind = item.choose("collective", item.name(), named<collective>(all_collectives));
-  const std::string rest = item.value("algorithm");
+  result.kind = entry.choose("collective", entry.name(), named<collective>(all_collectives));
+  const std::string rest = entry.value("algorithm");
   const auto colon = rest.find(':');
-  if (colon != std::string::npos) read_range(item, std::string_view(rest).substr(0, colon), result);
+  if (colon != std::string::npos) read_range(entry, std::string_view(rest).substr(0, colon), result);
   result.algorithm =
-      item.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
+      entry.choose("algorithm", std::string_view(rest).substr(colon == std::string::npos ? 0 : colon + 1), algorithms);
   const auto available = algorithms_of(result.kind);
   if (result.algorithm == algorithm::automatic ||
       std::find(available.begin(), available.end(), result.algorithm) != available.end())
     return result;
   std::string list;
   for (const algorithm name : available) list += std::string(to_string(name)) + ", ";
-  item.refuse(
+  entry.refuse(
       std::string(to_string(result.kind)) + " has " + list + "and not " + std::string(to_string(result.algorithm)),
       "choose a listed algorithm or auto");
 }
@@ -94,7 +94,7 @@ std::string algorithm_rules::to_string() const {
   return detail::joined(rules_, ",", [](const rule& entry) { return muster::to_string(entry); });
 }
 
-algorithm algorithm_rules::at(collective kind, std::size_t bytes) const noexcept {
+algorithm algorithm_rules::algorithm_for(collective kind, std::size_t bytes) const noexcept {
   for (auto r = rules_.rbegin(); r != rules_.rend(); ++r) {
     if (covers(*r, kind) && r->low <= bytes && bytes < r->high) return r->algorithm;
   }

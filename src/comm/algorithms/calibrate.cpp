@@ -111,7 +111,7 @@ std::vector<measured_time> calibrate(group& world) {
   return all;
 }
 
-transport_costs fit_costs(std::span<const measured_time> times, int ranks, const transport_costs& known) {
+transport_costs fit_costs(std::span<const measured_time> times, int rank_count, const transport_costs& known) {
   // The model is linear in its constants: for each measurement, the sum over constant times factor should be 1, where
   // the factor is the constant's part of the model divided by the measured time.
   using vector3 = std::array<double, 3>;
@@ -122,7 +122,7 @@ transport_costs fit_costs(std::span<const measured_time> times, int ranks, const
     const auto factor = [&](transport_costs unit) {
       unit.next_message = known.next_message;
       unit.ranks_a_core = known.ranks_a_core;
-      return estimate(t.kind, t.algorithm, t.bytes, ranks, unit) / t.seconds;
+      return estimate(t.kind, t.algorithm, t.bytes, rank_count, unit) / t.seconds;
     };
     const vector3 row{factor({1, 0, 0}), factor({0, 1, 0}), factor({0, 0, 1})};
     for (std::size_t i = 0; i < 3; ++i) {

@@ -12,13 +12,13 @@ namespace muster { inline namespace v0 {
 namespace {
 
 // Returns the time of the longest path from the first call to the last return, if every rank has a core.
-double time_of_path(collective kind, algorithm name, std::size_t bytes, int ranks,
+double time_of_path(collective kind, algorithm name, std::size_t bytes, int rank_count,
                     const transport_costs& costs) noexcept {
-  const double n = ranks;
+  const double n = rank_count;
   const double all = static_cast<double>(bytes);
   const double share = all * (n - 1) / n;  // minimum of data that a rank must receive or send
-  const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));  // ceil(log2 n)
-  const bool folded = !std::has_single_bit(static_cast<unsigned>(ranks));
+  const double rounds = std::bit_width(static_cast<unsigned>(rank_count > 1 ? rank_count - 1 : 0));  // ceil(log2 n)
+  const bool folded = !std::has_single_bit(static_cast<unsigned>(rank_count));
   const double a = costs.latency;
   const double b = costs.per_byte;
   const double c = costs.reduce_per_byte;
@@ -68,17 +68,17 @@ double time_of_path(collective kind, algorithm name, std::size_t bytes, int rank
 struct traffic {
   double messages = 0;
   double bytes = 0;
-  double combined = 0;  // bytes that are combined
+  double combined_bytes = 0;  // bytes that are combined
 };
 
-traffic traffic_of(collective kind, algorithm name, std::size_t bytes, int ranks) noexcept {
-  const double n = ranks;
+traffic traffic_of(collective kind, algorithm name, std::size_t bytes, int rank_count) noexcept {
+  const double n = rank_count;
   const double all = static_cast<double>(bytes);
-  const double once = (n - 1) * all;  // minimum of data that must reach all ranks, or leave all ranks
+  const double least_bytes = (n - 1) * all;  // minimum of data that must reach all ranks, or leave all ranks
   const double pairs = n * (n - 1);
   if (kind == collective::allreduce) {
-    const double power = std::bit_floor(static_cast<unsigned>(ranks));
-    const double halvings = std::bit_width(static_cast<unsigned>(ranks)) - 1;
+    const double power = std::bit_floor(static_cast<unsigned>(rank_count));
+    const double halvings = std::bit_width(static_cast<unsigned>(rank_count)) - 1;
     const double folds = 2 * (n - power);
     switch (name) {
       case algorithm::recursive_doubling: {
@@ -86,49 +86,50 @@ traffic traffic_of(collective kind, algorithm name, std::size_t bytes, int ranks
         return {messages, messages * all, (messages - folds / 2) * all};
       }
       case algorithm::halving_doubling:
-        return {2 * power * halvings + folds, 2 * (power - 1) * all + folds * all, once};
+        return {2 * power * halvings + folds, 2 * (power - 1) * all + folds * all, least_bytes};
       case algorithm::tree:
-        return {2 * (n - 1), 2 * once, once};
+        return {2 * (n - 1), 2 * least_bytes, least_bytes};
       default:  // ring, direct
-        return {2 * pairs, 2 * once, once};
+        return {2 * pairs, 2 * least_bytes, least_bytes};
     }
   }
   const bool combines = kind == collective::reduce || kind == collective::reduce_scatter;
-  const double combined = combines ? once : 0.0;
-  const double rounds = std::bit_width(static_cast<unsigned>(ranks > 1 ? ranks - 1 : 0));
+  const double combined = combines ? least_bytes : 0.0;
+  const double rounds = std::bit_width(static_cast<unsigned>(rank_count > 1 ? rank_count - 1 : 0));
   const bool rooted = kind == collective::gather || kind == collective::scatter;
   switch (name) {
     case algorithm::tree:
-      return {n - 1, rooted ? rounds * all / 2 : once, combined};
+      return {n - 1, rooted ? rounds * all / 2 : least_bytes, combined};
     case algorithm::chain:
-      return {(n - 1) * std::max(1.0, all / static_cast<double>(detail::chain_chunk)), once, combined};
+      return {(n - 1) * std::max(1.0, all / static_cast<double>(detail::chain_chunk)), least_bytes, combined};
     case algorithm::recursive_doubling:
-      return {2 * rounds * n, once, combined};
+      return {2 * rounds * n, least_bytes, combined};
     default:  // ring, direct
-      return rooted ? traffic{n - 1, all, combined} : traffic{pairs, once, combined};
+      return rooted ? traffic{n - 1, all, combined} : traffic{pairs, least_bytes, combined};
   }
 }
 
 }  // namespace
 
-double estimate(collective kind, algorithm name, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
-  const double path = time_of_path(kind, name, bytes, ranks, costs);
+double estimate(collective kind, algorithm name, std::size_t bytes, int rank_count,
+                const transport_costs& costs) noexcept {
+  const double path = time_of_path(kind, name, bytes, rank_count, costs);
   if (costs.ranks_a_core <= 1) return path;
   // Measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB. The model is linear in the bytes, as
   // `bisect` requires.
-  constexpr double of_path = 0.25;
-  const traffic total = traffic_of(kind, name, bytes, ranks);
+  constexpr double path_weight = 0.25;
+  const traffic total = traffic_of(kind, name, bytes, rank_count);
   const double work =
-      total.messages * costs.latency + total.bytes * costs.per_byte + total.combined * costs.reduce_per_byte;
-  return of_path * path + (1 - of_path) * work * costs.ranks_a_core / ranks;
+      total.messages * costs.latency + total.bytes * costs.per_byte + total.combined_bytes * costs.reduce_per_byte;
+  return path_weight * path + (1 - path_weight) * work * costs.ranks_a_core / rank_count;
 }
 
-algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept {
+algorithm choose(collective kind, std::size_t bytes, int rank_count, const transport_costs& costs) noexcept {
   algorithm best = algorithm::automatic;
   double best_time = 0;
   for (const algorithm candidate : algorithms_of(kind)) {
     if (candidate == algorithm::native || detail::registered_body(kind, candidate) != nullptr) continue;
-    const double time = estimate(kind, candidate, bytes, ranks, costs);
+    const double time = estimate(kind, candidate, bytes, rank_count, costs);
     if (best == algorithm::automatic || time < best_time) {
       best = candidate;
       best_time = time;
@@ -163,11 +164,12 @@ void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen
 
 }  // namespace
 
-algorithm_selector::algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules) {
+algorithm_selector::algorithm_selector(const transport_abilities& transport, int rank_count,
+                                       const algorithm_rules& rules) {
   const bool with_native = transport.native_collectives;
   std::vector<std::size_t> ends{algorithm_rules::no_limit};  // ends of the intervals of sizes that have the same rule
   for (const auto& rule : rules.rules()) {
-    if (rule.algorithm == algorithm::native && !with_native && ranks > 1) {
+    if (rule.algorithm == algorithm::native && !with_native && rank_count > 1) {
       throw configuration_error("the algorithm rule '" + to_string(rule) + "' asks for native (transport " +
                                 std::string(transport.name) +
                                 " has no collectives of its own); choose another algorithm, or another transport");
@@ -179,10 +181,10 @@ algorithm_selector::algorithm_selector(const transport_abilities& transport, int
   for (std::size_t i = 1; i < tables_.size(); ++i) {
     const auto kind = static_cast<collective>(i);
     const auto chosen_at = [&](std::size_t bytes) {
-      const algorithm requested = rules.at(kind, bytes);
+      const algorithm requested = rules.algorithm_for(kind, bytes);
       if (requested != algorithm::automatic && (requested != algorithm::native || with_native)) return requested;
       if (transport.prefers_native && with_native) return algorithm::native;
-      return choose(kind, std::min(bytes, largest_modelled), ranks, transport.costs);
+      return choose(kind, std::min(bytes, largest_modelled), rank_count, transport.costs);
     };
     tables_[i].clear();
     std::size_t begin = 0;

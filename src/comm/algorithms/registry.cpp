@@ -41,8 +41,9 @@ registry& algorithm_registry() {
   return instance;
 }
 
-[[noreturn]] void refuse(std::string_view name, const std::string& why, const char* suggestion) {
-  throw configuration_error("algorithm '" + std::string(name) + "' cannot be registered (" + why + "); " + suggestion);
+[[noreturn]] void refuse(std::string_view name, const std::string& reason, const char* suggestion) {
+  throw configuration_error("algorithm '" + std::string(name) + "' cannot be registered (" + reason + "); " +
+                            suggestion);
 }
 
 }  // namespace

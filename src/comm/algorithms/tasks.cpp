@@ -18,9 +18,9 @@ task by_native(collective_context& ctx, const collective_call& call, bool check_
   // signature.
   const bool large = payload_bytes(call, ctx.size()) > native_copied_up_to;
   if ((large || check_full) && !ctx.abilities().prefers_native) co_await dissemination_barrier(ctx);
-  request r;
-  if (ctx.native(call, r)) {
-    co_await ctx.done(r);
+  request req;
+  if (ctx.native(call, req)) {
+    co_await ctx.done(req);
     co_return;
   }
   // The transport does not implement this call, at every rank alike. The library's algorithms implement all calls.
@@ -39,9 +39,9 @@ task by_ring_reduce_scatter(collective_context& ctx, const collective_call& call
   const std::size_t bytes = call.count * call.element_size;
   std::byte* const held = ctx.scratch(bytes);
   if (bytes > 0) std::memcpy(held, call.in, bytes);
-  const blocks parts{held, call.count, call.element_size, ctx.size()};
-  co_await ring_reduce_scatter(ctx, parts, call.reduce);
-  const auto mine = parts.at(ctx.rank());
+  const blocks divided{held, call.count, call.element_size, ctx.size()};
+  co_await ring_reduce_scatter(ctx, divided, call.reduce);
+  const auto mine = divided.at(ctx.rank());
   if (!mine.empty()) std::memcpy(call.out, mine.data(), mine.size());
 }
 
@@ -52,11 +52,11 @@ task make_allreduce(collective_context& ctx, const collective_call& call, algori
 }
 
 task make_allgather(collective_context& ctx, const collective_call& call, algorithm selected) {
-  const blocks parts{call.out, call.count, call.element_size, ctx.size()};
-  const auto mine = parts.at(ctx.rank());
+  const blocks divided{call.out, call.count, call.element_size, ctx.size()};
+  const auto mine = divided.at(ctx.rank());
   if (!mine.empty() && mine.data() != call.in) std::memcpy(mine.data(), call.in, mine.size());
-  if (selected == algorithm::ring) return ring_allgather(ctx, parts);
-  return recursive_doubling_allgather(ctx, parts);
+  if (selected == algorithm::ring) return ring_allgather(ctx, divided);
+  return recursive_doubling_allgather(ctx, divided);
 }
 
 // Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
@@ -85,12 +85,12 @@ void copy_alone(const collective_call& call) {
 
 }  // namespace
 
-task await(collective_context& ctx, request& r) { co_await ctx.done(r); }
+task await(collective_context& ctx, request& req) { co_await ctx.done(req); }
 
-std::size_t payload_bytes(const collective_call& call, int ranks) {
+std::size_t payload_bytes(const collective_call& call, int rank_count) {
   const bool counts_pieces =
       call.kind == collective::gather || call.kind == collective::scatter || call.kind == collective::all_to_all;
-  return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(ranks) : 1);
+  return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(rank_count) : 1);
 }
 
 task make_task(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {

@@ -43,9 +43,9 @@ struct announcement {
 // Throws configuration_error for settings with which separately started processes cannot form a job. `origin`: the
 // setting that requests such a job.
 void check(const settings& configuration, const std::string& origin) {
-  const auto refuse = [&](const setting_info& setting, const std::string& why) {
+  const auto refuse = [&](const setting_info& setting, const std::string& reason) {
     throw configuration_error(origin + " cannot be used with --" + std::string(setting.name) + " " +
-                              configuration.value(setting) + " (" + why);
+                              configuration.value(setting) + " (" + reason);
   };
   const auto& transport = configuration.value(setting::transport);
   if (transport == "mpi" || transport == "self" || transport == "threads")
@@ -105,21 +105,21 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   const int servers = static_cast<int>(configuration.integer(setting::remote_servers));
   if (!is_server && servers == 0) return {of_launcher, nullptr};
   check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
-  const auto until = deadline_after(seconds(configuration.positive(setting::timeout)));
+  const auto until = deadline_after(seconds(configuration.number(setting::timeout)));
 
   launch_env assembled = of_launcher;
   assembled.kind = launch_env::launcher::generic;
-  assembled.job = job_name(configuration, of_launcher);
+  assembled.start_name = job_name(configuration, of_launcher);
   if (is_server) assembled.rank = 1;  // not rank 0: a server does not serve the store
   assembled.size = std::max(2, assembled.size);
   assembled_launch result{assembled, open_store(configuration, assembled)};
   auto& store = *result.store;
 
-  announcement job{of_launcher.size, servers, assembled.job};
+  announcement job{of_launcher.size, servers, assembled.start_name};
   if (is_server) {
     job = await_announcement(store, until);
     result.launch.rank = job.ranks + take_number(store, job, until);
-    result.launch.job = job.job;
+    result.launch.start_name = job.job;
   } else if (of_launcher.rank == 0) {
     announce(store, job, until);
   }
@@ -129,7 +129,7 @@ assembled_launch assemble_launch(const settings& configuration, const launch_env
   const auto& own_host = hosts[static_cast<std::size_t>(launch.rank)];
   launch.local_size = static_cast<int>(std::count(hosts.begin(), hosts.end(), own_host));
   launch.local_rank = static_cast<int>(std::count(hosts.begin(), hosts.begin() + launch.rank, own_host));
-  launch.why = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " launched separately";
+  launch.reason = std::to_string(job.ranks) + " of a launcher, " + std::to_string(job.servers) + " launched separately";
   if (launch.rank == 0) {
     (void)store.compare_and_swap(key_of_launch, store.get(key_of_launch, until).version, job_has_begun, until, passing);
   }

@@ -78,14 +78,14 @@ struct context::implementation {
       adopt(detail::connect_processes(chosen, configuration, launch));
       const int size = process_world->size();
       if (launch.kind != launch_env::launcher::none && size != launch.size) {
-        refuse("the launcher set " + launch.why + " and " + chosen.name + " connects " + std::to_string(size) +
+        refuse("the launcher set " + launch.reason + " and " + chosen.name + " connects " + std::to_string(size) +
                " ranks (the program and mpirun belong to different MPI libraries, or the variables are from an earlier "
                "launch); use one MPI library");
       }
     } else if (chosen.name == "self") {
       adopt(make_self_transport());
     }
-    log(log_level::info, "transport " + chosen.name + " (" + chosen.why + ")");
+    log(log_level::info, "transport " + chosen.name + " (" + chosen.reason + ")");
   }
 
   // Refuses settings that connect ranks, because the program has already connected them.
@@ -202,7 +202,7 @@ std::pmr::memory_resource* context::memory() const noexcept {
 }
 bool context::elastic() const noexcept { return self_->elastic; }
 const std::shared_ptr<detail::segment>& context::shared_memory() const noexcept { return self_->shared; }
-const std::string& context::why() const noexcept { return self_->chosen.why; }
+const std::string& context::why() const noexcept { return self_->chosen.reason; }
 const launch_env& context::launcher() const noexcept { return self_->launch; }
 const settings& context::configuration() const noexcept { return self_->configuration; }
 

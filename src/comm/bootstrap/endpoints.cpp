@@ -30,7 +30,7 @@ transport_list over_threads(group& ranks, int count) {
 // endpoint.
 transport_list over_memory(const settings& configuration, group& ranks, int count) {
   launch_env launch;
-  launch.job = "ends";
+  launch.start_name = "ends";
   const std::string suffix = "/ends-" + broadcast_string(ranks, random_token().substr(0, 16), 0);
   return connect_at_once(count, [&](int k) {
     return connect_host(configuration, launch, k * ranks.size() + ranks.rank(), count * ranks.size(), suffix);

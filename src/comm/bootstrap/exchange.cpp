@@ -57,7 +57,7 @@ class exchange_round {
     for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
 
     std::vector<std::string> words;
-    for (detail::wire_reader in(all); !in.rest().empty();) words.emplace_back(in.text());
+    for (detail::wire_reader reader(all); !reader.rest().empty();) words.emplace_back(reader.text());
     if (words.size() != static_cast<std::size_t>(size_)) {
       throw configuration_error("rank 0 has written the values of " + std::to_string(words.size()) + " ranks to '" +
                                 prefix_ + "', and this rank belongs to a job of " + std::to_string(size_) +

@@ -130,8 +130,8 @@ launch_env detect_launch(const variable_reader& read) {
     found.local_rank = number(read, d.local_rank).value_or(0);
     if (d.local_size != nullptr) found.local_size = number(read, d.local_size).value_or(0);
     if (d.kind == launch_env::launcher::slurm && read("SLURM_STEP_NUM_NODES") == "1") found.local_size = *size;
-    found.job = job_of(d, read);
-    found.why = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
+    found.start_name = job_of(d, read);
+    found.reason = spelled(d.rank, *rank) + ", " + spelled(d.size, *size);
     const bool is_of_torchrun = found.kind == launch_env::launcher::generic && d.also != nullptr;
     const bool has_no_own_mpi =
         found.kind == launch_env::launcher::slurm || (found.kind == launch_env::launcher::generic && !is_of_torchrun);
@@ -139,7 +139,7 @@ launch_env detect_launch(const variable_reader& read) {
     return found;
   }
   launch_env alone;
-  alone.why = "no launcher's variables are set";
+  alone.reason = "no launcher's variables are set";
   return alone;
 }
 

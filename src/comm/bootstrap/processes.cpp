@@ -51,7 +51,7 @@ process_identity process_identity::own() {
   return {::getpid(), status_of(::getpid()).value_or(process_status()).started};
 }
 
-std::string process_numbers() {
+std::string pid_namespace() {
   struct stat space {};
   return ::stat("/proc/self/ns/pid", &space) == 0 ? std::to_string(space.st_ino) : "";
 }

@@ -22,7 +22,7 @@ struct process_identity {
 
 /// Returns the identity of the calling process's pid namespace: equal for processes to which a number means the same
 /// process.
-[[nodiscard]] std::string process_numbers();
+[[nodiscard]] std::string pid_namespace();
 
 /// Observes a process on the local host.
 class life {
@@ -32,7 +32,7 @@ class life {
   explicit life(const process_identity& identity);
 
   /// Returns a descriptor that is readable when the process has ended; -1 if there is none.
-  [[nodiscard]] int file() const noexcept { return file_.get(); }
+  [[nodiscard]] int pidfd() const noexcept { return file_.get(); }
   /// Returns true if the process has certainly ended. False does not prove that it lives: the system may not support
   /// pidfds.
   [[nodiscard]] bool ended() const noexcept;

@@ -38,7 +38,7 @@ std::vector<std::string> known_transports() {
 }
 
 std::string launched_by(const launch_env& launch) {
-  return std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.why +
+  return std::string(to_string(launch.kind)) + " started " + std::to_string(launch.size) + " ranks (" + launch.reason +
          ")";
 }
 
@@ -107,7 +107,7 @@ void take_from_rank_zero(group_state& state, std::span<std::byte> bytes, clock::
   f.start(body.handle());
   while (!body.finished()) {
     if (f.advance()) continue;
-    state.poll_notices();
+    state.handle_control_messages();
     if (state.failed()) std::rethrow_exception(state.failure());
     if (clock::now() >= until) {
       throw error(error_kind::timeout,
@@ -139,11 +139,11 @@ transport_choice choose_transport(const settings& configuration, const launch_en
   check_request(configuration, launch, requested, threads);
   const bool is_auto = requested == "auto";
   const std::string origin = configuration.origin(setting::transport);
-  const std::string why = is_auto ? launched_by(launch) : origin + " asks for it";
+  const std::string reason = is_auto ? launched_by(launch) : origin + " asks for it";
 
   const bool host_is_named = names_host(configuration);
   if (requested == "shm" || (is_auto && launch.size > 1 && launch.on_one_host() && !host_is_named))
-    return {"shm", {}, 1, is_auto ? why + ", all on this host" : why};
+    return {"shm", {}, 1, is_auto ? reason + ", all on this host" : reason};
   // Every rank detects that its host has fewer ranks than the job.
   const bool on_several_hosts = launch.size > 1 && (launch.local_size > 0 || host_is_named);
   if (requested == "hierarchical" || (is_auto && on_several_hosts)) {
@@ -151,23 +151,23 @@ transport_choice choose_transport(const settings& configuration, const launch_en
     const auto between = configuration.choice(setting::between, {"auto", "mpi", "tcp"});
     const std::string origin_between = configuration.origin(setting::between);
     return {"hierarchical", across_hosts(launch, transports[between], origin_between), 1,
-            !is_auto        ? why
-            : host_is_named ? why + ", " + configuration.origin(setting::host) + " sets each rank's host"
-                            : why + ", on several hosts"};
+            !is_auto        ? reason
+            : host_is_named ? reason + ", " + configuration.origin(setting::host) + " sets each rank's host"
+                            : reason + ", on several hosts"};
   }
-  if (is_of_program(requested)) return {requested, {}, 1, why};
-  if (requested == "mpi" || requested == "tcp") return {across_hosts(launch, requested, origin), {}, 1, why};
-  if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, why};
+  if (is_of_program(requested)) return {requested, {}, 1, reason};
+  if (requested == "mpi" || requested == "tcp") return {across_hosts(launch, requested, origin), {}, 1, reason};
+  if (launch.size > 1) return {across_hosts(launch, "", ""), {}, 1, reason};
   if (threads > 1 || requested == "threads")
-    return {"threads", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : why};
-  return {"self", {}, 1, is_auto ? launch.why : why};
+    return {"threads", {}, threads, threads > 1 ? configuration.origin(setting::ranks) : reason};
+  return {"self", {}, 1, is_auto ? launch.reason : reason};
 }
 
 std::unique_ptr<transport> connect_processes(const transport_choice& chosen, const settings& configuration,
                                              const launch_env& launch) {
   if (chosen.name == "shm") return connect_shm(configuration, launch);
   if (chosen.name == "hierarchical")
-    return connect_hierarchical(find_registered(chosen.between)->connect(configuration, launch), configuration, launch);
+    return connect_hierarchical(find_registered(chosen.network)->connect(configuration, launch), configuration, launch);
   return find_registered(chosen.name)->connect(configuration, launch);
 }
 
@@ -178,7 +178,7 @@ group_settings settings_for_groups(const settings& configuration, int local_rank
   // host occupy all cores.
   const auto progress = configuration.choice(setting::progress, {"auto", "on", "off"});
   const bool has_cores = 2 * static_cast<unsigned>(std::max(local_ranks, 1)) <= std::thread::hardware_concurrency();
-  return {.timeout = seconds(configuration.positive(setting::timeout)),
+  return {.timeout = seconds(configuration.number(setting::timeout)),
           .algorithm =
               algorithm_rules::parse(configuration.value(setting::algorithm), configuration.origin(setting::algorithm)),
           .check_full = configuration.choice(setting::check, {"auto", "full"}) == 1,
@@ -231,13 +231,13 @@ planned_world plan_world(const settings& configuration, const launch_env& launch
   const transport_choice chosen = choose_transport(configuration, launch);
   planned_world planned;
   planned.ranks = chosen.is_of_processes() ? launch.size : chosen.threads;
-  planned.why = chosen.why;
+  planned.reason = chosen.reason;
   // Uses the local host's load alone: the load of other hosts is unknown before they are connected.
   const double ranks_a_core =
       static_cast<double>(launch.local_size) / std::max(1u, std::thread::hardware_concurrency());
   for (const auto& transport : all_transports(ranks_a_core)) {
     if (transport.name == chosen.name) planned.transport = transport;
-    if (transport.name == chosen.between) planned.transport = hierarchical_abilities(transport);
+    if (transport.name == chosen.network) planned.transport = hierarchical_abilities(transport);
   }
   planned.for_groups = settings_for_groups(configuration, launch.local_size);
   return planned;

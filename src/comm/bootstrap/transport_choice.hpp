@@ -12,9 +12,9 @@ namespace muster { inline namespace v0 { namespace detail {
 /// The transport that follows from the settings and the launcher.
 struct transport_choice {
   std::string name = "self";
-  std::string between{};  ///< hierarchical: the transport between the hosts
+  std::string network{};  ///< hierarchical: the transport between the hosts
   int threads = 1;        ///< number of ranks in this process, as threads
-  std::string why{};      ///< the reason for the choice, for the log
+  std::string reason{};   ///< the reason for the choice, for the log
 
   [[nodiscard]] bool is_of_processes() const noexcept { return name != "self" && name != "threads"; }
 };

@@ -17,7 +17,7 @@ class call_history {
   static constexpr std::size_t length = 256;
 
   /// Records the next call.
-  void note(const collective_signature& call) noexcept {
+  void record(const collective_signature& call) noexcept {
     calls_[count_ % length] = call;
     ++count_;
   }

@@ -13,12 +13,12 @@ namespace muster { inline namespace v0 { namespace detail {
 failure_protocol::failure_protocol(transport& transport)
     : transport_(transport),
       departures_(static_cast<std::size_t>(transport.size())),
-      reached_(static_cast<std::size_t>(transport.size()), 0) {}
+      reported_calls_(static_cast<std::size_t>(transport.size()), 0) {}
 
 void failure_protocol::throw_timeout(const collective_signature& signature, seconds timeout) const {
   std::vector<int> missing;
   for (int rank = 0; rank < transport_.size(); ++rank) {
-    if (rank != transport_.rank() && reached_[static_cast<std::size_t>(rank)] < signature.sequence + 1)
+    if (rank != transport_.rank() && reported_calls_[static_cast<std::size_t>(rank)] < signature.sequence + 1)
       missing.push_back(rank);
   }
   throw timeout_error(std::string(to_string(signature.kind)), signature.sequence, std::move(missing), timeout.count());
@@ -51,7 +51,7 @@ void failure_protocol::on_control_message(const control_message& message) {
 }
 
 void failure_protocol::compare_position(int peer, const collective_signature& theirs) {
-  auto& reached = reached_[static_cast<std::size_t>(peer)];
+  auto& reached = reported_calls_[static_cast<std::size_t>(peer)];
   reached = std::max(reached, theirs.sequence + 1);
   const auto* const ours = calls_.find(theirs.sequence);
   if (ours == nullptr || *ours == theirs) return;

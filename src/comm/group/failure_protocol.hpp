@@ -91,7 +91,7 @@ class failure_protocol {
   std::vector<leaver> leavers_;
   call_history calls_;
   // by peer: sequence number + 1 of the last collective that the peer has reported; 0: none
-  std::vector<std::uint64_t> reached_;
+  std::vector<std::uint64_t> reported_calls_;
 };
 
 }}}  // namespace muster::v0::detail

@@ -108,7 +108,7 @@ bool work::test() {
   if (!operation_) return true;
   const auto held = group_->guard();
   if (!operation_->done) {
-    group_->poll_notices();
+    group_->handle_control_messages();
     group_->progress();
     group_->check_deadline();
   }
@@ -153,9 +153,9 @@ namespace {
 
 }  // namespace
 
-void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
-  refuse_arguments(ranks, std::string(to_string(kind)) + ": the " + std::string(which) + " buffer has " +
-                              std::to_string(is) + " elements (the other buffer asks for " + std::to_string(must_be) +
+void refuse_size(group* ranks, collective kind, std::string_view buffer_name, std::size_t is, std::size_t required) {
+  refuse_arguments(ranks, std::string(to_string(kind)) + ": the " + std::string(buffer_name) + " buffer has " +
+                              std::to_string(is) + " elements (the other buffer asks for " + std::to_string(required) +
                               "); give it that size");
 }
 

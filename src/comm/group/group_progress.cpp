@@ -25,7 +25,7 @@ void run(group& ranks, collective_call&& call) {
   auto& state = *ranks.state();
   const scoped_event measured(activity::communication, to_string(call.kind), call.count * call.element_size);
   const auto held = state.guard();
-  state.enter(call.timeout);
+  state.check_before_call(call.timeout);
   if (state.try_native_fast_path(call)) return;
   operation_state op(state, std::move(call));
   state.enqueue(op);
@@ -36,10 +36,10 @@ void run(group& ranks, collective_call&& call) {
 work start(group& ranks, collective_call&& call) {
   auto& state = *ranks.state();
   const auto held = state.guard();
-  state.enter(call.timeout);
+  state.check_before_call(call.timeout);
   void* const memory = state.pool.take(sizeof(operation_state));
   std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(call)));
-  op->timed = current_event_sink() != nullptr;
+  op->records_times = current_event_sink() != nullptr;
   state.enqueue(*op);
   work handle(ranks.state(), std::move(op));
   state.progress();
@@ -72,7 +72,7 @@ void group_state::run_progress_thread(const std::stop_token& stop) {
         continue;
       }
       moved = progress();
-      if (!moved) poll_notices();
+      if (!moved) handle_control_messages();
       check_deadline();
       if (!queue_.empty() && queue_.first().call.sequence != advanced_sequence) {
         advanced_sequence = queue_.first().call.sequence;
@@ -127,29 +127,30 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
       }
     }
   }
-  if (op.deadline != clock::time_point::max()) peers_.calls().ended(op.call.sequence, clock::now());
+  if (op.deadline != clock::time_point::max()) failures_.calls().ended(op.call.sequence, clock::now());
   return true;
 }
 
 // Performs one turn of a long wait: handles control messages and deadlines, then sleeps. Returns false when the limit
 // is reached.
 bool group_state::wait_slowly(clock::time_point limit, stall& stalled) {
-  poll_notices();
+  handle_control_messages();
   const auto now = check_deadline();
   if (queue_.empty()) return true;  // a control message or the deadline has ended all calls
   if (now >= limit) return false;
   if (const std::uint32_t requested = flight_records_requested;
       std::exchange(records_requested_, requested) != requested)
     write_flight_record(0, "SIGUSR2 asked for it");
-  if (now >= stalled.inquiry) peers_.publish_position(queue_.first().call);
-  if (now >= stalled.inquiry || stalled.inquiry == clock::time_point::max()) {
-    stalled.pause = stalled.pause == seconds(0) ? std::min(group_timing::first_inquiry, queue_.first().call.timeout / 4)
-                                                : std::min(stalled.pause * 2, group_timing::last_inquiry);
-    stalled.inquiry = deadline_after(stalled.pause);
+  if (now >= stalled.next_report) failures_.publish_position(queue_.first().call);
+  if (now >= stalled.next_report || stalled.next_report == clock::time_point::max()) {
+    stalled.report_interval = stalled.report_interval == seconds(0)
+                                  ? std::min(group_timing::first_position_report, queue_.first().call.timeout / 4)
+                                  : std::min(stalled.report_interval * 2, group_timing::longest_position_interval);
+    stalled.next_report = deadline_after(stalled.report_interval);
   }
-  auto until = std::min({limit, stalled.inquiry, queue_.first().deadline});
+  auto until = std::min({limit, stalled.next_report, queue_.first().deadline});
   if (end) until = std::min(until, now + group_timing::revocable_pause);
-  if (const auto* const left = peers_.find_leaver()) until = std::min(until, left->until);
+  if (const auto* const left = failures_.find_leaver()) until = std::min(until, left->until);
   transport->pause(until);
   return true;
 }
@@ -160,11 +161,11 @@ clock::time_point group_state::check_deadline() noexcept {
   operation_state& op = queue_.first();
   if (op.deadline == clock::time_point::max()) {
     op.deadline = deadline_after(op.call.timeout);
-    peers_.calls().began(op.call.sequence, now);
+    failures_.calls().began(op.call.sequence, now);
   }
   if (now < op.deadline) return now;
   try {
-    peers_.throw_timeout(op.call, op.call.timeout);
+    failures_.throw_timeout(op.call, op.call.timeout);
   } catch (...) {
     fail(std::current_exception());
   }

@@ -41,7 +41,7 @@ group_state::group_state(std::unique_ptr<muster::transport> transport_in, const 
       id(id_in),
       end(std::move(end_in)),
       algorithm_selector_(abilities, transport->size(), settings.algorithm),
-      peers_(*transport) {
+      failures_(*transport) {
   require_timeout(settings.timeout);
   shorten_slices_of_this_thread();  // the other ranks wait for this thread; the progress thread inherits the setting
   // A thread that waits here polls the parent groups too, which another thread may be using at the same time.
@@ -56,7 +56,7 @@ group_state::~group_state() {
   }
   // peers may wait for this rank in the call that it did not make
   if (refusal_ && refused_at_ == sequence()) fail(refusal_);
-  peers_.leave();
+  failures_.leave();
 }
 
 bool group_state::may_be_threaded(const group_settings& requested) const noexcept {
@@ -78,7 +78,8 @@ void group_state::configure(const group_settings& next) {
 }
 
 algorithm group_state::choose_for(collective kind, std::size_t bytes, algorithm requested) {
-  return requested == algorithm::automatic ? algorithm_selector_.at(kind, bytes) : require_algorithm(kind, requested);
+  return requested == algorithm::automatic ? algorithm_selector_.algorithm_for(kind, bytes)
+                                           : require_algorithm(kind, requested);
 }
 
 algorithm group_state::require_algorithm(collective kind, algorithm requested) {
@@ -99,11 +100,11 @@ void group_state::refuse_call(const std::string& text) {
   std::rethrow_exception(refusal_);
 }
 
-void group_state::enter(seconds timeout) {
+void group_state::check_before_call(seconds timeout) {
   if (!(timeout >= seconds(0))) refuse_call(invalid_timeout_text(timeout));
   // Over a transport that prefers native collectives a rank is never far ahead of its peers, and the control messages
   // need no check here: a waiting caller checks them.
-  if (!failed() && !abilities.prefers_native) poll_notices();
+  if (!failed() && !abilities.prefers_native) handle_control_messages();
   if (failed()) std::rethrow_exception(failure());
 }
 
@@ -113,16 +114,16 @@ bool group_state::try_native_fast_path(collective_call& call) {
   if (choose_for(call.kind, payload_bytes(call, ranks), requested) != algorithm::native) return false;
   call.sequence = sequence();
   call.algorithm = algorithm::native;
-  request r;
+  request req;
   try {
-    if (!transport->native(call, r)) {
+    if (!transport->native(call, req)) {
       call.algorithm = requested;
       return false;
     }
     // after the start, because the core stalls when it reads `call` as a whole right after it has written parts
-    peers_.calls().note(call);
+    failures_.calls().record(call);
     for (int turns = quick_turns; turns > 0; --turns) {
-      if (r.owning_transport() == nullptr || transport->test(r)) return true;
+      if (req.owning_transport() == nullptr || transport->test(req)) return true;
       if (oversubscribed && transport->should_yield()) sched_yield();
       pause_core();
     }
@@ -131,7 +132,7 @@ bool group_state::try_native_fast_path(collective_call& call) {
     throw;
   }
   operation_state op(*this, collective_call(call));  // a copy: the transport uses the original
-  op.begin(await(op.steps, r));
+  op.begin(await(op.steps, req));
   append(op);
   wait(op, clock::time_point::max());
   if (op.failure) std::rethrow_exception(op.failure);
@@ -141,7 +142,7 @@ bool group_state::try_native_fast_path(collective_call& call) {
 void group_state::enqueue(operation_state& op) {
   op.call.algorithm = choose_for(op.call.kind, payload_bytes(op.call, ranks), op.call.algorithm);
   op.call.sequence = sequence();
-  peers_.calls().note(op.call);
+  failures_.calls().record(op.call);
   append(op);
 }
 
@@ -150,8 +151,8 @@ void group_state::append(operation_state& op) noexcept {
   queue_.append(op);
 }
 
-void group_state::poll_notices() noexcept {
-  if (end && end->revoked()) return abort(end->why(), static_cast<int>(error_kind::peer_failure));
+void group_state::handle_control_messages() noexcept {
+  if (end && end->revoked()) return abort(end->reason(), static_cast<int>(error_kind::peer_failure));
   try {
     control_message message;
     while (!failed() && transport->poll(message)) {
@@ -160,11 +161,11 @@ void group_state::poll_notices() noexcept {
       if (message.type == control_message::kind::peer_ended) poll_parent(true);
       if (message.type == control_message::kind::peer_ended && end && !parent)
         end->on_peer_ended(message.origin, message.text);
-      peers_.on_control_message(message);
+      failures_.on_control_message(message);
     }
-    if (const auto* const left = peers_.find_leaver(); left != nullptr && clock::now() >= left->until) {
+    if (const auto* const left = failures_.find_leaver(); left != nullptr && clock::now() >= left->until) {
       poll_parent(true);
-      peers_.fail_for_leaver(*left);
+      failures_.fail_for_leaver(*left);
     }
     end_calls_of_failed();
   } catch (...) {
@@ -180,7 +181,7 @@ void group_state::poll_parent(bool waits) noexcept {
     lock = waits ? std::unique_lock(parent->mutex_) : std::unique_lock(parent->mutex_, std::try_to_lock);
   if (parent->threaded && !lock.owns_lock())
     return;  // the thread that works on the parent polls there, and this group follows later
-  parent->poll_notices();
+  parent->handle_control_messages();
   // all members here are also members of the parent, and are notified there
   if (parent->failed()) fail(parent->failure(), true);
 }
@@ -188,7 +189,7 @@ void group_state::poll_parent(bool waits) noexcept {
 void group_state::fail(std::exception_ptr cause, bool follows) noexcept {
   // notifies the peers before the calls end: a peer should have the cause before it can detect that this rank has
   // stopped
-  peers_.fail(std::move(cause), follows);
+  failures_.fail(std::move(cause), follows);
   end_calls_of_failed();
 }
 
@@ -202,13 +203,13 @@ void group_state::end_calls_of_failed() noexcept {
   queue_.end(failure());
 }
 
-void group_state::write_flight_record(int status, const std::string& why) noexcept {
+void group_state::write_flight_record(int status, const std::string& reason) noexcept {
   if (flight_record_folder().empty()) return;
   try {
     const auto now = clock::now();
     const auto process = std::to_string(::getpid());
     std::string text =
-        "muster-flight-record 1\nprocess " + process + "\nstatus " + std::to_string(status) + "\nwhy " + why + "\n";
+        "muster-flight-record 1\nprocess " + process + "\nstatus " + std::to_string(status) + "\nwhy " + reason + "\n";
     std::string path;
     for (auto* ancestor = this; ancestor != nullptr; ancestor = ancestor->parent.get()) {
       std::unique_lock<std::mutex> lock(ancestor->mutex_, std::defer_lock);
@@ -216,7 +217,7 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
       const auto done = ancestor->queue_.empty() ? ancestor->sequence() : ancestor->queue_.first().call.sequence;
       const auto rank = std::to_string(ancestor->transport->rank());
       text += "group " + std::to_string(ancestor->id) + " " + rank + " " + std::to_string(ancestor->ranks) + " " +
-              std::to_string(done) + "\n" + ancestor->peers_.calls().describe(now);
+              std::to_string(done) + "\n" + ancestor->failures_.calls().describe(now);
       path =
           flight_record_folder() + "/" + process + "-" + rank + ".record";  // ranks that are threads have a file each
     }
@@ -227,7 +228,7 @@ void group_state::write_flight_record(int status, const std::string& why) noexce
 }
 
 void group_state::abort(std::string_view reason, int status) noexcept {
-  peers_.abort(reason, status);
+  failures_.abort(reason, status);
   end_calls_of_failed();
 }
 

@@ -51,14 +51,14 @@ class group_state {
 
   /// Checks before a call that the group has not failed: throws the failure. Throws configuration_error for an invalid
   /// `timeout` of the call.
-  void enter(seconds timeout = seconds(0));
+  void check_before_call(seconds timeout = seconds(0));
   /// Tries the fast path of the most common case: no outstanding call, and a transport whose native collectives come
   /// first. Returns true when the call is done. Returns false when the call needs the queue; then nothing has happened.
   bool try_native_fast_path(collective_call& call);
   /// Selects the algorithm of a call, assigns the sequence number and appends the call to the queue.
   void enqueue(operation_state& op);
   /// Returns the number of calls so far, which is the sequence number of the next call.
-  [[nodiscard]] std::uint64_t sequence() const noexcept { return peers_.calls().count(); }
+  [[nodiscard]] std::uint64_t sequence() const noexcept { return failures_.calls().count(); }
   /// Advances the queue without waiting; returns true if a call has advanced. An error fails the group.
   bool progress();
   /// Waits until the operation is done (returns true) or the limit is reached (returns false). Does not throw the
@@ -69,7 +69,7 @@ class group_state {
   clock::time_point check_deadline() noexcept;
 
   /// Handles the control messages, a revocation, and a failure of the parent group: each may fail the group.
-  void poll_notices() noexcept;
+  void handle_control_messages() noexcept;
   /// Refuses a call of this rank whose arguments are wrong, before the call starts: throws configuration_error with the
   /// text. The group does not fail. If the rank then leaves without another call, the ranks that wait for it receive
   /// the text.
@@ -78,10 +78,10 @@ class group_state {
   void fail(std::exception_ptr cause, bool follows = false) noexcept;
   void abort(std::string_view reason, int status) noexcept;
   [[nodiscard]] bool failed() const noexcept { return failure() != nullptr; }
-  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return peers_.failure(); }
-  [[nodiscard]] bool follows() const noexcept { return peers_.follows(); }
+  [[nodiscard]] const std::exception_ptr& failure() const noexcept { return failures_.failure(); }
+  [[nodiscard]] bool follows() const noexcept { return failures_.follows(); }
   const std::vector<std::optional<departure>>& await_departures(clock::time_point until) noexcept {
-    return peers_.await_departures(until);
+    return failures_.await_departures(until);
   }
 
   /// Returns the algorithm for a call of `bytes` bytes: `requested`, or the choice of the selector for `automatic`.
@@ -114,8 +114,8 @@ class group_state {
     int spins = 0;
     int yields = 0;
     clock::time_point spin_until{};
-    clock::time_point inquiry = clock::time_point::max();
-    seconds pause{0};
+    clock::time_point next_report = clock::time_point::max();
+    seconds report_interval{0};
   };
 
   void append(operation_state& op) noexcept;
@@ -132,7 +132,7 @@ class group_state {
   /// Ends the outstanding calls if the group has failed, and writes the flight record before.
   void end_calls_of_failed() noexcept;
   /// Writes the last calls in this group and in its ancestors to the flight record.
-  void write_flight_record(int status, const std::string& why) noexcept;
+  void write_flight_record(int status, const std::string& reason) noexcept;
 
   std::mutex mutex_;
   std::condition_variable_any work_available_;  // notified when `queue_` gets a call
@@ -141,7 +141,7 @@ class group_state {
   // Guarded by mutex_ when the group is threaded.
   algorithm_selector algorithm_selector_;
   operation_queue queue_;
-  failure_protocol peers_;
+  failure_protocol failures_;
   std::exception_ptr refusal_;
   std::uint64_t refused_at_ = 0;                                // number of calls before the refused call
   std::uint32_t records_requested_ = flight_records_requested;  // value at the last check

@@ -31,7 +31,7 @@ class operation_state {
   std::exception_ptr failure;
   // Set at the first check of the deadline. A call that is done at once does not read the clock.
   clock::time_point deadline = clock::time_point::max();
-  bool timed = false;  // true when an event sink records the two times below
+  bool records_times = false;  // true when an event sink records the two times below
   clock::time_point begun_at{};
   clock::time_point done_at{};
   operation_state* next = nullptr;  // the next call in the queue
@@ -43,10 +43,10 @@ class operation_state {
 task make_task(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full);
 
 /// Awaits a request that the caller stores.
-task await(collective_context& ctx, request& r);
+task await(collective_context& ctx, request& req);
 
 /// Returns the size in bytes of the larger buffer of a call, by which an algorithm is chosen.
-std::size_t payload_bytes(const collective_call& call, int ranks);
+std::size_t payload_bytes(const collective_call& call, int rank_count);
 
 /// The calls of a group that are not done, in order: the first call runs, the others wait.
 class operation_queue {
@@ -68,7 +68,7 @@ class operation_queue {
  private:
   void begin_first(bool check_full) {
     operation_state& op = *head_;
-    if (op.timed) op.begun_at = clock::now();
+    if (op.records_times) op.begun_at = clock::now();
     op.begin(make_task(op.steps, op.call, op.call.algorithm, check_full));
   }
   static bool advance(operation_state& op, bool& moved);
@@ -104,7 +104,7 @@ inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
   if (head_ == nullptr) tail_ = nullptr;
   op.body.reset();  // cancels the requests of the coroutine; from here on the transport does not touch the buffers
   op.failure = std::move(failure);
-  if (op.timed) op.done_at = clock::now();
+  if (op.records_times) op.done_at = clock::now();
   op.done = true;
 }
 

@@ -13,15 +13,15 @@ class revocation {
  public:
   /// Called on the group's thread when the transport of the group reports the end of a rank; not for groups that are
   /// made from the group.
-  using revocation_callback = std::function<void(int rank, const std::string& why)>;
+  using revocation_callback = std::function<void(int rank, const std::string& reason)>;
 
   explicit revocation(revocation_callback callback) : on_peer_ended(std::move(callback)) {}
 
   /// Ends every wait without progress in these groups within `group_timing::revocable_pause`, with the text of the
   /// first call.
-  void revoke(const std::string& why) {
+  void revoke(const std::string& reason) {
     std::call_once(once_, [&] {
-      why_ = why;
+      reason_ = reason;
       revoked_.store(true, std::memory_order_release);
     });
   }
@@ -30,13 +30,13 @@ class revocation {
   [[nodiscard]] bool any_failed() const noexcept { return failed_.load(std::memory_order_acquire); }
   [[nodiscard]] bool revoked() const noexcept { return revoked_.load(std::memory_order_acquire); }
   /// Returns the text of the first call of `revoke`; valid once the token is revoked.
-  [[nodiscard]] const std::string& why() const noexcept { return why_; }
+  [[nodiscard]] const std::string& reason() const noexcept { return reason_; }
 
   const revocation_callback on_peer_ended;
 
  private:
   std::once_flag once_;
-  std::string why_;
+  std::string reason_;
   std::atomic<bool> revoked_{false};
   std::atomic<bool> failed_{false};
 };

@@ -10,11 +10,11 @@ namespace {
 
 // Delivers bytes to a receive. A reduction may be a user's function. Its exception is a failure at this rank, which the
 // next test throws, and not of the sender or the connection.
-void deliver_or_fail(request& r, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0) noexcept {
-  matching_group& group = *progress_of(r).group;
-  if (group.failure && r.combine != nullptr) return;
+void deliver_or_fail(request& req, const std::byte* incoming, std::size_t bytes, std::uint64_t offset = 0) noexcept {
+  matching_group& group = *progress_of(req).group;
+  if (group.failure && req.combine != nullptr) return;
   try {
-    deliver(r, incoming, bytes, offset);
+    deliver(req, incoming, bytes, offset);
   } catch (...) {
     group.failure = std::current_exception();
     ++group.finished;
@@ -24,9 +24,9 @@ void deliver_or_fail(request& r, const std::byte* incoming, std::size_t bytes, s
 
 }  // namespace
 
-void finish(request& r) noexcept {
-  matching_group& group = *progress_of(r).group;
-  end(r);
+void finish(request& req) noexcept {
+  matching_group& group = *progress_of(req).group;
+  end(req);
   ++group.finished;
   group.wake();
 }
@@ -35,12 +35,12 @@ matcher::matcher(int peers, std::function<void(int peer, std::uint64_t number)> 
     : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {}
 
 void matcher::close(matching_group& group) noexcept {
-  const auto belongs_to_group = [&](const unexpected& m) { return m.head.generation == group.generation(); };
+  const auto belongs_to_group = [&](const unexpected& m) { return m.head.group_id == group.group_id(); };
   std::erase(groups_, &group);
-  closed_[closings_++ % closed_.size()] = group.generation();
+  closed_[closings_++ % closed_.size()] = group.group_id();
   for (peer& sender : peers_) {
-    if (sender.coming.unexpected_message != nullptr && belongs_to_group(*sender.coming.unexpected_message))
-      sender.coming.unexpected_message = nullptr;
+    if (sender.arriving.unexpected_message != nullptr && belongs_to_group(*sender.arriving.unexpected_message))
+      sender.arriving.unexpected_message = nullptr;
   }
   unexpected_.remove_if([&](const unexpected& m) {
     if (!belongs_to_group(m)) return false;
@@ -55,96 +55,96 @@ void matcher::close(matching_group& group) noexcept {
 
 matching_group* matcher::find(std::uint64_t generation) const noexcept {
   for (matching_group* const group : groups_) {
-    if (group->generation() == generation) return group;
+    if (group->group_id() == generation) return group;
   }
   return nullptr;
 }
 
-void matcher::post(request& r) {
-  matching_group& group = *progress_of(r).group;
-  ++(r.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(r.peer))].awaited);
+void matcher::post(request& req) {
+  matching_group& group = *progress_of(req).group;
+  ++(req.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(req.peer))].awaited);
   for (auto at = unexpected_.begin(); at != unexpected_.end(); ++at) {
     unexpected& m = *at;
-    if (m.receive != nullptr || m.head.generation != group.generation()) continue;
-    if (!matches(r, group.member(m.source), m.head.tag)) continue;
-    if (!accept(r, m.source, m.head)) return;
+    if (m.receive != nullptr || m.head.group_id != group.group_id()) continue;
+    if (!matches(req, group.member(m.source), m.head.tag)) continue;
+    if (!accept(req, m.source, m.head)) return;
     if (m.announced()) {
-      send_clearance(m.source, m.head.number, &r);
+      send_clearance(m.source, m.head.number, &req);
       unexpected_.erase(at);
     } else if (m.is_complete) {
-      take(at, r);
+      deliver_unexpected(at, req);
     } else {
-      m.receive = &r;
+      m.receive = &req;
     }
     return;
   }
-  group.posted.push(r);
+  group.posted.push(req);
 }
 
 request* matcher::take_posted(matching_group& group, int source, std::uint32_t tag) noexcept {
   const int member = group.member(source);
   if (member < 0) return nullptr;
-  return group.posted.take_first([&](const request& r) { return matches(r, member, tag); });
+  return group.posted.take_first([&](const request& req) { return matches(req, member, tag); });
 }
 
 // Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
-bool matcher::accept(request& r, int source, const envelope& head) noexcept {
-  matching_group& group = *progress_of(r).group;
-  r.source = group.member(source);
-  r.received = head.total;
-  r.state = message_progress::moving;
+bool matcher::accept(request& req, int source, const envelope& head) noexcept {
+  matching_group& group = *progress_of(req).group;
+  req.source = group.member(source);
+  req.received = head.total;
+  req.state = message_progress::moving;
   try {
-    check_arrival(r, r.source, head.signature, head.total);
+    check_arrival(req, req.source, head.signature, head.total);
     return true;
   } catch (...) {
     if (!group.failure) group.failure = std::current_exception();
-    finish_receive(r);
+    finish_receive(req);
     return false;
   }
 }
 
-// Clears an announced message to send. With a null `r` the message is dropped when it arrives.
-void matcher::send_clearance(int source, std::uint64_t number, request* r) {
-  peers_[static_cast<std::size_t>(source)].cleared[number] = r;
+// Clears an announced message to send. With a null `req` the message is dropped when it arrives.
+void matcher::send_clearance(int source, std::uint64_t number, request* req) {
+  peers_[static_cast<std::size_t>(source)].cleared[number] = req;
   clear_to_send_(source, number);
 }
 
 // Delivers a complete unexpected message to the receive, and finishes the receive.
-void matcher::take(std::list<unexpected>::iterator message, request& r) {
-  deliver_or_fail(r, message->bytes.data(), message->bytes.size());
+void matcher::deliver_unexpected(std::list<unexpected>::iterator message, request& req) {
+  deliver_or_fail(req, message->bytes.data(), message->bytes.size());
   consumed_credits(message->source) += message->credit_owed;
   unexpected_.erase(message);
-  finish_receive(r);
+  finish_receive(req);
 }
 
-void matcher::stop_waiting(request& r) noexcept {
-  const matching_group& group = *progress_of(r).group;
-  --(r.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(r.peer))].awaited);
+void matcher::stop_waiting(request& req) noexcept {
+  const matching_group& group = *progress_of(req).group;
+  --(req.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(req.peer))].awaited);
 }
 
-void matcher::finish_receive(request& r) noexcept {
-  stop_waiting(r);
-  finish(r);
+void matcher::finish_receive(request& req) noexcept {
+  stop_waiting(req);
+  finish(req);
 }
 
-void matcher::cancel(request& r) noexcept {
-  matching_group& group = *progress_of(r).group;
-  if (r.state == message_progress::waiting) {
-    group.posted.remove(r);
+void matcher::cancel(request& req) noexcept {
+  matching_group& group = *progress_of(req).group;
+  if (req.state == message_progress::waiting) {
+    group.posted.remove(req);
   } else {
     for (unexpected& m : unexpected_) {
-      if (m.receive != &r) continue;
+      if (m.receive != &req) continue;
       request* const next = take_posted(group, m.source, m.head.tag);  // later messages must not overtake this message
       m.receive = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
     }
-    peer& sender = peers_[static_cast<std::size_t>(group.peer(r.source))];
-    if (sender.coming.receive == &r) sender.coming.receive = nullptr;
+    peer& sender = peers_[static_cast<std::size_t>(group.peer(req.source))];
+    if (sender.arriving.receive == &req) sender.arriving.receive = nullptr;
     for (auto& entry : sender.cleared) {
-      if (entry.second == &r) entry.second = nullptr;
+      if (entry.second == &req) entry.second = nullptr;
     }
   }
-  stop_waiting(r);
-  end(r);
+  stop_waiting(req);
+  end(req);
 }
 
 std::byte* matcher::inbound_target::place(std::uint64_t offset) const noexcept {
@@ -160,30 +160,30 @@ void matcher::inbound_target::put(std::uint64_t offset, std::span<const std::byt
   }
 }
 
-bool matcher::match(int source, const envelope& head, bool must_pass, inbound_target& target) {
+bool matcher::match(int source, const envelope& head, bool must_accept, inbound_target& target) {
   const bool announced = head.kind == message_kind::rts;
   target = {};
-  matching_group* const group = find(head.generation);
-  bool is_dropped = group != nullptr ? group->member(source) < 0 : is_closed(head.generation);
-  request* const r = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
-  if (r != nullptr && accept(*r, source, head)) {
+  matching_group* const group = find(head.group_id);
+  bool is_dropped = group != nullptr ? group->member(source) < 0 : is_closed(head.group_id);
+  request* const req = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
+  if (req != nullptr && accept(*req, source, head)) {
     if (announced) {
-      send_clearance(source, head.number, r);
+      send_clearance(source, head.number, req);
     } else {
-      target.receive = r;
+      target.receive = req;
     }
     return true;
   }
   // the message does not fit: a tagged message stays for the next receive, a collective's message is dropped
-  if (r != nullptr) {
+  if (req != nullptr) {
     is_dropped = head.tag == 0;
-    must_pass = true;
+    must_accept = true;
   }
   if (is_dropped) {
     if (announced) send_clearance(source, head.number, nullptr);
     return true;
   }
-  if (!must_pass && !awaits(source)) return false;
+  if (!must_accept && !awaits(source)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
   unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
   if (!announced) target.unexpected_message = &unexpected_.back();
@@ -194,21 +194,22 @@ const char* matcher::match_body(int source, const envelope& head, inbound_target
   auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
   const auto found = cleared.find(head.number);
   if (found == cleared.end()) return "it sent data without a clear-to-send";
-  request* const r = found->second;
-  if (r != nullptr && r->received != head.total) return "it sent data of another size than its request-to-send";
+  request* const req = found->second;
+  if (req != nullptr && req->received != head.total) return "it sent data of another size than its request-to-send";
   cleared.erase(found);
-  target = {.receive = r, .unexpected_message = nullptr};
+  target = {.receive = req, .unexpected_message = nullptr};
   return nullptr;
 }
 
 void matcher::on_complete(inbound_target& target) {
-  if (request* const r = std::exchange(target.receive, nullptr)) return finish_receive(*r);
+  if (request* const req = std::exchange(target.receive, nullptr)) return finish_receive(*req);
   unexpected* const m = std::exchange(target.unexpected_message, nullptr);
   if (m == nullptr) return;
   m->is_complete = true;
   if (m->receive == nullptr) return;
-  take(std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
-       *m->receive);
+  deliver_unexpected(
+      std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
+      *m->receive);
 }
 
 void matcher::deliver_own(int self, const envelope& head, const request& sent) {
@@ -220,15 +221,15 @@ void matcher::deliver_own(int self, const envelope& head, const request& sent) {
 
 // Finishes a receive from any source whose sender was lost in the middle of the message. Other receives wait for the
 // notification of their group.
-void matcher::finish_without_data(request* r) noexcept {
-  if (r == nullptr || r->peer != any_source) return;
-  r->received = 0;
-  finish_receive(*r);
+void matcher::finish_without_data(request* req) noexcept {
+  if (req == nullptr || req->peer != any_source) return;
+  req->received = 0;
+  finish_receive(*req);
 }
 
 void matcher::on_peer_lost(int source) noexcept {
   peer& sender = peers_[static_cast<std::size_t>(source)];
-  finish_without_data(std::exchange(sender.coming, {}).receive);
+  finish_without_data(std::exchange(sender.arriving, {}).receive);
   for (const auto& entry : sender.cleared) finish_without_data(entry.second);
   sender.cleared.clear();
   unexpected_.remove_if([&](unexpected& m) {
@@ -247,7 +248,7 @@ bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {
 }
 
 void matcher::drop_unexpected_of(int source, std::uint64_t generation) noexcept {
-  unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.generation == generation; });
+  unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.group_id == generation; });
 }
 
 }}}  // namespace muster::v0::detail

@@ -30,9 +30,9 @@ enum class message_kind : std::uint32_t {
 /// The header of a message, which arrives before the bytes.
 struct envelope {
   collective_signature signature;
-  std::uint64_t total = 0;       // bytes of the message
-  std::uint64_t number = 0;      // number of an announced message
-  std::uint64_t generation = 0;  // generation of the message's group
+  std::uint64_t total = 0;     // bytes of the message
+  std::uint64_t number = 0;    // number of an announced message
+  std::uint64_t group_id = 0;  // generation of the message's group
   std::uint32_t tag = 0;
   message_kind kind = message_kind::message;
 };
@@ -42,7 +42,7 @@ struct message_progress {
   enum state : int { waiting, moving, done };  // values of `request::state`
 
   matching_group* group = nullptr;  // null for a copy of a cancelled send, see `outbox::adopt`
-  std::uint64_t generation = 0;     // generation of the group, also when `group` is null (tcp)
+  std::uint64_t group_id = 0;       // generation of the group, also when `group` is null (tcp)
   std::uint64_t moved = 0;          // bytes of a send that are sent already (shm)
   std::uint64_t number = 0;         // number under which the send was announced
   std::uint32_t connection = 0;     // number of the connection that holds the send (tcp)
@@ -51,18 +51,18 @@ struct message_progress {
   bool receives = false;
 };
 static_assert(sizeof(message_progress) <= sizeof(request::transport_storage));
-inline message_progress& progress_of(request& r) noexcept {
-  return *reinterpret_cast<message_progress*>(r.transport_storage);
+inline message_progress& progress_of(request& req) noexcept {
+  return *reinterpret_cast<message_progress*>(req.transport_storage);
 }
 
 /// Ends a request, done or cancelled: the transport does not touch the request any more. The waiting thread may test
 /// `owner` without a lock.
-inline void end(request& r) noexcept {
-  r.state = message_progress::done;
-  std::atomic_ref<transport*>(r.owner).store(nullptr, std::memory_order_release);
+inline void end(request& req) noexcept {
+  req.state = message_progress::done;
+  std::atomic_ref<transport*>(req.owner).store(nullptr, std::memory_order_release);
 }
 /// Ends a request and wakes the group's thread.
-void finish(request& r) noexcept;
+void finish(request& req) noexcept;
 
 /// The posted receives and unexpected messages for all groups that share a process's connections to its peers. The
 /// transport moves the bytes: the transport reports the header of an arriving message (`match`, `match_body`), the
@@ -117,10 +117,10 @@ class matcher {
   [[nodiscard]] const std::vector<matching_group*>& groups() const noexcept { return groups_; }
 
   /// Posts a receive, which may match an unexpected message that has arrived completely or in part.
-  void post(request& r);
+  void post(request& req);
   /// Cancels a receive. Bytes of its message that arrive later are dropped; an unexpected message stays for another
   /// receive.
-  void cancel(request& r) noexcept;
+  void cancel(request& req) noexcept;
   /// Returns true if a receive for that peer or for any source is not done, or if the peer has a message that is
   /// cleared to send.
   [[nodiscard]] bool awaits(int source) const noexcept {
@@ -134,12 +134,12 @@ class matcher {
 
   /// Returns the target of the message that is arriving from that peer; there is at most one such message.
   [[nodiscard]] inbound_target& target_of(int source) noexcept {
-    return peers_[static_cast<std::size_t>(source)].coming;
+    return peers_[static_cast<std::size_t>(source)].arriving;
   }
   /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
-  /// message is to stay in the transport: no receive waits for the message or for a later message. With `must_pass` the
-  /// message cannot stay, and becomes an unexpected message. The message also stays when this throws.
-  [[nodiscard]] bool match(int source, const envelope& head, bool must_pass, inbound_target& target);
+  /// message is to stay in the transport: no receive waits for the message or for a later message. With `must_accept`
+  /// the message cannot stay, and becomes an unexpected message. The message also stays when this throws.
+  [[nodiscard]] bool match(int source, const envelope& head, bool must_accept, inbound_target& target);
   /// Matches the header of the `data` of an announced message, and sets the target. Returns the error in the header;
   /// null when the header is correct.
   [[nodiscard]] const char* match_body(int source, const envelope& head, inbound_target& target);
@@ -166,18 +166,18 @@ class matcher {
   struct peer {
     int awaited = 0;                            // receives for this peer that are not done
     std::uint64_t credit_taken = 0;             // bytes of credit to repay to this peer
-    inbound_target coming;                      // target of the message that is arriving
+    inbound_target arriving;                    // target of the message that is arriving
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
   // Removes and returns the first posted receive for a message from `source`; null when there is none.
   request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
-  bool accept(request& r, int source, const envelope& head) noexcept;
-  void send_clearance(int source, std::uint64_t number, request* r);
-  void take(std::list<unexpected>::iterator message, request& r);
-  void finish_receive(request& r) noexcept;
-  void stop_waiting(request& r) noexcept;
-  void finish_without_data(request* r) noexcept;
+  bool accept(request& req, int source, const envelope& head) noexcept;
+  void send_clearance(int source, std::uint64_t number, request* req);
+  void deliver_unexpected(std::list<unexpected>::iterator message, request& req);
+  void finish_receive(request& req) noexcept;
+  void stop_waiting(request& req) noexcept;
+  void finish_without_data(request* req) noexcept;
 
   std::vector<matching_group*> groups_;
   // Ring buffer of the generations of the last 1024 closed groups. It distinguishes late messages of a closed group,

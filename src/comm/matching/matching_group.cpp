@@ -2,9 +2,9 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-matching_group::matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers)
+matching_group::matching_group(std::uint64_t group_id, std::vector<int> members, int rank, int peers)
     : ended_members(members.size(), false),
-      generation_(generation),
+      generation_(group_id),
       members_(std::move(members)),
       member_of_(static_cast<std::size_t>(peers), -1),
       rank_(rank) {

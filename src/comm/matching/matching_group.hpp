@@ -16,12 +16,12 @@ namespace muster { inline namespace v0 { namespace detail {
 /// a process that the matcher is connected to.
 class matching_group {
  public:
-  /// `generation` identifies the group in the header of a message. `members` holds the peer of each rank; `rank` is
+  /// `group_id` identifies the group in the header of a message. `members` holds the peer of each rank; `rank` is
   /// this process's rank in the group. `peers` is the number of peers of the matcher, this process included.
-  matching_group(std::uint64_t generation, std::vector<int> members, int rank, int peers);
+  matching_group(std::uint64_t group_id, std::vector<int> members, int rank, int peers);
   virtual ~matching_group() = default;
 
-  [[nodiscard]] std::uint64_t generation() const noexcept { return generation_; }
+  [[nodiscard]] std::uint64_t group_id() const noexcept { return generation_; }
   [[nodiscard]] int rank() const noexcept { return rank_; }
   [[nodiscard]] int size() const noexcept { return static_cast<int>(members_.size()); }
   [[nodiscard]] int peer(int member) const noexcept { return members_[static_cast<std::size_t>(member)]; }
@@ -40,7 +40,7 @@ class matching_group {
   // The fields below are guarded by the lock of the matcher's transport.
   request_queue posted;                     // receives that have no message yet
   std::exception_ptr failure;               // the error of a receive, which the next test throws
-  std::uint64_t called = 0;                 // number of the group's collectives that this rank has started
+  std::uint64_t started_collectives = 0;    // number of the group's collectives that this rank has started
   std::uint64_t finished = 0;               // number of finished requests; any thread may have finished them
   std::uint64_t finished_at_last_test = 0;  // value of `finished` at the last test
   std::vector<bool> ended_members;          // by member: set when the group was notified that the member is gone

@@ -19,24 +19,24 @@ class outbox {
 
   /// Returns the first send that has bytes to send or is to be announced; null when there is none.
   [[nodiscard]] request* front() const noexcept { return queue_.front(); }
-  void push(request& r) noexcept { queue_.push(r); }
+  void push(request& req) noexcept { queue_.push(req); }
   /// Removes the first send: all its bytes are passed on.
   void pop() noexcept { queue_.remove(*queue_.front()); }
   /// Records that the first send was announced under that number. The send waits until the peer clears it.
   void announce(std::uint64_t number);
   /// Requeues the announced send with that number, which the peer has cleared. Returns the error of the peer; null when
   /// there is none.
-  [[nodiscard]] const char* clear(std::uint64_t number);
+  [[nodiscard]] const char* on_clear_to_send(std::uint64_t number);
   [[nodiscard]] bool awaits_clear() const noexcept { return !announced_.empty(); }
   /// Finishes a send: all its bytes are delivered or passed on.
-  void finish(request& r) noexcept;
+  void finish(request& req) noexcept;
 
   /// Copies a cancelled send whose remaining bytes the peer still expects. The copy replaces the original in this
   /// outbox. Returns null when there is no memory for the copy.
-  [[nodiscard]] request* adopt(request& r) noexcept;
+  [[nodiscard]] request* adopt(request& req) noexcept;
   [[nodiscard]] bool has_adopted() const noexcept { return !adopted_.empty(); }
   /// Removes a send; its remaining bytes are not sent.
-  void drop(const request& r) noexcept;
+  void drop(const request& req) noexcept;
 
  private:
   struct copy {

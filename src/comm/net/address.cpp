@@ -95,15 +95,15 @@ std::vector<address> chosen_by(std::string_view word, const std::vector<interfac
   const auto bits = slash == std::string_view::npos ? all_bits : number(word.substr(slash + 1), all_bits);
   if (!net.empty() && !bits) return found;
   for (const auto& candidate : all) {
-    const bool fits = net.empty() ? candidate.interface == word : same_number(candidate.where, net, *bits);
-    if (fits) found.push_back(candidate.where);
+    const bool fits = net.empty() ? candidate.interface == word : same_number(candidate.ip, net, *bits);
+    if (fits) found.push_back(candidate.ip);
   }
   return found;
 }
 
 std::string list_of(const std::vector<interface_address>& all) {
   if (all.empty()) return "none";
-  return joined(all, ", ", [](const auto& entry) { return entry.interface + " " + entry.where.host(); });
+  return joined(all, ", ", [](const auto& entry) { return entry.interface + " " + entry.ip.host(); });
 }
 
 }  // namespace
@@ -184,7 +184,7 @@ bool address::operator==(const address& other) const noexcept {
 namespace {
 
 // Looks up a name. If no address is found, returns none and sets `why`.
-std::vector<address> look_up(const host_port& where, std::string& why) {
+std::vector<address> look_up(const host_port& where, std::string& reason) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;  // without it each address is listed once per kind of socket
   hints.ai_flags = AI_NUMERICSERV;
@@ -196,7 +196,7 @@ std::vector<address> look_up(const host_port& where, std::string& why) {
     const address next(entry->ai_addr, entry->ai_addrlen);
     if (!next.empty() && std::find(found.begin(), found.end(), next) == found.end()) found.push_back(next);
   }
-  why = code == 0 ? "it has no address" : code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code);
+  reason = code == 0 ? "it has no address" : code == EAI_SYSTEM ? std::strerror(errno) : ::gai_strerror(code);
   return found;
 }
 
@@ -204,11 +204,11 @@ std::vector<address> look_up(const host_port& where, std::string& why) {
 
 std::vector<address> resolve(const host_port& where, clock::time_point until) {
   if (const address read = from_number(where.host, where.port); !read.empty()) return {read};
-  for (std::string why;;) {
-    auto found = look_up(where, why);
+  for (std::string reason;;) {
+    auto found = look_up(where, reason);
     if (!found.empty()) return found;
     if (clock::now() + net_timing::name_retry >= until) {
-      throw configuration_error("host '" + where.host + "' cannot be found (" + why +
+      throw configuration_error("host '" + where.host + "' cannot be found (" + reason +
                                 "); check its spelling, or write its address");
     }
     std::this_thread::sleep_for(net_timing::name_retry);
@@ -225,9 +225,10 @@ std::vector<interface_address> all_interface_addresses() {
   std::vector<interface_address> all;
   for (const ifaddrs* entry = first; entry != nullptr; entry = entry->ifa_next) {
     if ((entry->ifa_flags & IFF_UP) == 0 || entry->ifa_addr == nullptr) continue;
-    const address where(entry->ifa_addr,
-                        entry->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
-    if (!where.empty() && !where.is_link_local()) all.push_back({entry->ifa_name, where.with_port(0)});
+    const address destination(entry->ifa_addr,
+                              entry->ifa_addr->sa_family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+    if (!destination.empty() && !destination.is_link_local())
+      all.push_back({entry->ifa_name, destination.with_port(0)});
   }
   return all;
 }
@@ -238,7 +239,7 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
   if (chosen == "auto" || chosen == "here") {
     for (const bool loopback : {chosen == "here", chosen != "here"}) {
       for (const auto& entry : all) {
-        if (entry.where.is_loopback() == loopback) found.push_back(entry.where);
+        if (entry.ip.is_loopback() == loopback) found.push_back(entry.ip);
       }
       if (!found.empty()) return found;
     }
@@ -258,10 +259,10 @@ std::vector<address> own_addresses(std::string_view chosen, const std::string& o
   return found;
 }
 
-bool is_own(const address& where) {
-  if (where.is_loopback()) return true;
+bool is_own(const address& destination) {
+  if (destination.is_loopback()) return true;
   const auto all = all_interface_addresses();
-  return std::any_of(all.begin(), all.end(), [&](const auto& entry) { return entry.where == where.with_port(0); });
+  return std::any_of(all.begin(), all.end(), [&](const auto& entry) { return entry.ip == destination.with_port(0); });
 }
 
 }}}  // namespace muster::v0::detail

@@ -71,7 +71,7 @@ class address {
 /// A local address and its interface.
 struct interface_address {
   std::string interface;  ///< "eth0"
-  address where;          ///< its port is 0
+  address ip;             ///< its port is 0
 };
 
 /// Returns the addresses of the interfaces that are up, in the system's order, without link-local addresses.
@@ -85,6 +85,6 @@ struct interface_address {
 [[nodiscard]] std::vector<address> own_addresses(std::string_view chosen, const std::string& origin);
 
 /// Returns true if the address belongs to this host (and to this network namespace).
-[[nodiscard]] bool is_own(const address& where);
+[[nodiscard]] bool is_own(const address& destination);
 
 }}}  // namespace muster::v0::detail

@@ -24,7 +24,7 @@ namespace {
 // touch the request afterwards.
 enum : int { posted, claimed, done };
 
-std::atomic_ref<int> state_of(request& r) { return std::atomic_ref<int>(r.state); }
+std::atomic_ref<int> state_of(request& req) { return std::atomic_ref<int>(req.state); }
 
 }  // namespace
 
@@ -36,16 +36,16 @@ struct thread_hub::mailbox {
   std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
   detail::request_queue sent;            // `source` is the sender
   std::deque<control_message> control_messages;
-  std::atomic<int> notice_count{0};
+  std::atomic<int> control_message_count{0};
   bool asleep = false;  // set while the rank sleeps in `pause`
 };
 
-struct thread_hub::family {
+struct thread_hub::subgroup_hubs {
   std::mutex mutex;
   std::map<std::uint64_t, std::weak_ptr<thread_hub>> hubs;
 };
 
-thread_hub::thread_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<family>()) {
+thread_hub::thread_hub(int size, std::string_view name) : name_(name), children_(std::make_unique<subgroup_hubs>()) {
   if (size < 1) {
     throw configuration_error("a local group cannot have " + std::to_string(size) +
                               " ranks (it needs at least one); pass a positive size");
@@ -55,7 +55,7 @@ thread_hub::thread_hub(int size, std::string_view name) : name_(name), children_
 
 thread_hub::~thread_hub() = default;
 
-std::shared_ptr<thread_hub> thread_hub::child(std::uint64_t id, int size) {
+std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t id, int size) {
   const std::lock_guard lock(children_->mutex);
   std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
   auto& slot = children_->hubs[id];
@@ -82,30 +82,30 @@ void thread_transport::wake(mailbox& destination) {  // called with the mutex of
   if (destination.asleep) destination.changed.notify_one();
 }
 
-void thread_transport::send(request& r) {
-  r.owner = this;
-  r.source = rank_;
-  r.state = posted;
-  mailbox& destination = box(r.peer);
+void thread_transport::send(request& req) {
+  req.owner = this;
+  req.source = rank_;
+  req.state = posted;
+  mailbox& destination = box(req.peer);
   const std::lock_guard lock(destination.mutex);
-  destination.sent.push(r);
+  destination.sent.push(req);
   wake(destination);
 }
 
-void thread_transport::receive(request& r) {
-  r.owner = this;
-  r.state = posted;
-  posted_.push(r);
-  matched_at_ = 0;  // earlier messages are searched again
+void thread_transport::receive(request& req) {
+  req.owner = this;
+  req.state = posted;
+  posted_.push(req);
+  events_at_last_match_ = 0;  // earlier messages are searched again
 }
 
 // Matches messages with receives in order, and copies without holding the mutex.
 void thread_transport::match() {
   mailbox& mine = box(rank_);
   const std::uint64_t events = mine.events.load(std::memory_order_acquire);
-  seen_ = events;
-  if (events == matched_at_) return;
-  matched_at_ = events;
+  events_at_last_test_ = events;
+  if (events == events_at_last_match_) return;
+  events_at_last_match_ = events;
   while (!posted_.empty()) {
     request* sent = nullptr;
     request* receive_request = nullptr;
@@ -140,39 +140,39 @@ void thread_transport::match() {
   }
 }
 
-bool thread_transport::test(request& r) {
+bool thread_transport::test(request& req) {
   match();
-  if (state_of(r).load(std::memory_order_acquire) != done) return false;
-  r.owner = nullptr;
+  if (state_of(req).load(std::memory_order_acquire) != done) return false;
+  req.owner = nullptr;
   return true;
 }
 
-void thread_transport::cancel(request& r) noexcept {
-  r.owner = nullptr;
-  if (posted_.remove(r)) return;
+void thread_transport::cancel(request& req) noexcept {
+  req.owner = nullptr;
+  if (posted_.remove(req)) return;
   {
-    mailbox& destination = box(r.peer);
+    mailbox& destination = box(req.peer);
     const std::lock_guard lock(destination.mutex);
-    if (destination.sent.remove(r)) return;
+    if (destination.sent.remove(req)) return;
   }
   // A peer is copying from the buffer. The peer waits for no other rank meanwhile, so this loop ends.
-  while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();
+  while (state_of(req).load(std::memory_order_acquire) == claimed) sched_yield();
 }
 
-bool thread_transport::move_buffer(request& r, std::byte* destination) noexcept {
-  if (posted_.contains(r)) {
-    r.data = destination;
+bool thread_transport::move_buffer(request& req, std::byte* destination) noexcept {
+  if (posted_.contains(req)) {
+    req.data = destination;
     return true;
   }
   {
-    mailbox& receiver_box = box(r.peer);
+    mailbox& receiver_box = box(req.peer);
     const std::lock_guard lock(receiver_box.mutex);
-    if (state_of(r).load(std::memory_order_acquire) == posted) {
-      r.data = destination;
+    if (state_of(req).load(std::memory_order_acquire) == posted) {
+      req.data = destination;
       return true;
     }
   }
-  while (state_of(r).load(std::memory_order_acquire) == claimed) sched_yield();  // as in `cancel`
+  while (state_of(req).load(std::memory_order_acquire) == claimed) sched_yield();  // as in `cancel`
   return true;
 }
 
@@ -181,17 +181,17 @@ void thread_transport::notify(int peer, const control_message& message) {
   const std::lock_guard lock(destination.mutex);
   destination.control_messages.push_back(message);
   destination.control_messages.back().origin = rank_;
-  destination.notice_count.fetch_add(1, std::memory_order_release);
+  destination.control_message_count.fetch_add(1, std::memory_order_release);
   wake(destination);
 }
 
 bool thread_transport::poll(control_message& message) {
   mailbox& mine = box(rank_);
-  if (mine.notice_count.load(std::memory_order_acquire) == 0) return false;
+  if (mine.control_message_count.load(std::memory_order_acquire) == 0) return false;
   const std::lock_guard lock(mine.mutex);
   message = mine.control_messages.front();
   mine.control_messages.pop_front();
-  mine.notice_count.fetch_sub(1, std::memory_order_relaxed);
+  mine.control_message_count.fetch_sub(1, std::memory_order_relaxed);
   return true;
 }
 
@@ -200,13 +200,13 @@ void thread_transport::pause(clock::time_point deadline) {
   std::unique_lock lock(mine.mutex);
   mine.asleep = true;
   mine.changed.wait_until(lock, deadline, [&] {
-    return mine.events.load(std::memory_order_relaxed) != seen_ || !mine.control_messages.empty();
+    return mine.events.load(std::memory_order_relaxed) != events_at_last_test_ || !mine.control_messages.empty();
   });
   mine.asleep = false;
 }
 
 std::unique_ptr<transport> thread_transport::subgroup(const subgroup_call& call) {
-  return std::make_unique<thread_transport>(hub_->child(call.id, static_cast<int>(call.members.size())),
+  return std::make_unique<thread_transport>(hub_->subgroup_hub(call.id, static_cast<int>(call.members.size())),
                                             call.new_rank_of(rank_));
 }
 

@@ -48,9 +48,9 @@ void require_zeros(std::string_view codec, std::span<const std::byte> encoded, s
   }
 }
 
-void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why) {
+void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& reason) {
   throw data_error(data_location{.file = "compressed by " + std::string(codec), .offset = offset},
-                   "cannot be decoded (" + why + "); use the same codec and shape on both sides");
+                   "cannot be decoded (" + reason + "); use the same codec and shape on both sides");
 }
 
 }  // namespace detail

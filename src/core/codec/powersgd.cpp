@@ -72,22 +72,22 @@ struct add_product {
 };
 
 struct gram_schmidt {
-  static void run(float* left, std::size_t rows, std::size_t columns) {
+  static void run(float* left, std::size_t row_count, std::size_t columns) {
     for (std::size_t k = 0; k < columns; ++k) {
-      float* const column = left + k * rows;
-      const double before = exact_dot(column, column, rows);
+      float* const column = left + k * row_count;
+      const double before = exact_dot(column, column, row_count);
       for (int pass = 0; pass < 2; ++pass) {  // the second pass removes the rounding errors of the first
         for (std::size_t earlier = 0; earlier < k; ++earlier) {
-          const float* const done = left + earlier * rows;
-          const auto factor = static_cast<float>(exact_dot(done, column, rows));
-          for (std::size_t row = 0; row < rows; ++row) column[row] -= factor * done[row];
+          const float* const done = left + earlier * row_count;
+          const auto factor = static_cast<float>(exact_dot(done, column, row_count));
+          for (std::size_t row = 0; row < row_count; ++row) column[row] -= factor * done[row];
         }
       }
-      const double after = exact_dot(column, column, rows);
+      const double after = exact_dot(column, column, row_count);
       // Below this limit the rest consists of rounding errors and contains no direction of the matrix.
       const bool dependent = after <= before * 1e-10 || after == 0.0;
       const auto scale = dependent ? 0.0f : static_cast<float>(1.0 / std::sqrt(after));
-      for (std::size_t row = 0; row < rows; ++row) column[row] = dependent ? 0.0f : column[row] * scale;
+      for (std::size_t row = 0; row < row_count; ++row) column[row] = dependent ? 0.0f : column[row] * scale;
     }
   }
 };

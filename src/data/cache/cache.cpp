@@ -31,19 +31,19 @@ class cache_step final : public record_step {
   void views(const chain_request& request, std::span<std::span<const std::byte>> out,
              chain_scratch& scratch) const override {
     auto& level = level_of(scratch);
-    level.places.clear();
+    level.missing_indices.clear();
     std::size_t bytes = 0;
     for (std::size_t k = 0; k < request.ids.size(); ++k) {
       out[k] = find(request.ids[k], request.labels_of(k));
-      if (out[k].data() == nullptr) level.places.push_back(k);
+      if (out[k].data() == nullptr) level.missing_indices.push_back(k);
       bytes += out[k].size();
     }
     // One update for the whole piece: an atomic addition for every record would wait for the record's loads.
-    hits_.fetch_add(request.ids.size() - level.places.size(), std::memory_order_relaxed);
+    hits_.fetch_add(request.ids.size() - level.missing_indices.size(), std::memory_order_relaxed);
     hit_bytes_.fetch_add(bytes, std::memory_order_relaxed);
-    if (level.places.empty()) return;
+    if (level.missing_indices.empty()) return;
     make(request, level, scratch);
-    for (std::size_t j = 0; j < level.places.size(); ++j) out[level.places[j]] = level.views[j];
+    for (std::size_t j = 0; j < level.missing_indices.size(); ++j) out[level.missing_indices[j]] = level.views[j];
   }
 
  private:
@@ -123,7 +123,7 @@ class cache_step final : public record_step {
   void make(const chain_request& request, chain_scratch_level& level, chain_scratch& scratch) const {
     const std::size_t width = request.labels.size() / std::max<std::size_t>(request.ids.size(), 1);
     level.ids.clear();
-    for (const std::size_t k : level.places) level.ids.push_back(request.ids[k]);
+    for (const std::size_t k : level.missing_indices) level.ids.push_back(request.ids[k]);
     level.views.resize(level.ids.size());
     level.labels.resize(level.ids.size() * width);
     chain_request missing = request;
@@ -133,7 +133,7 @@ class cache_step final : public record_step {
     before().views(missing, level.views, scratch);
     for (std::size_t j = 0; j < level.ids.size(); ++j) {
       const std::span<const float> labels = missing.labels_of(j);
-      std::copy(labels.begin(), labels.end(), request.labels_of(level.places[j]).begin());
+      std::copy(labels.begin(), labels.end(), request.labels_of(level.missing_indices[j]).begin());
       if (level.views[j].data() == nullptr) continue;
       misses_.fetch_add(1, std::memory_order_relaxed);
       miss_bytes_.fetch_add(level.views[j].size(), std::memory_order_relaxed);

@@ -80,7 +80,7 @@ record_store::record_store(const cached_records& records, std::size_t budget)
       record_bytes_(memory_.data()),
       label_bytes_(memory_.data() + records.begin(record_count_)) {}
 
-record_store::record_store(const cached_records& records, const cache_options& where, std::uint64_t most)
+record_store::record_store(const cached_records& records, const cache_options& options, std::uint64_t most)
     : records_(records),
       record_count_(
           most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= most; })),
@@ -88,9 +88,9 @@ record_store::record_store(const cached_records& records, const cache_options& w
       file_bytes_(records_at(record_count_) + records.begin(record_count_)) {
   if (record_count_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
   const std::uint64_t key = digest().add(records.key).add(records.size).add(format).value();
-  path_ = where.folder + '/' + hex(key) + ".cache";
-  std::filesystem::create_directories(where.folder);
-  open_file(where);
+  path_ = options.folder + '/' + hex(key) + ".cache";
+  std::filesystem::create_directories(options.folder);
+  open_file(options);
 }
 
 record_store::~record_store() {
@@ -129,7 +129,7 @@ bool record_store::has_header(seconds fresh_for) const {
   return std::memcmp(&found, &expected, sizeof found) == 0 && static_cast<std::uint64_t>(status.st_size) == file_bytes_;
 }
 
-void record_store::open_file(const cache_options& where) {
+void record_store::open_file(const cache_options& options) {
   for (bool found = false; !found;) {
     file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     writable_ = static_cast<bool>(file_);
@@ -140,12 +140,12 @@ void record_store::open_file(const cache_options& where) {
     struct stat status {};
     // Deleted while this process waited for the lock.
     if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;
-    found = has_header(where.fresh_for);
+    found = has_header(options.fresh_for);
     if (!found && !writable_) fail(EACCES, "open");
     if (!found && status.st_size != 0) {  // has other sizes, is too old, or has no header
       ::unlink(path_.c_str());            // a process that still fills the file keeps it without a name
     } else if (!found) {
-      start_file(where);
+      start_file(options);
       found = true;
     }
   }
@@ -160,8 +160,8 @@ void record_store::open_file(const cache_options& where) {
   file_ = {};  // the mapping remains
 }
 
-void record_store::start_file(const cache_options& where) {
-  make_room(where);
+void record_store::start_file(const cache_options& options) {
+  make_room(options);
   // Reserves the whole file now: writing to a hole on a full disk would terminate the process (SIGBUS).
   const int code = ::posix_fallocate(file_.get(), 0, static_cast<off_t>(file_bytes_));
   const header all = header_of(seconds_since_1970());
@@ -171,7 +171,7 @@ void record_store::start_file(const cache_options& where) {
   fail(why, "reserving " + std::to_string(file_bytes_) + " bytes");
 }
 
-void record_store::make_room(const cache_options& where) const {
+void record_store::make_room(const cache_options& options) const {
   struct file {
     std::filesystem::file_time_type used;
     std::uint64_t size;
@@ -180,7 +180,7 @@ void record_store::make_room(const cache_options& where) const {
   std::vector<file> other_files;
   std::uint64_t sum = 0;
   std::error_code ignored;
-  for (const auto& found : std::filesystem::directory_iterator(where.folder)) {
+  for (const auto& found : std::filesystem::directory_iterator(options.folder)) {
     if (!matches_name_pattern(found.path().filename().string(), "%.cache") || !is_cache(found.path()) ||
         found.path() == path_)
       continue;
@@ -191,7 +191,7 @@ void record_store::make_room(const cache_options& where) const {
   }
   std::ranges::sort(other_files, {}, &file::used);
   for (const file& oldest : other_files) {
-    if (file_bytes_ <= where.disk && sum <= where.disk - file_bytes_) break;
+    if (file_bytes_ <= options.disk && sum <= options.disk - file_bytes_) break;
     std::filesystem::remove(oldest.path, ignored);  // a process that has the file open continues to use it
     sum -= oldest.size;
   }

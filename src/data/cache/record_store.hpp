@@ -57,7 +57,7 @@ class record_store {
   /// Stores records in up to `budget` bytes of memory. `records` must outlive this object. Throws std::bad_alloc.
   record_store(const cached_records& records, std::size_t budget);
   /// Stores records in a file of up to `most` bytes in the folder. Throws if no record can be stored in the folder.
-  record_store(const cached_records& records, const cache_options& where, std::uint64_t most);
+  record_store(const cached_records& records, const cache_options& options, std::uint64_t most);
   ~record_store();
 
   /// Returns the number of records that fit. The stored records are the first record_count() records of the source.
@@ -81,9 +81,9 @@ class record_store {
 
   [[nodiscard]] std::uint64_t labels_at(std::uint64_t record_count) const noexcept;
   [[nodiscard]] std::uint64_t records_at(std::uint64_t record_count) const noexcept;
-  void open_file(const cache_options& where);
-  void start_file(const cache_options& where);
-  void make_room(const cache_options& where) const;
+  void open_file(const cache_options& options);
+  void start_file(const cache_options& options);
+  void make_room(const cache_options& options) const;
   [[nodiscard]] bool has_header(seconds fresh_for) const;
   [[nodiscard]] header header_of(std::int64_t created) const;
   [[nodiscard]] std::atomic<std::uint64_t>& word(sample_id id) const noexcept;

@@ -147,10 +147,10 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
 std::size_t http_folder::add(const std::string& name, std::uint64_t size, std::uint64_t content) {
   const std::lock_guard lock(mutex_);
   const std::size_t number = register_file(http_server::name_of_file(name), size, content);
-  const std::string& why = files_[number].uncached_reason;
-  if (!why.empty() && !std::exchange(warned_of_cache_, true)) {
+  const std::string& reason = files_[number].uncached_reason;
+  if (!reason.empty() && !std::exchange(warned_of_cache_, true)) {
     muster::log(log_level::warning, "the cache '" + cache_.folder + "' does not keep all of " + server_.address_of("") +
-                                        " (" + why + "); the rest is fetched each time it is read");
+                                        " (" + reason + "); the rest is fetched each time it is read");
   }
   return number;
 }
@@ -207,14 +207,14 @@ std::size_t http_folder::register_file(const std::string& name, std::uint64_t si
 }
 
 void http_folder::open_store(file& owner) {
-  std::string& why = owner.uncached_reason;
+  std::string& reason = owner.uncached_reason;
   try {
     owner.store.emplace(owner.blocks, cache_, cache_.disk - disk_bytes_);
     disk_bytes_ += owner.store->file_bytes();
-    if (owner.store->record_count() < owner.blocks.size) why = "its limit is reached";
-    if (!owner.store->writable()) why = "it is not writable";
+    if (owner.store->record_count() < owner.blocks.size) reason = "its limit is reached";
+    if (!owner.store->writable()) reason = "it is not writable";
   } catch (const std::exception& error) {
-    why = error.what();
+    reason = error.what();
   }
   if (owner.store && !owner.store->writable()) owner.store.reset();
 }
@@ -268,9 +268,9 @@ http_folder::bytes http_folder::wait_for_block(file& owner, std::uint64_t block)
     if (on_disk && state == progress::ready) return nullptr;
     if (bytes found = on_disk ? nullptr : memory_.find(cache_key_of(owner, block))) return found;
     if (const auto found = failures_.find(key); found != failures_.end()) {
-      const std::string why = found->second;
+      const std::string reason = found->second;
       failures_.erase(found);
-      throw data_error({server_.address_of(owner.name), 0, 0, block * block_bytes}, why);
+      throw data_error({server_.address_of(owner.name), 0, 0, block * block_bytes}, reason);
     }
     if (state == progress::ready) state = progress::absent;  // the block was evicted from memory
     if (state == progress::absent || !std::exchange(queued, true)) {

@@ -202,9 +202,9 @@ request_failure http_server::failure_of(CURL* request, CURLcode code) {
     return {false, reply + ": the file is shorter than before", "copy the file there again"};
   if (status >= 300) return {false, reply, "check the address"};
   if (code == CURLE_OK) return {};
-  const std::string why = ::curl_easy_strerror(code);
-  if (is_final(code)) return {false, why, "check the address, and that the server's certificate is trusted"};
-  return {true, why, "go on from the last checkpoint when the server is back"};
+  const std::string reason = ::curl_easy_strerror(code);
+  if (is_final(code)) return {false, reason, "check the address, and that the server's certificate is trusted"};
+  return {true, reason, "go on from the last checkpoint when the server is back"};
 }
 
 }}}  // namespace muster::v0::detail

@@ -11,13 +11,13 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-bool sampler::is_order_of(const cursor& where) const noexcept {
-  return epoch_start_ == batch_sampler::start_of_epoch(where);
+bool sampler::is_order_of(const cursor& position) const noexcept {
+  return epoch_start_ == batch_sampler::start_of_epoch(position);
 }
 
-void sampler::assign(const cursor& where) {
-  if (is_order_of(where)) return;
-  const cursor start = batch_sampler::start_of_epoch(where);
+void sampler::assign(const cursor& position) {
+  if (is_order_of(position)) return;
+  const cursor start = batch_sampler::start_of_epoch(position);
   switch (start.order) {
     case sample_order::sequential:
       break;
@@ -95,8 +95,8 @@ muster::cursor batch_sampler::advanced(muster::cursor where, std::uint64_t sampl
   }
 }
 
-muster::cursor batch_sampler::after(const muster::cursor& where, std::uint64_t samples) noexcept {
-  muster::cursor next = advanced(where, samples);
+muster::cursor batch_sampler::after(const muster::cursor& position, std::uint64_t samples) noexcept {
+  muster::cursor next = advanced(position, samples);
   if (batch_size(next) != 0) return next;
   next = start_of_epoch(next);
   ++next.epoch;
@@ -203,29 +203,29 @@ void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::s
 
 // The requested positions of a part are adjacent in the part's own sequence of epochs. They are looked up together, and
 // then written to their positions in the mixture.
-void batch_sampler::ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
+void batch_sampler::ids_of_mixture(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids) {
   places_.resize(ids.size());
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    const auto [part, before] = mixture_->at(first + k);
+    const auto [part, before] = mixture_->place_of(first + k);
     places_[k] = {part, before, k};
   }
-  std::ranges::sort(places_, {}, [](const place_of_part& place) { return std::pair(place.part, place.before); });
+  std::ranges::sort(places_, {}, [](const place_of_part& place) { return std::pair(place.part, place.earlier); });
   std::size_t count = 0;
   for (std::size_t k = 0; k < places_.size(); k += count) {
     const auto part = places_[k].part;
     const std::uint64_t size = mixture_->size(part);
-    const std::uint64_t drawn = where.epoch * mixture_->in_epoch(part) + places_[k].before;
-    muster::cursor own = where;
+    const std::uint64_t drawn = position.epoch * mixture_->in_epoch(part) + places_[k].earlier;
+    muster::cursor own = position;
     own.epoch = drawn / size;
     own.size = size;
-    own.seed = where.order == sample_order::sequential ? 0 : mix(where.seed + part);
+    own.seed = position.order == sample_order::sequential ? 0 : mix(position.seed + part);
     const std::uint64_t remaining = size - drawn % size;  // remaining samples in the part's epoch
     for (count = 1; k + count < places_.size() && places_[k + count].part == part && count < remaining;) ++count;
     ids_of_part_.resize(count);
     sampler& order = orders_of_parts_[part][own.epoch % 2];
     order.assign(own);
     order.fill(drawn % size, ids_of_part_);
-    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first(part) + ids_of_part_[j];
+    for (std::size_t j = 0; j < count; ++j) ids[places_[k + j].index] = mixture_->first_record(part) + ids_of_part_[j];
   }
 }
 
@@ -238,12 +238,12 @@ void batch_sampler::assign_samples_to(std::vector<held_shards> held) {
   }
 }
 
-void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids) {
-  const std::uint64_t count = batch_size(where, part.world);
+void batch_sampler::ids_of(const muster::cursor& position, batch_shard part, std::vector<sample_id>& ids) {
+  const std::uint64_t count = batch_size(position, part.world);
   const index_range own = part_of(count, part);
   if (held_by_rank_.empty()) {
     ids.resize(own.size());
-    return this->ids(where, own.first, ids);
+    return this->ids(position, own.first, ids);
   }
   if (held_by_rank_.size() != static_cast<std::size_t>(part.world)) {
     throw configuration_error("the ranks have agreed on the shards of " + std::to_string(held_by_rank_.size()) +
@@ -256,21 +256,21 @@ void batch_sampler::ids_of(const muster::cursor& where, batch_shard part, std::v
         "are the same for any ranks); give every rank all data, or use no virtual shards");
   }
   ids.resize(count);
-  this->ids(where, 0, ids);
-  assign_readers(ids, part.weights);
+  this->ids(position, 0, ids);
+  assign_ranks(ids, part.weights);
   std::size_t own_count = 0;
   for (std::size_t k = 0; k < count; ++k)
-    if (reader_of_[k] == static_cast<std::size_t>(part.rank)) ids[own_count++] = ids[k];
+    if (assigned_rank_[k] == static_cast<std::size_t>(part.rank)) ids[own_count++] = ids[k];
   ids.resize(own_count);
 }
 
 // Assigns each sample to the rank with the lowest load for its weight among the ranks that hold the sample. Later
 // assignments may make another choice better, so the pass is repeated until nothing changes, at most 16 times. All
 // numbers are integers, so all ranks compute the same result.
-void batch_sampler::assign_readers(std::span<const sample_id> ids, const rank_weights& weights) {
+void batch_sampler::assign_ranks(std::span<const sample_id> ids, const rank_weights& weights) {
   constexpr int most_rounds = 16;
   constexpr std::size_t no_rank = ~std::size_t{0};
-  reader_of_.assign(ids.size(), no_rank);
+  assigned_rank_.assign(ids.size(), no_rank);
   loads_.assign(held_by_rank_.size(), 0);
   const auto scaled_load = [&](std::size_t rank, std::size_t weight_of) {  // load after adding one sample
     __extension__ using wide = unsigned __int128;
@@ -284,12 +284,12 @@ void batch_sampler::assign_readers(std::span<const sample_id> ids, const rank_we
     changed = false;
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const auto& holders = holders_[mixture_->part_of(ids[k])];
-      std::size_t best = reader_of_[k];
+      std::size_t best = assigned_rank_[k];
       if (best != no_rank) --loads_[best];
       for (const std::size_t rank : holders)
         if (best == no_rank || is_better(rank, best)) best = rank;
       ++loads_[best];
-      changed = std::exchange(reader_of_[k], best) != best || changed;
+      changed = std::exchange(assigned_rank_[k], best) != best || changed;
     }
   }
 }

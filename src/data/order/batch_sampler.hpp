@@ -29,10 +29,10 @@ class sampler {
   /// size, block and window. O(size) for a `shuffled` epoch, in the memory of the previous epoch. O(1) for the other
   /// orders, and if this is already the order of the epoch. Throws configuration_error for a size that the order does
   /// not support.
-  void assign(const cursor& where);
+  void assign(const cursor& position);
 
   /// Returns true if assign(where) would change nothing.
-  [[nodiscard]] bool is_order_of(const cursor& where) const noexcept;
+  [[nodiscard]] bool is_order_of(const cursor& position) const noexcept;
   /// Writes the samples at the positions [first, first + ids.size()) of the epoch to `ids`. O(ids.size()).
   void fill(std::uint64_t first, std::span<sample_id> ids) const noexcept;
 
@@ -122,18 +122,18 @@ class batch_sampler {
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
 
   /// Returns the number of samples in the batch at `where`, over all `world` ranks, or 0 at the end of the epoch.
-  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& where, int world = 1) noexcept;
+  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& position, int world = 1) noexcept;
   /// Returns the position of the batch after the batch at `where`. At the end of an epoch it is the first batch of the
   /// next epoch.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& where, int world = 1) noexcept {
-    return after(where, batch_size(where, world));
+  [[nodiscard]] static muster::cursor after(const muster::cursor& position, int world = 1) noexcept {
+    return after(position, batch_size(position, world));
   }
   /// Returns the position `samples` samples after `where`. At the end of an epoch it is the start of the next epoch.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& where, std::uint64_t samples) noexcept;
+  [[nodiscard]] static muster::cursor after(const muster::cursor& position, std::uint64_t samples) noexcept;
   /// Returns the cursor at the start of the epoch without joined samples. It identifies the epoch.
-  [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor where) noexcept;
+  [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor position) noexcept;
   /// Writes the ids of `part`'s samples in the batch at `where`, in order, to `ids`.
-  void ids_of(const muster::cursor& where, batch_shard part, std::vector<sample_id>& ids);
+  void ids_of(const muster::cursor& position, batch_shard part, std::vector<sample_id>& ids);
 
  private:
   // A run of samples with an order of its own that contains a cursor: the samples with which the epoch began, or the
@@ -144,18 +144,18 @@ class batch_sampler {
     std::uint64_t end;       // number of samples that batches use
     std::uint64_t position;  // position of the cursor in the segment
   };
-  [[nodiscard]] static segment segment_of(const muster::cursor& where) noexcept;
+  [[nodiscard]] static segment segment_of(const muster::cursor& position) noexcept;
   // Returns the position `samples` samples after `where`, perhaps in a later epoch. At a boundary it is the end of the
   // epoch and not the start of the next epoch.
-  [[nodiscard]] static muster::cursor advanced(muster::cursor where, std::uint64_t samples) noexcept;
+  [[nodiscard]] static muster::cursor advanced(muster::cursor position, std::uint64_t samples) noexcept;
   [[nodiscard]] static bool is_between_batches(const muster::cursor& at) noexcept;
   [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
   // Writes the samples at the positions [first, first + ids.size()) after `where` to `ids`. They must be in a single
   // segment.
-  void ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
-  void ids_of_mixture(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids);
-  void assign_readers(std::span<const sample_id> ids, const rank_weights& weights);
+  void ids(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);
+  void ids_of_mixture(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);
+  void assign_ranks(std::span<const sample_id> ids, const rank_weights& weights);
 
   muster::cursor cursor_;
   int world_ = 1;
@@ -167,14 +167,14 @@ class batch_sampler {
   std::vector<std::array<sampler, 2>> orders_of_parts_;  // the orders of the part's even and odd epochs
   struct place_of_part {
     std::size_t part;
-    std::uint64_t before;  // number of earlier positions of the part
-    std::size_t index;     // index of the id in the batch
+    std::uint64_t earlier;  // number of earlier positions of the part
+    std::size_t index;      // index of the id in the batch
   };
   std::vector<place_of_part> places_;
   std::vector<sample_id> ids_of_part_;
   std::vector<held_shards> held_by_rank_;
   std::vector<std::vector<std::size_t>> holders_;  // ranks that hold the part, by part
-  std::vector<std::size_t> reader_of_;             // assigned rank, by sample of the batch
+  std::vector<std::size_t> assigned_rank_;         // assigned rank, by sample of the batch
   std::vector<std::uint64_t> loads_;               // number of assigned samples, by rank
   // the order of the cursor's epoch, and the order of another epoch, because batches are prepared ahead
   std::array<sampler, 2> orders_;

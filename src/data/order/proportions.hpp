@@ -20,19 +20,21 @@ class proportions {
   /// be less than 2^63.
   proportions(std::vector<std::uint64_t> sizes, const std::vector<std::uint64_t>& weights) : sizes_(std::move(sizes)) {
     for (const std::uint64_t weight : weights) weights_before_.push_back(weights_before_.back() + weight);
-    for (const std::uint64_t size : sizes_) firsts_.push_back(firsts_.back() + size);
+    for (const std::uint64_t size : sizes_) first_records_.push_back(first_records_.back() + size);
     in_epoch_.resize(parts());
-    divide(firsts_.back(), 0, parts());
+    divide(first_records_.back(), 0, parts());
   }
 
   [[nodiscard]] std::size_t parts() const noexcept { return sizes_.size(); }
   /// Returns the number of records in a part.
   [[nodiscard]] std::uint64_t size(std::size_t part) const noexcept { return sizes_[part]; }
   /// Returns the number of records in all parts before `part`.
-  [[nodiscard]] std::uint64_t first(std::size_t part) const noexcept { return firsts_[part]; }
+  [[nodiscard]] std::uint64_t first_record(std::size_t part) const noexcept { return first_records_[part]; }
   /// Returns the part that contains a record.
   [[nodiscard]] std::size_t part_of(std::uint64_t record) const noexcept {
-    return static_cast<std::size_t>(std::upper_bound(firsts_.begin(), firsts_.end(), record) - firsts_.begin()) - 1;
+    return static_cast<std::size_t>(std::upper_bound(first_records_.begin(), first_records_.end(), record) -
+                                    first_records_.begin()) -
+           1;
   }
 
   /// The part to which a position belongs, and the number of earlier positions of the same part.
@@ -41,7 +43,7 @@ class proportions {
     std::uint64_t before;
   };
   /// Returns the part, and the number of earlier positions of the part, for a position. O(log^2(parts)).
-  [[nodiscard]] place at(std::uint64_t position) const noexcept {
+  [[nodiscard]] place place_of(std::uint64_t position) const noexcept {
     std::size_t first = 0, last = parts();
     while (last - first > 1) {
       const std::size_t middle = middle_of(first, last);
@@ -91,7 +93,7 @@ class proportions {
 
   std::vector<std::uint64_t> sizes_, in_epoch_;
   // Sums over the preceding parts; the last element is the total.
-  std::vector<std::uint64_t> firsts_{0}, weights_before_{0};
+  std::vector<std::uint64_t> first_records_{0}, weights_before_{0};
 };
 
 }}}  // namespace muster::v0::detail

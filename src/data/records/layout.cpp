@@ -58,8 +58,8 @@ std::string schema_to_json(const record_schema& schema) {
 }
 
 record_schema schema_from_json(std::string_view text, const std::string& path, std::uint64_t offset) {
-  const auto fail = [&](const std::string& why) {
-    throw data_error({path, 0, 0, offset}, "has a schema that cannot be used (" + why + "); " + copy_again);
+  const auto fail = [&](const std::string& reason) {
+    throw data_error({path, 0, 0, offset}, "has a schema that cannot be used (" + reason + "); " + copy_again);
   };
   record_schema schema;
   try {
@@ -209,14 +209,14 @@ void shard::check_blocks() const {
 }
 
 // Checks that every record is within the payload or its block, so that reading needs no checks.
-void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const {
+void shard::check_records(std::uint64_t first, std::uint64_t end, std::uint64_t raw_bytes) const {
   if (ends == nullptr) {
     __extension__ using wide = unsigned __int128;
-    if (wide{behind - first - 1} * stride + record_bytes <= raw_bytes) return;
+    if (wide{end - first - 1} * stride + record_bytes <= raw_bytes) return;
     refuse(footer.payload_offset,
            std::string("has ") + (compressed() ? "a block with " : "") + "fewer bytes than its records need");
   }
-  for (std::uint64_t i = first; i < behind; ++i) {
+  for (std::uint64_t i = first; i < end; ++i) {
     const range at = place(i, first);
     if (at.begin <= raw_bytes && at.size <= raw_bytes - at.begin) continue;
     refuse(footer.payload_offset, std::string("has records that extend beyond their ") +
@@ -226,8 +226,8 @@ void shard::check_records(std::uint64_t first, std::uint64_t behind, std::uint64
 }
 
 std::size_t shard::block_of(std::uint64_t record) const noexcept {
-  const auto behind = std::ranges::upper_bound(blocks, record, {}, &block_entry::first_record);
-  return static_cast<std::size_t>(behind - blocks.begin()) - 1;
+  const auto end = std::ranges::upper_bound(blocks, record, {}, &block_entry::first_record);
+  return static_cast<std::size_t>(end - blocks.begin()) - 1;
 }
 
 std::uint32_t shard::crc_of(std::uint64_t record, std::span<const std::byte> bytes) const noexcept {

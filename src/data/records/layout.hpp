@@ -127,7 +127,7 @@ struct shard {
   void open(std::uint64_t size);
   [[nodiscard]] std::span<const std::byte> part(std::uint64_t begin, std::uint64_t size);
   void check_blocks() const;
-  void check_records(std::uint64_t first, std::uint64_t behind, std::uint64_t raw_bytes) const;
+  void check_records(std::uint64_t first, std::uint64_t end, std::uint64_t raw_bytes) const;
   [[noreturn]] void refuse(std::uint64_t offset, const std::string& problem) const;
 
   std::vector<remote_folder::bytes> held_;  // parts of a file on a server

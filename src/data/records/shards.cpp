@@ -12,8 +12,8 @@
 namespace muster { inline namespace v0 {
 namespace {
 
-[[noreturn]] void refuse(std::string_view rule, const std::string& why, const std::string& suggestion) {
-  throw configuration_error("records cannot be divided into shards by '" + std::string(rule) + "' (" + why + "); " +
+[[noreturn]] void refuse(std::string_view rule, const std::string& reason, const std::string& suggestion) {
+  throw configuration_error("records cannot be divided into shards by '" + std::string(rule) + "' (" + reason + "); " +
                             suggestion);
 }
 

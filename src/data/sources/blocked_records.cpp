@@ -20,8 +20,8 @@ std::uint64_t blocked_records::block_records() const noexcept {
 // The record that was found last, and its block. The next record is often in the same block.
 struct blocked_records::found_record {
   std::shared_ptr<const record_block> block;
-  std::size_t number = 0;
-  std::size_t at = 0;
+  std::size_t block_number = 0;
+  std::size_t index_in_block = 0;
   std::size_t begin = 0;  // byte offset in the block
   std::size_t end = 0;
 };
@@ -29,8 +29,8 @@ struct blocked_records::found_record {
 void blocked_records::find(sample_id id, found_record& found) const {
   const auto& firsts = state_->firsts;
   const auto number = static_cast<std::size_t>(std::ranges::upper_bound(firsts, id) - firsts.begin()) - 1;
-  if (!found.block || number != found.number) {
-    found.number = number;
+  if (!found.block || number != found.block_number) {
+    found.block_number = number;
     found.block = state_->cache.get(number, [&] {
       auto block = std::make_shared<record_block>();
       const std::uint64_t records = firsts[number + 1] - firsts[number];
@@ -42,13 +42,13 @@ void blocked_records::find(sample_id id, found_record& found) const {
       return block;
     });
   }
-  found.at = id - firsts[number];
+  found.index_in_block = id - firsts[number];
   if (state_->record_bytes != 0) {
-    found.begin = found.at * state_->record_bytes;
+    found.begin = found.index_in_block * state_->record_bytes;
     found.end = found.begin + state_->record_bytes;
   } else {
-    found.begin = (found.at == 0 ? 0 : found.block->ends[found.at - 1]) * sizeof(sparse_entry);
-    found.end = found.block->ends[found.at] * sizeof(sparse_entry);
+    found.begin = (found.index_in_block == 0 ? 0 : found.block->ends[found.index_in_block - 1]) * sizeof(sparse_entry);
+    found.end = found.block->ends[found.index_in_block] * sizeof(sparse_entry);
   }
 }
 
@@ -69,10 +69,10 @@ void blocked_records::read(std::span<const sample_id> ids, const record_rows& ro
     find(ids[k], found);
     const auto bad_position = std::ranges::lower_bound(found.block->bad, ids[k], {}, &bad_record::id);
     if (bad_position != found.block->bad.end() && bad_position->id == ids[k]) {
-      if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->where, bad_position->problem);
+      if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->location, bad_position->problem);
       bad->push_back(*bad_position);
     }
-    if (!rows.labels.empty()) rows.labels[k] = found.block->labels[found.at];
+    if (!rows.labels.empty()) rows.labels[k] = found.block->labels[found.index_in_block];
     if (rows.bytes.empty()) continue;
     output = std::copy(found.block->bytes.data() + found.begin, found.block->bytes.data() + found.end, output);
   }

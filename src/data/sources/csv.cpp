@@ -73,7 +73,7 @@ struct csv_marks {
     return p;
   }
   // Skips blanks after the content of a field, up to the delimiter. The delimiter itself may be a blank.
-  const char* behind(const char* p, const char* end) const {
+  const char* skip_to_delimiter(const char* p, const char* end) const {
     return p != end && *p == delimiter ? p : skip_blanks(p, end);
   }
   static const char* find(char mark, const char* begin, const char* end) {
@@ -116,7 +116,7 @@ class row_reader {
       if (p != end_ && *p == '"') {
         p = closing_quote(p + 1, end_);
         if (p == nullptr) return first;
-        p = marks_.behind(p + 1, end_);
+        p = marks_.skip_to_delimiter(p + 1, end_);
         while (p != end_ && *p == '\r' && marks_.newline != '\r') ++p;
         if (p != end_ && *p != marks_.delimiter && *p != marks_.newline) return first;
       } else {
@@ -180,7 +180,7 @@ class csv_format final : public detail::text_format {
     }
     read_beginning(text, csv);
     digest place_digest;
-    for (const std::size_t place : columns_.places) place_digest.add(std::uint64_t{place});
+    for (const std::size_t place : columns_.roles) place_digest.add(std::uint64_t{place});
     read_mode = place_digest.add(static_cast<std::uint64_t>(missing_)).value();
   }
 
@@ -248,7 +248,7 @@ class csv_format final : public detail::text_format {
         p += 2;
       }
       field.content = {open + 1, static_cast<std::size_t>(p - open - 1)};
-      field.end = marks_.behind(p + 1, row.end);
+      field.end = marks_.skip_to_delimiter(p + 1, row.end);
       if (field.end != row.end && *field.end != marks_.delimiter) {
         fail(row, field.end,
              "there is text after a closing quote (a quoted field ends there); write \"\" for a quote within quotes");
@@ -269,7 +269,7 @@ class csv_format final : public detail::text_format {
     if (!word.empty() && code == std::errc() && end == word.data() + word.size()) return value;
     const std::string where = " in column " + std::to_string(column);
     if (is_missing(word)) {
-      if (columns_.places[column] == detail::label_place) fail(row, word.data(), detail::missing_label);
+      if (columns_.roles[column] == detail::label_place) fail(row, word.data(), detail::missing_label);
       if (missing_ == missing_values::zero) return 0;
       if (missing_ == missing_values::nan) return std::numeric_limits<float>::quiet_NaN();
       fail(row, word.data(),
@@ -288,9 +288,9 @@ class csv_format final : public detail::text_format {
 
   void parse_row(const csv_row& row, std::span<float> values, float& label) const {
     const char* p = row.begin;
-    const std::size_t count = columns_.places.size();
+    const std::size_t count = columns_.roles.size();
     for (std::size_t column = 0; column < count; ++column) {
-      const std::size_t place = columns_.places[column];
+      const std::size_t place = columns_.roles[column];
       const char* end = nullptr;
       if (place != detail::ignored) {
         float value = 0;
@@ -439,7 +439,7 @@ class csv_format final : public detail::text_format {
     }
     columns_ = detail::plan_columns(row.fields, csv.label, csv.ignore, file);
     columns = std::move(columns_.names);
-    marks_.places = columns_.places;
+    marks_.places = columns_.roles;
   }
 
   void refuse_doubles(const first_row& row) const {

@@ -183,13 +183,13 @@ void fixed_records::check_labels(sample_id id) const {
     if (std::isfinite(label(id, column))) continue;
     const auto& places = state_->labels[column];
     const std::byte* const at = places.places[id];
-    data_location where{state_->name};
+    data_location location{state_->name};
     for (const auto& file : state_->files) {
       const auto bytes = file->bytes();
       if (std::less<>()(at, bytes.data()) || !std::less<>()(at, bytes.data() + bytes.size())) continue;
-      where = {file->path(), 0, 0, static_cast<std::uint64_t>(at - bytes.data())};
+      location = {file->path(), 0, 0, static_cast<std::uint64_t>(at - bytes.data())};
     }
-    throw data_error(where, detail::no_label(places.text(at), " of record " + std::to_string(id)));
+    throw data_error(location, detail::no_label(places.text(at), " of record " + std::to_string(id)));
   }
 }
 

@@ -157,7 +157,7 @@ void image_folder::read(std::span<const sample_id> ids, const record_rows& rows,
     std::ifstream file(state_->path_of(image), std::ios::binary);
     const auto bytes = static_cast<std::streamsize>(image.bytes);
     if (!file.read(output, bytes) || file.peek() != std::ifstream::traits_type::eof()) {
-      const data_error error(where(ids[k]),
+      const data_error error(location_of(ids[k]),
                              "does not have the " + std::to_string(bytes) +
                                  " bytes that it had at the start (it was changed or removed); open the folder again");
       if (bad == nullptr) throw error;
@@ -170,6 +170,6 @@ void image_folder::read(std::span<const sample_id> ids, const record_rows& rows,
 }
 
 const std::vector<std::string>& image_folder::classes() const noexcept { return state_->classes(); }
-data_location image_folder::where(sample_id id) const { return {state_->path_of(state_->images[id])}; }
+data_location image_folder::location_of(sample_id id) const { return {state_->path_of(state_->images[id])}; }
 
 }}  // namespace muster::v0

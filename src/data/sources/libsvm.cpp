@@ -124,7 +124,7 @@ class libsvm_format final : public detail::text_format {
     if (total.rows == 0) {
       throw data_error({file}, "has no samples (all lines are blank or comments); check how it was made");
     }
-    const std::size_t features = std::max<std::size_t>(total.largest, options_.min_features);
+    const std::size_t features = std::max<std::size_t>(total.largest_index, options_.min_features);
     const bool is_mostly_dense = features <= 2 * total.entries / total.rows;
     return {features, options_.layout == layout::dense || (options_.layout == layout::automatic && is_mostly_dense)};
   }
@@ -178,7 +178,7 @@ class libsvm_format final : public detail::text_format {
       if (line.blank()) continue;
       ++found.rows;
       if (comments) found.entries += static_cast<std::uint64_t>(std::count(line.begin, line.end, ':'));
-      found.largest = std::max(found.largest, last_index(line));
+      found.largest_index = std::max(found.largest_index, last_index(line));
     }
     return found;
   }
@@ -192,7 +192,7 @@ class libsvm_format final : public detail::text_format {
       try {
         parse_line(p, line, parse_float_, label, [&](std::uint32_t index, float /*value*/) {
           ++line_survey.entries;
-          line_survey.largest = index + std::uint64_t{1};
+          line_survey.largest_index = index + std::uint64_t{1};
         });
       } catch (const data_error&) {
         line_survey = {.rows = 1};

@@ -159,10 +159,10 @@ class session {
     if (found > 0 && PQconsumeInput(connection_.get()) == 0) refuse();
   }
   [[noreturn]] void refuse() const {
-    const std::string why = one_line(PQerrorMessage(connection_.get()));
+    const std::string reason = one_line(PQerrorMessage(connection_.get()));
     if (PQstatus(connection_.get()) == CONNECTION_OK)
-      throw configuration_error("the database refuses the query (" + why + "); correct it");
-    throw lost_connection("the connection to the database is lost (" + why + "); check the server");
+      throw configuration_error("the database refuses the query (" + reason + "); correct it");
+    throw lost_connection("the connection to the database is lost (" + reason + "); check the server");
   }
 
   seconds patience_;
@@ -232,7 +232,7 @@ class table {
     server_.reset();
     muster::digest all;
     all.add(query_).add(count).add(static_cast<std::uint64_t>(options_.missing));
-    for (const std::size_t place : columns_.places) all.add(std::uint64_t{place});
+    for (const std::size_t place : columns_.roles) all.add(std::uint64_t{place});
     for (const std::string& key : keys_) all.add(key);
     detail::block_index index;
     index.name = name_;
@@ -318,12 +318,12 @@ class table {
       const Oid type = PQftype(empty_result.get(), static_cast<int>(column));
       const bool is_small =
           type == bool_type || type == int8_type || type == int2_type || type == int4_type || type == float4_type;
-      const bool is_label = columns_.places[column] == detail::label_place;  // a label is read as text, with all digits
+      const bool is_label = columns_.roles[column] == detail::label_place;  // a label is read as text, with all digits
       kinds_.push_back(is_label              ? kind::text
                        : is_small            ? kind::of_4_bytes
                        : type == float8_type ? kind::of_8_bytes
                                              : kind::text);
-      if (columns_.places[column] == detail::ignored) continue;
+      if (columns_.roles[column] == detail::ignored) continue;
       constexpr const char* as[] = {"::float4", "", "::text"};
       selected_ += (selected_.empty() ? "SELECT c" : ", c") + std::to_string(column) +
                    (type == bool_type ? "::int" : "") + as[static_cast<std::size_t>(kinds_.back())];
@@ -332,9 +332,9 @@ class table {
   }
 
   float read_value(std::size_t column, std::optional<std::string_view> bytes, std::uint64_t row) const {
-    const data_location where{name_, row + 1, column + 1};
+    const data_location location{name_, row + 1, column + 1};
     const auto refuse = [&](const std::string& problem) {
-      throw data_error(where, problem + " in column " + names_[column] + "; correct the query");
+      throw data_error(location, problem + " in column " + names_[column] + "; correct the query");
     };
     float value = std::numeric_limits<float>::quiet_NaN();
     if (bytes && kinds_[column] == kind::of_4_bytes) {
@@ -345,12 +345,12 @@ class table {
       const auto [end, code] = detail::parse_float(bytes->data(), bytes->data() + bytes->size(), value);
       if (code != std::errc() || end != bytes->data() + bytes->size())
         refuse("'" + std::string(bytes->substr(0, 40)) + "' is not a number that a float can hold");
-      if (columns_.places[column] == detail::label_place && !detail::is_label(*bytes, value))
-        throw data_error(where, detail::no_label(*bytes, " in column " + names_[column]));
+      if (columns_.roles[column] == detail::label_place && !detail::is_label(*bytes, value))
+        throw data_error(location, detail::no_label(*bytes, " in column " + names_[column]));
     }
     if (std::isinf(value)) refuse("a value is larger than a float can hold");
-    if (columns_.places[column] == detail::label_place) {
-      if (std::isnan(value)) throw data_error(where, detail::missing_label);
+    if (columns_.roles[column] == detail::label_place) {
+      if (std::isnan(value)) throw data_error(location, detail::missing_label);
       return value + 0.0f;  // -0 is 0
     }
     if (!std::isnan(value)) return value;
@@ -362,7 +362,7 @@ class table {
   void read_row(row_fields& fields, std::size_t at, std::uint64_t number, const row_places& rows) const {
     try {
       for (std::size_t column = 0; column < names_.size(); ++column) {
-        const std::size_t place = columns_.places[column];
+        const std::size_t place = columns_.roles[column];
         if (place == detail::ignored) continue;
         const float value = read_value(column, fields.next(), number);
         (place == detail::label_place ? rows.labels[at] : rows.row(at)[place]) = value;

@@ -91,16 +91,16 @@ struct model {
 
 }  // namespace
 
-dataset synthetic_epsilon(std::size_t rows, std::uint64_t seed, const epsilon_options& options) {
-  if (rows == 0)
+dataset synthetic_epsilon(std::size_t row_count, std::uint64_t seed, const epsilon_options& options) {
+  if (row_count == 0)
     throw configuration_error("cannot make 0 rows of epsilon (training needs samples); set at least 1 row");
-  std::string name = "epsilon:" + std::to_string(rows);
+  std::string name = "epsilon:" + std::to_string(row_count);
   if (options.first_row != 0) name += "@" + std::to_string(options.first_row);
   const model seeded_model(seed);
-  dataset_builder builder = dataset_builder::dense(std::move(name), rows, epsilon_features);
+  dataset_builder builder = dataset_builder::dense(std::move(name), row_count, epsilon_features);
   constexpr std::size_t rows_of_task = 128;
-  detail::parallel_for((rows + rows_of_task - 1) / rows_of_task, options.threads, [&](std::size_t task) {
-    const std::size_t end = std::min(rows, (task + 1) * rows_of_task);
+  detail::parallel_for((row_count + rows_of_task - 1) / rows_of_task, options.threads, [&](std::size_t task) {
+    const std::size_t end = std::min(row_count, (task + 1) * rows_of_task);
     for (std::size_t i = task * rows_of_task; i < end; ++i) {
       builder.labels()[i] = seeded_model.make(options.first_row + i, builder.row(i));
     }

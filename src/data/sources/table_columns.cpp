@@ -21,9 +21,9 @@ table_columns plan_columns(const std::vector<std::string>& names, const std::str
         throw configuration_error("two columns of " + table + " have the name '" + column_name +
                                   "' (the name is ambiguous); rename one column");
       }
-      plan.places[static_cast<std::size_t>(found - names.begin())] = new_place;
+      plan.roles[static_cast<std::size_t>(found - names.begin())] = new_place;
     } else if (number && *number < names.size()) {
-      plan.places[*number] = new_place;
+      plan.roles[*number] = new_place;
     } else {
       const bool has_names = std::ranges::any_of(names, [](const std::string& name) { return !name.empty(); });
       const auto suggestion = closest(column_name, names);
@@ -36,7 +36,7 @@ table_columns plan_columns(const std::vector<std::string>& names, const std::str
   for (const std::string& name : ignore) mark(name, ignored);
   if (!label.empty()) mark(label, label_place);
   for (std::size_t column = 0; column < names.size(); ++column) {
-    std::size_t& place = plan.places[column];
+    std::size_t& place = plan.roles[column];
     if (place == label_place) plan.names.label = name_of(column);
     if (place >= label_place) continue;
     place = plan.features++;

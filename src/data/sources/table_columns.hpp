@@ -15,7 +15,7 @@ inline constexpr std::size_t ignored = std::numeric_limits<std::size_t>::max();
 inline constexpr std::size_t label_place = ignored - 1;
 
 struct table_columns {
-  std::vector<std::size_t> places;  // each column's feature number, or `ignored` or `label_place`
+  std::vector<std::size_t> roles;  // each column's feature number, or `ignored` or `label_place`
   std::size_t features = 0;
   table_names names = {};
 };

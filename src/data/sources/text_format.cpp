@@ -145,7 +145,7 @@ text_survey& text_survey::operator+=(const text_survey& addend) {
   lines += addend.lines;
   rows += addend.rows;
   entries += addend.entries;
-  largest = std::max(largest, addend.largest);
+  largest_index = std::max(largest_index, addend.largest_index);
   quotes = quotes || addend.quotes;
   return *this;
 }
@@ -180,7 +180,7 @@ dataset dataset_of_text(std::string_view text, const text_format& format, std::s
   });
   std::vector<bad_record> found;
   for (auto& piece : bad) std::move(piece.begin(), piece.end(), std::back_inserter(found));
-  if (features == 0 && !found.empty()) throw data_error(found.front().where, found.front().problem);
+  if (features == 0 && !found.empty()) throw data_error(found.front().location, found.front().problem);
   require_features(format.file, features);
   builder.set_bad(std::move(found));
   builder.set_columns(format.columns, format.notes);

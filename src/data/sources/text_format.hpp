@@ -28,8 +28,8 @@ struct text_survey {
   std::uint64_t lines = 0;
   std::uint64_t rows = 0;
   std::uint64_t entries = 0;
-  std::uint64_t largest = 0;  // largest index, as written
-  bool quotes = false;        // true if rows may have newlines within quotes
+  std::uint64_t largest_index = 0;  // largest index, as written
+  bool quotes = false;              // true if rows may have newlines within quotes
 
   text_survey& operator+=(const text_survey& addend);
 };

@@ -126,7 +126,7 @@ void tfrecord_files::read(std::span<const sample_id> ids, const record_rows& row
   }
 }
 
-data_location tfrecord_files::where(sample_id id) const {
+data_location tfrecord_files::location_of(sample_id id) const {
   const auto& [file, offset, payload] = state_->find(id);
   return {file.path, 0, 0, offset};
 }
@@ -137,7 +137,7 @@ std::span<const std::byte> tfrecord_files::view(sample_id id) const {
   if (!state_->check || number_at<std::uint32_t>(file.file->bytes(), checksum_offset) == masked(crc32c(payload)))
     return payload;
   throw data_error(
-      where(id),
+      location_of(id),
       "record " + std::to_string(id - file.first) +
           " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again");
 }

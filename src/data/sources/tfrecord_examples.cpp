@@ -14,8 +14,8 @@ namespace {
 
 constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // largest size of a record
 
-[[noreturn]] void refuse_features(const std::string& text, const std::string& why) {
-  throw configuration_error("features '" + text + "' cannot be used (" + why +
+[[noreturn]] void refuse_features(const std::string& text, const std::string& reason) {
+  throw configuration_error("features '" + text + "' cannot be used (" + reason +
                             "); write for example features=image:uint8[3x32x32],name:float32,tags:int64[..20]");
 }
 
@@ -94,7 +94,7 @@ struct tfrecord_examples::state : detail::source_facts {
     try {
       const std::string problem = detail::read_example(files.view(id), columns, row);
       if (problem.empty()) return true;
-      throw data_error(files.where(id), problem);
+      throw data_error(files.location_of(id), problem);
     } catch (const data_error& error) {
       if (bad == nullptr) throw;
       bad->push_back({id, error.where(), error.problem()});

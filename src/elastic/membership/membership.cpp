@@ -10,7 +10,7 @@ constexpr std::size_t extra_recipients = 4;
 }  // namespace
 
 membership::membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now)
-    : self_(std::move(self)), policy_(policy), out_(out), began_(now), ticked_(now) {
+    : self_(std::move(self)), policy_(policy), out_(out), waiting_since_(now), last_wake_(now) {
   own_.sender = self_.id;
   own_.progress = self_.progress;
   own_.endpoints = self_.endpoints;
@@ -20,16 +20,16 @@ membership::membership(member self, membership_policy policy, membership_outlet&
 
 void membership::wake(clock::time_point now) {
   // This process itself was stopped or starved: the heartbeats that arrived in the meantime are still unread.
-  if (const auto gap = now - ticked_; gap > 2 * policy_.beat) {
+  if (const auto gap = now - last_wake_; gap > 2 * policy_.heartbeat_interval) {
     for (auto& [id, peer_view] : views_) {
       peer_view.received_at += gap;
       if (peer_view.suspects_most_since) *peer_view.suspects_most_since += gap;
     }
     for (auto& [id, broke] : broken_connections_) broke.at += gap;
-    began_ += gap;
+    waiting_since_ += gap;
     change_began_ += gap;
   }
-  ticked_ = now;
+  last_wake_ = now;
 }
 
 void membership::tick(clock::time_point now) {
@@ -41,7 +41,9 @@ void membership::tick(clock::time_point now) {
     announce(now);
   }
   evaluate(now);
-  if (ended_ || (!has_become_slow() && now - sent_at_ < (must_stop_ ? policy_.beat / 4 : policy_.beat))) return;
+  if (ended_ || (!has_become_slow() &&
+                 now - last_sent_ < (must_stop_ ? policy_.heartbeat_interval / 4 : policy_.heartbeat_interval)))
+    return;
   if (is_member()) {
     find_slow_members(now);
     find_slow_links(now);
@@ -58,7 +60,7 @@ void membership::on_heartbeat(clock::time_point now, const heartbeat& message) {
   sender_view = {message, now, suspects_most_since};
   // The peer was suspect for its silence and now sends: nothing has been decided yet. Suspicions with other reasons
   // stay.
-  if (silent_.erase(message.sender) != 0) suspects_.erase(message.sender);
+  if (cleared_by_heartbeat_.erase(message.sender) != 0) suspects_.erase(message.sender);
   merge_heartbeat(now, message);
 }
 
@@ -71,10 +73,10 @@ void membership::merge_heartbeat(clock::time_point now, const heartbeat& message
     if (id != self_.id && is_in(id) && dead_.insert(id).second) stop_rank(now, name(id) + " died");
   }
   if (message.stopped && !must_stop_) stop_rank(now, name(message.sender) + " stopped");
-  if (message.leaving && !leave_requested_) find_slow_members(now);  // that may be the reason
-  leave_requested_ = leave_requested_ || message.leaving;
+  if (message.leaving && !another_leaves_) find_slow_members(now);  // that may be the reason
+  another_leaves_ = another_leaves_ || message.leaving;
   furthest_ = std::max(furthest_, message.progress);
-  if (message.removes == self_.id && !own_.leaving && record_.rank_of(message.sender) == 0) {
+  if (message.member_to_remove == self_.id && !own_.leaving && record_.rank_of(message.sender) == 0) {
     find_slow_members(now);  // that may be the reason
     slow_.emplace(self_.id, connections_are_slow);
     leave(now);
@@ -96,14 +98,14 @@ void membership::on_record(clock::time_point now, std::uint64_t version, const g
   if (record.generation > record_.generation && record.rank_of(self_.id)) {
     enter(now, record);
   } else if (restarted || (was_member && !record.rank_of(self_.id))) {
-    adopt(record);
+    set_record(record);
     if (const auto slow = slow_.find(self_.id); own_.leaving && policy_.slow_members_leave && slow != slow_.end())
       return finish(exit_reason::too_slow, "it left the job (" + slow->second + ")");
     if (own_.leaving) return finish(exit_reason::left, "it left on request");
     return finish(exit_reason::fenced, restarted ? "the job was restarted without it"
-                                                 : "the other members continued without it (" + record.why + ")");
+                                                 : "the other members continued without it (" + record.reason + ")");
   } else {
-    adopt(record);
+    set_record(record);
   }
   if (!is_member()) announce(now);
   evaluate(now);
@@ -111,29 +113,29 @@ void membership::on_record(clock::time_point now, std::uint64_t version, const g
 
 void membership::store_failed(clock::time_point now) {
   swapping_ = false;
-  swap_after_ = now + policy_.beat;
+  swap_after_ = now + policy_.heartbeat_interval;
 }
 
-void membership::left_behind(const std::string& why) { finish(exit_reason::fenced, why); }
+void membership::left_behind(const std::string& reason) { finish(exit_reason::fenced, reason); }
 
 void membership::prove_dead(clock::time_point now, member_id peer) {
   if (ended_ || peer == self_.id || !is_in(peer) || !dead_.insert(peer).second) return;
   evaluate(now);
 }
 
-void membership::suspect(clock::time_point now, member_id peer, const std::string& why) {
+void membership::suspect(clock::time_point now, member_id peer, const std::string& reason) {
   if (ended_ || peer == self_.id || !is_member() || dead_.contains(peer)) return;
   const auto rank = ranks_.find(peer);
-  if (rank == ranks_.end() || !suspects_.emplace(peer, why).second) return;
+  if (rank == ranks_.end() || !suspects_.emplace(peer, reason).second) return;
   const auto& suspected = record_.members[rank->second];
   if (suspected.host == self_.host) out_.kill(suspected);
   evaluate(now);
 }
 
-void membership::disconnected(clock::time_point now, member_id peer, const std::string& why) {
+void membership::disconnected(clock::time_point now, member_id peer, const std::string& reason) {
   if (ended_ || peer == self_.id || !is_in(peer) || dead_.contains(peer)) return;
-  broken_connections_.try_emplace(peer, broken_connection{now, why});
-  stop_rank(now, "the connection to " + name(peer) + " broke: " + why);
+  broken_connections_.try_emplace(peer, broken_connection{now, reason});
+  stop_rank(now, "the connection to " + name(peer) + " broke: " + reason);
 }
 
 void membership::committed(std::uint64_t progress, std::uint64_t steps) {
@@ -143,7 +145,8 @@ void membership::committed(std::uint64_t progress, std::uint64_t steps) {
 }
 
 void membership::report_step_time(clock::duration least) {
-  own_.work = static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
+  own_.own_step_microseconds =
+      static_cast<std::uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(least).count());
 }
 
 void membership::report_slow_link(const link_seen& slowest, std::uint64_t best_rate) {
@@ -178,33 +181,33 @@ void membership::announce(clock::time_point now) {
     const auto found = views_.find(peer.id);
     return found != views_.end() && now - found->second.received_at <= policy_.quorum_timeout;
   });
-  if (now - began_ > policy_.quorum_timeout && none_answers) {
-    return finish(exit_reason::never_started,
-                  record_.generation == 0
-                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial) + " joined"
-                      : "no member of the group answers");
+  if (now - waiting_since_ > policy_.quorum_timeout && none_answers) {
+    return finish(exit_reason::never_started, record_.generation == 0
+                                                  ? std::to_string(record_.waiting.size()) + " of " +
+                                                        std::to_string(policy_.initial_members) + " joined"
+                                                  : "no member of the group answers");
   }
   if (waits || swapping_ || now < swap_after_) return;
   auto next = record_;
   next.waiting.push_back(self_);
-  swap(next);
+  propose_record(next);
 }
 
 // Writes the first generation if enough processes wait. The first process that sees them succeeds.
 void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto waiting_count = static_cast<int>(record_.waiting.size());
-  const bool late = now - began_ > policy_.quorum_timeout / 2;
-  if (waiting_count < policy_.initial && !(late && waiting_count >= policy_.min)) return;
+  const bool late = now - waiting_since_ > policy_.quorum_timeout / 2;
+  if (waiting_count < policy_.initial_members && !(late && waiting_count >= policy_.min_members)) return;
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
   std::ranges::sort(next.members, [](const member& a, const member& b) {
     return a.order != b.order ? a.order < b.order : a.id < b.id;
   });
-  if (next.members.size() > static_cast<std::size_t>(policy_.max)) {
-    next.waiting.assign(next.members.begin() + policy_.max, next.members.end());
-    next.members.resize(static_cast<std::size_t>(policy_.max));
+  if (next.members.size() > static_cast<std::size_t>(policy_.max_members)) {
+    next.waiting.assign(next.members.begin() + policy_.max_members, next.members.end());
+    next.members.resize(static_cast<std::size_t>(policy_.max_members));
   }
   // The others begin with a copy of the state of the furthest member, the first in the order of ranks if several are
   // equally far, so that all begin with the same state.
@@ -212,8 +215,8 @@ void membership::form_first(clock::time_point now) {
       std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.progress < b.progress; });
   next.progress = furthest->progress;
   next.state_sources = {furthest->id};
-  next.why = "the job began";
-  swap(next);
+  next.reason = "the job began";
+  propose_record(next);
 }
 
 void membership::enter(clock::time_point now, const generation_record& next) {
@@ -223,21 +226,21 @@ void membership::enter(clock::time_point now, const generation_record& next) {
   }
   const auto before = std::move(record_.members);
   if (!is_member()) own_.needs_state = own_.progress < next.progress;
-  adopt(next);
+  set_record(next);
   for (const auto& peer : before) {
     if (!is_in(peer.id)) former_members_.insert(peer.id);
   }
   std::erase_if(dead_, [&](member_id id) { return !is_in(id); });
   suspects_.clear();
-  silent_.clear();
+  cleared_by_heartbeat_.clear();
   broken_connections_.clear();
   slow_.clear();
   slow_above_ = 0;
   reported_links_.clear();
   own_.slowest = {};
-  own_.best_rate = own_.removes = 0;
-  own_.stopped = must_stop_ = leave_requested_ = false;
-  own_.work = own_.halt = furthest_ = 0;
+  own_.best_rate = own_.member_to_remove = 0;
+  own_.stopped = must_stop_ = another_leaves_ = false;
+  own_.own_step_microseconds = own_.halt = furthest_ = 0;
   out_.form(next);
   send_heartbeat(now);
   for (const auto& peer : next.members) views_[peer.id].received_at = now;
@@ -245,12 +248,12 @@ void membership::enter(clock::time_point now, const generation_record& next) {
 
 // Takes over the record. Computes this process's monitors, which are the members after it in the ring, and the members
 // that it monitors, which are before it. The position of a waiting process is before the first member.
-void membership::adopt(const generation_record& record) {
+void membership::set_record(const generation_record& record) {
   record_ = record;
   ranks_.clear();
   monitors_.clear();
-  others_.clear();
-  watched_.clear();
+  rotating_recipients_.clear();
+  monitored_.clear();
   const auto size = record.members.size();
   for (std::size_t rank = 0; rank < size; ++rank) ranks_.emplace(record.members[rank].id, rank);
   const auto found = ranks_.find(self_.id);
@@ -259,11 +262,11 @@ void membership::adopt(const generation_record& record) {
   const auto id_of = [&](std::size_t place) { return record.members[place % size].id; };
   for (std::size_t i = 0; i < size - (rank_ ? 1 : 0); ++i) {
     const bool near = i < static_cast<std::size_t>(policy_.monitors);
-    (near ? monitors_ : others_).push_back(id_of(rank_ ? *rank_ + 1 + i : i));
-    if (near && rank_) watched_.insert(id_of(*rank_ + size - 1 - i));
+    (near ? monitors_ : rotating_recipients_).push_back(id_of(rank_ ? *rank_ + 1 + i : i));
+    if (near && rank_) monitored_.insert(id_of(*rank_ + size - 1 - i));
   }
   if (!rank_) return;
-  for (const auto& peer : record.waiting) others_.push_back(peer.id);
+  for (const auto& peer : record.waiting) rotating_recipients_.push_back(peer.id);
 }
 
 // ---- as a member ----
@@ -275,11 +278,11 @@ void membership::find_silent_members(clock::time_point now) {
     const auto received_at = views_[peer.id].received_at;
     const bool is_silent = now - received_at > limit;
     const auto broke = broken_connections_.find(peer.id);
-    const bool is_cut =
-        broke != broken_connections_.end() && received_at <= broke->second.at && now - broke->second.at > policy_.beat;
+    const bool is_cut = broke != broken_connections_.end() && received_at <= broke->second.at &&
+                        now - broke->second.at > policy_.heartbeat_interval;
     if (!is_silent && !is_cut && !monitors_suspect(peer)) return;
-    silent_.insert(peer.id);
-    if (is_cut) return suspect(now, peer.id, broke->second.why);
+    cleared_by_heartbeat_.insert(peer.id);
+    if (is_cut) return suspect(now, peer.id, broke->second.reason);
     const auto milliseconds = std::chrono::duration_cast<std::chrono::milliseconds>(limit).count();
     suspect(
         now, peer.id,
@@ -288,7 +291,7 @@ void membership::find_silent_members(clock::time_point now) {
   if (must_stop_) {
     for (const auto& peer : record_.members) judge(peer);
   } else {
-    for (const auto id : watched_) judge(record_.members[ranks_.at(id)]);
+    for (const auto id : monitored_) judge(record_.members[ranks_.at(id)]);
   }
   if (own_.stopped) {
     for (const auto& peer : record_.members) {
@@ -311,20 +314,20 @@ void membership::evaluate(clock::time_point now) {
   plan_reconfiguration(now);
   if (!own_.stopped) return;
   adopt_suspicions(now);
-  propose(now);
+  decide_next_generation(now);
   if (ended_ || now - change_began_ <= policy_.quorum_timeout) return;
   const auto lost = dead_.size() + suspects_.size();
-  if (record_.members.size() - lost < static_cast<std::size_t>(policy_.min)) {
+  if (record_.members.size() - lost < static_cast<std::size_t>(policy_.min_members)) {
     return finish(exit_reason::too_few, std::to_string(record_.members.size() - lost) + " of at least " +
-                                            std::to_string(policy_.min) + " are left, and none joined");
+                                            std::to_string(policy_.min_members) + " are left, and none joined");
   }
   finish(exit_reason::no_majority, "a majority of the members or the store could not be reached");
 }
 
-void membership::stop_rank(clock::time_point now, const std::string& why) {
+void membership::stop_rank(clock::time_point now, const std::string& reason) {
   if (must_stop_) return;
   begin_change(now);
-  out_.stop(why);
+  out_.stop(reason);
   send_heartbeat(now);
 }
 
@@ -333,7 +336,7 @@ void membership::begin_change(clock::time_point now) {
   must_stop_ = true;
   change_began_ = now;
   for (const auto& peer : record_.members) {
-    if (!watched_.contains(peer.id)) views_[peer.id].received_at = now;
+    if (!monitored_.contains(peer.id)) views_[peer.id].received_at = now;
   }
 }
 
@@ -341,11 +344,11 @@ void membership::begin_change(clock::time_point now) {
 // before they stop.
 void membership::plan_reconfiguration(clock::time_point now) {
   if (must_stop_ || own_.halt != 0 || rank_ != 0) return;
-  const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max);
+  const bool has_room = record_.members.size() < static_cast<std::size_t>(policy_.max_members);
   const bool joins = has_room && std::ranges::any_of(record_.waiting, [&](const member& peer) {
                        return has_recent_heartbeat(now, peer.id);
                      });
-  if (!joins && !own_.leaving && !leave_requested_) return;
+  if (!joins && !own_.leaving && !another_leaves_) return;
   own_.halt = std::max(own_.progress, furthest_) + 2;
   out_.halt(own_.halt);
   send_heartbeat(now);
@@ -378,17 +381,18 @@ bool membership::suspects_most(const heartbeat& message) const {
 
 // ---- heartbeats ----
 
-void membership::swap(const generation_record& next) {
+void membership::propose_record(const generation_record& next) {
   swapping_ = true;
   out_.swap(version_, next);
 }
 
 void membership::send_heartbeat(clock::time_point now) {
-  sent_at_ = now;
+  last_sent_ = now;
   auto recipients = monitors_;
   const bool to_all = must_stop_ || own_.halt != 0 || own_.leaving;
-  for (auto n = to_all ? others_.size() : std::min(extra_recipients, others_.size()); n > 0; --n)
-    recipients.push_back(others_[turn_++ % others_.size()]);
+  for (auto n = to_all ? rotating_recipients_.size() : std::min(extra_recipients, rotating_recipients_.size()); n > 0;
+       --n)
+    recipients.push_back(rotating_recipients_[turn_++ % rotating_recipients_.size()]);
   ++own_.number;
   own_.dead.assign(dead_.begin(), dead_.end());
   own_.suspects.clear();
@@ -431,18 +435,18 @@ std::string membership::name(member_id peer) const {
   return rank != ranks_.end() ? "rank " + std::to_string(rank->second) : "a joiner";
 }
 
-void membership::finish(exit_reason why, const std::string& text) {
+void membership::finish(exit_reason reason, const std::string& text) {
   if (ended_) return;
   ended_ = true;
   // If all have left together the record has no members, and its state sources are the members with the state of the
   // last step.
   if (record_.members.empty()) {
     const auto& last = record_.state_sources;
-    return out_.end(why, text, !last.empty() && last.front() == self_.id);
+    return out_.end(reason, text, !last.empty() && last.front() == self_.id);
   }
   const auto first = std::ranges::find_if(
       record_.members, [this](const member& peer) { return !dead_.contains(peer.id) && !suspects_.contains(peer.id); });
-  out_.end(why, text, first != record_.members.end() && first->id == self_.id);
+  out_.end(reason, text, first != record_.members.end() && first->id == self_.id);
 }
 
 }}}  // namespace muster::v0::elastic

@@ -58,10 +58,10 @@ namespace muster { inline namespace v0 { namespace elastic {
 /// The limits and time-outs of a job.
 struct membership_policy {
   /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, `min` suffice.
-  int initial = 1;
-  int min = 1;  ///< smallest number of members; a smaller group waits for joiners
-  int max = 1 << 20;
-  clock::duration beat = std::chrono::milliseconds(100);  ///< interval between two heartbeats
+  int initial_members = 1;
+  int min_members = 1;  ///< smallest number of members; a smaller group waits for joiners
+  int max_members = 1 << 20;
+  clock::duration heartbeat_interval = std::chrono::milliseconds(100);  ///< interval between two heartbeats
   clock::duration suspicion_timeout =
       std::chrono::milliseconds(500);  ///< a member without a heartbeat for so long is suspect
   double slow_factor = 0;           ///< a slow member's part of a step takes so many times the median; 0: none is slow
@@ -93,7 +93,7 @@ class membership_outlet {
   virtual void swap(std::uint64_t expected, const generation_record& next) = 0;
   /// Ends this process's part in the present generation at once: aborts the group and wakes every wait. The process
   /// then calls `stopped`.
-  virtual void stop(const std::string& why) = 0;
+  virtual void stop(const std::string& reason) = 0;
   /// Requests to stop after that step, or after the first later step that is complete.
   virtual void halt(std::uint64_t step) = 0;
   /// Kills a suspect process on the local host.
@@ -104,7 +104,7 @@ class membership_outlet {
   virtual void form(const generation_record& group) = 0;
   /// Ends this process's part in the job; no further call follows. `is_first`: true at one of the members that end for
   /// the same reason, as far as this member knows.
-  virtual void end(exit_reason why, const std::string& text, bool is_first) = 0;
+  virtual void end(exit_reason reason, const std::string& text, bool is_first) = 0;
 };
 
 /// Returns the least time that a member's own part took in these steps. The shortest of several steps is ignored: the
@@ -148,14 +148,14 @@ class membership {
   /// Reports a swap whose result is unknown; the protocol tries it again.
   void store_failed(clock::time_point now);
   /// Reports that the store now holds another job's table, in which this process has no part.
-  void left_behind(const std::string& why);
+  void left_behind(const std::string& reason);
   /// Reports that the peer's process has ended, as observed on its own host.
   void prove_dead(clock::time_point now, member_id peer);
   /// Reports a suspicion of this member. A suspect on the local host is killed.
-  void suspect(clock::time_point now, member_id peer, const std::string& why);
+  void suspect(clock::time_point now, member_id peer, const std::string& reason);
   /// Reports a broken connection to `peer`. This generation is over, and the peer is suspect unless a heartbeat arrives
   /// within one heartbeat interval.
-  void disconnected(clock::time_point now, member_id peer, const std::string& why);
+  void disconnected(clock::time_point now, member_id peer, const std::string& reason);
   /// Reports this member's progress, and the committed steps in this progress.
   void committed(std::uint64_t progress, std::uint64_t steps);
   /// Reports the least time that this member's own part took in the last steps, without waiting for others.
@@ -188,7 +188,7 @@ class membership {
   /// Returns true if this member monitors `peer` and has received nothing from it for the time after which members on
   /// other hosts suspect it.
   [[nodiscard]] bool is_silent(clock::time_point now, member_id peer) const {
-    return (must_stop_ || watched_.contains(peer)) && !has_recent_heartbeat(now, peer);
+    return (must_stop_ || monitored_.contains(peer)) && !has_recent_heartbeat(now, peer);
   }
   /// Returns why a member is suspect or dead; empty if it is neither.
   [[nodiscard]] std::string reason_for(member_id peer) const;
@@ -207,7 +207,7 @@ class membership {
   void announce(clock::time_point now);
   void form_first(clock::time_point now);
   void enter(clock::time_point now, const generation_record& next);
-  void adopt(const generation_record& record);
+  void set_record(const generation_record& record);
   void merge_heartbeat(clock::time_point now, const heartbeat& message);
   void evaluate(clock::time_point now);
   void find_silent_members(clock::time_point now);
@@ -216,9 +216,9 @@ class membership {
   [[nodiscard]] bool has_become_slow() const;
   void find_slow_members(clock::time_point now);
   void find_slow_links(clock::time_point now);
-  [[nodiscard]] bool can_be_spared(clock::time_point now) const;
-  void request_leave(clock::time_point now, const member& slow, const std::string& why);
-  void stop_rank(clock::time_point now, const std::string& why);
+  [[nodiscard]] bool can_spare_a_member(clock::time_point now) const;
+  void request_leave(clock::time_point now, const member& slow, const std::string& reason);
+  void stop_rank(clock::time_point now, const std::string& reason);
   void begin_change(clock::time_point now);
   [[nodiscard]] bool monitors_suspect(const member& peer) const;
   void adopt_suspicions(clock::time_point now);
@@ -229,15 +229,15 @@ class membership {
     std::vector<member_id> suspected;
     std::size_t alive = 0;  // number of members not proven dead
   };
-  void propose(clock::time_point now);
+  void decide_next_generation(clock::time_point now);
   [[nodiscard]] std::optional<member_outcome> classify_members() const;
-  [[nodiscard]] bool keep_the_state(member_outcome& members) const;
+  [[nodiscard]] bool ensure_state_source(member_outcome& members) const;
   [[nodiscard]] bool majority_agrees(const member_outcome& members) const;
   void find_state_sources(const member_outcome& members, generation_record& next) const;
   std::size_t admit_waiting(clock::time_point now, generation_record& next) const;
-  void swap(const generation_record& next);
+  void propose_record(const generation_record& next);
   void send_heartbeat(clock::time_point now);
-  void finish(exit_reason why, const std::string& text);
+  void finish(exit_reason reason, const std::string& text);
   [[nodiscard]] bool suspects_most(const heartbeat& message) const;
   [[nodiscard]] bool has_recent_heartbeat(clock::time_point now, member_id peer) const;
   [[nodiscard]] std::string name(member_id peer) const;
@@ -252,8 +252,8 @@ class membership {
   std::unordered_map<member_id, std::size_t> ranks_;  // ranks of the record's members
   std::optional<std::size_t> rank_;                   // this process's rank; empty unless it is a member
   std::vector<member_id> monitors_;                   // receive each heartbeat of this member
-  std::vector<member_id> others_;                     // members and waiting processes that receive heartbeats in turn
-  std::set<member_id> watched_;                       // members that this one monitors
+  std::vector<member_id> rotating_recipients_;        // members and waiting processes that receive heartbeats in turn
+  std::set<member_id> monitored_;                     // members that this one monitors
   bool swapping_ = false;                             // true while the result of a swap is unknown
   clock::time_point swap_after_{};                    // earliest time of the next swap, after a failure of the store
   std::set<member_id> former_members_;  // members of former generations; their late heartbeats are ignored
@@ -262,10 +262,11 @@ class membership {
   std::unordered_map<member_id, view> views_;  // by sender of heartbeats
   std::set<member_id> dead_;
   std::map<member_id, std::string> suspects_;
-  std::set<member_id> silent_;  // suspects that are cleared by their next heartbeat: the reason is missing heartbeats
+  std::set<member_id>
+      cleared_by_heartbeat_;  // suspects that are cleared by their next heartbeat: the reason is missing heartbeats
   struct broken_connection {
     clock::time_point at;
-    std::string why;
+    std::string reason;
   };
   // Suspicions of the previous generation and of earlier ones back to the last committed step; the lesser id first.
   std::set<std::pair<member_id, member_id>> former_suspicions_;
@@ -278,14 +279,14 @@ class membership {
   heartbeat own_;                           // this member's next heartbeat; `send_heartbeat` sets `dead` and `suspects`
   bool must_stop_ = false;
   bool ended_ = false;
-  bool leave_requested_ = false;  // set when another member requests to leave
-  std::uint64_t furthest_ = 0;    // highest step in the members' heartbeats
+  bool another_leaves_ = false;  // set when another member requests to leave
+  std::uint64_t furthest_ = 0;   // highest step in the members' heartbeats
   clock::time_point change_began_{};
 
-  std::size_t turn_ = 0;         // index in `others_` of the next recipient
-  clock::time_point began_;      // when this process began to wait for its first generation
-  clock::time_point ticked_;     // time of the last `wake`
-  clock::time_point sent_at_{};  // time of the last heartbeat
+  std::size_t turn_ = 0;             // index in `rotating_recipients_` of the next recipient
+  clock::time_point waiting_since_;  // when this process began to wait for its first generation
+  clock::time_point last_wake_;      // time of the last `wake`
+  clock::time_point last_sent_{};    // time of the last heartbeat
 };
 
 }}}  // namespace muster::v0::elastic

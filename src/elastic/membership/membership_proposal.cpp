@@ -13,10 +13,10 @@ bool contains(const std::vector<member_id>& ids, member_id id) { return std::ran
 }  // namespace
 
 // Writes the next generation if this is the first of the members that stay, and no member left behind can still commit.
-void membership::propose(clock::time_point now) {
+void membership::decide_next_generation(clock::time_point now) {
   if (!own_.stopped || ended_ || swapping_ || now < swap_after_) return;
   auto found = classify_members();
-  if (!found || !keep_the_state(*found)) return;
+  if (!found || !ensure_state_source(*found)) return;
   const member_id first = !found->staying.empty() ? found->staying.front().id : found->leaving.front();
   if (first != self_.id || !majority_agrees(*found)) return;
   // All members that answer leave. The members that do not answer decide whether the job continues.
@@ -33,9 +33,9 @@ void membership::propose(clock::time_point now) {
                   "all members that had the state of step " + std::to_string(record_.progress) + " died");
   }
   const std::size_t joiners = admit_waiting(now, next);
-  if (!found->staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min)) return;
-  next.why = describe_change(found->leaving, joiners);
-  swap(next);
+  if (!found->staying.empty() && next.members.size() < static_cast<std::size_t>(policy_.min_members)) return;
+  next.reason = describe_change(found->leaving, joiners);
+  propose_record(next);
 }
 
 // Returns nothing while a live member has not stopped. Also returns nothing while a live member suspects the same peer
@@ -66,7 +66,7 @@ std::optional<membership::member_outcome> membership::classify_members() const {
 // Keeps the state that this generation began with: if only suspects have it, or only members that leave before the
 // others have copied it, then the leaving members stay. Returns false when a suspect may have the state, or may have
 // copied it by now.
-bool membership::keep_the_state(member_outcome& members) const {
+bool membership::ensure_state_source(member_outcome& members) const {
   const auto has = [&](member_id id) {
     const auto& message = heartbeat_of(id);
     return !message.needs_state && message.progress >= record_.progress;
@@ -100,7 +100,7 @@ bool membership::majority_agrees(const member_outcome& members) const {
 // and that has sent nothing since.
 bool membership::monitors_suspect(const member& peer) const {
   const auto found = views_.find(peer.id);
-  const bool is_watched = peer.host == self_.host || watched_.contains(peer.id);
+  const bool is_watched = peer.host == self_.host || monitored_.contains(peer.id);
   if (!must_stop_ || is_watched || found == views_.end() || found->second.received_at > change_began_) return false;
   const auto& members = record_.members;
   std::size_t living = 0;
@@ -134,7 +134,7 @@ std::size_t membership::admit_waiting(clock::time_point now, generation_record& 
   std::size_t joiners = 0;
   for (const auto& peer : record_.waiting) {
     if (!has_recent_heartbeat(now, peer.id)) continue;
-    const bool has_room = anybody_stays && next.members.size() < static_cast<std::size_t>(policy_.max);
+    const bool has_room = anybody_stays && next.members.size() < static_cast<std::size_t>(policy_.max_members);
     (has_room ? next.members : next.waiting).push_back(peer);
     joiners += has_room ? 1 : 0;
   }

@@ -32,32 +32,35 @@ clock::duration least_work(std::span<const clock::duration> steps) noexcept {
 }
 
 // Returns true if enough members remain without one member. A waiting process replaces a member that leaves.
-bool membership::can_be_spared(clock::time_point now) const {
+bool membership::can_spare_a_member(clock::time_point now) const {
   const auto spares =
       std::ranges::count_if(record_.waiting, [&](const member& peer) { return has_recent_heartbeat(now, peer.id); });
   const auto left = static_cast<std::ptrdiff_t>(record_.members.size()) - 1 + spares;
-  return left >= std::max(policy_.min, 1);
+  return left >= std::max(policy_.min_members, 1);
 }
 
 // Returns true if this member has just exceeded the limit. It then sends a heartbeat at once, because the others wait
 // for it.
 bool membership::has_become_slow() const {
-  return slow_above_ > 0 && !must_stop_ && static_cast<double>(own_.work) > slow_above_ && !slow_.contains(self_.id);
+  return slow_above_ > 0 && !must_stop_ && static_cast<double>(own_.own_step_microseconds) > slow_above_ &&
+         !slow_.contains(self_.id);
 }
 
 // Makes a slow member leave, as on its own request: no step is lost. Only rank 0 decides. If each member decided
 // by the heartbeats that it has, several would leave together, for example both ends of a slow connection.
-void membership::request_leave(clock::time_point now, const member& slow, const std::string& why) {
-  if (rank_ != 0 || own_.removes != 0 || leave_requested_ || !policy_.slow_members_leave || !can_be_spared(now)) return;
-  slow_.emplace(slow.id, why);
-  own_.removes = slow.id;
+void membership::request_leave(clock::time_point now, const member& slow, const std::string& reason) {
+  if (rank_ != 0 || own_.member_to_remove != 0 || another_leaves_ || !policy_.slow_members_leave ||
+      !can_spare_a_member(now))
+    return;
+  slow_.emplace(slow.id, reason);
+  own_.member_to_remove = slow.id;
   if (slow.id == self_.id) return leave(now);
   send_heartbeat(now);
 }
 
 void membership::find_slow_members(clock::time_point now) {
   if (policy_.slow_factor <= 0 || must_stop_ || own_.halt != 0) return;
-  const auto work_of = [this](const member& peer) { return heartbeat_of(peer.id).work; };
+  const auto work_of = [this](const member& peer) { return heartbeat_of(peer.id).own_step_microseconds; };
   std::vector<std::uint64_t> all;
   std::ranges::transform(record_.members, std::back_inserter(all), work_of);
   if (std::ranges::count(all, 0u) > 0) return;  // until all have done some steps
@@ -102,7 +105,7 @@ void membership::find_slow_links(clock::time_point now) {
     ++slow_links_[message.slowest.peer];
     slow_link_reported_ = now;
   }
-  if (reported_links_.empty() || now - slow_link_reported_ <= 2 * policy_.beat) return;
+  if (reported_links_.empty() || now - slow_link_reported_ <= 2 * policy_.heartbeat_interval) return;
   const auto at_fault = std::ranges::max_element(record_.members, {}, [this](const member& peer) {
     const auto ends = slow_links_.find(peer.id);
     return std::pair(ends == slow_links_.end() ? 0 : ends->second, reported_links_.contains(peer.id));

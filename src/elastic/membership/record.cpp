@@ -15,21 +15,21 @@ constexpr std::uint64_t word_magic = 0x6d7573746572'0210;
 using detail::wire_reader;
 using detail::wire_writer;
 
-void add(wire_writer& out, const std::vector<member>& members) {
-  out.add(std::uint64_t{members.size()});
+void add(wire_writer& writer, const std::vector<member>& members) {
+  writer.add(std::uint64_t{members.size()});
   for (const auto& peer : members) {
-    out.add(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
-    out.add_text(peer.datagram_endpoints);
-    out.add_text(peer.endpoints);
+    writer.add(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
+    writer.add_text(peer.datagram_endpoints);
+    writer.add_text(peer.endpoints);
   }
 }
 
-std::vector<member> read_members(wire_reader& in) {
-  std::vector<member> read(in.count(7 * sizeof(std::uint64_t)));
+std::vector<member> read_members(wire_reader& reader) {
+  std::vector<member> read(reader.count(7 * sizeof(std::uint64_t)));
   for (auto& peer : read) {
-    in.read(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
-    peer.datagram_endpoints = in.text();
-    peer.endpoints = in.text();
+    reader.read(peer.id, peer.host, peer.order, peer.progress, peer.process.process, peer.process.started);
+    peer.datagram_endpoints = reader.text();
+    peer.endpoints = reader.text();
   }
   return read;
 }
@@ -47,53 +47,54 @@ bool generation_record::is_waiting(member_id id) const noexcept {
 }
 
 std::string generation_record::encode() const {
-  wire_writer out;
-  out.add(record_magic, generation, progress);
-  add(out, members);
-  out.add_all<member_id>(state_sources);
-  add(out, waiting);
-  out.add_text(why);
-  return out.take();
+  wire_writer writer;
+  writer.add(record_magic, generation, progress);
+  add(writer, members);
+  writer.add_all<member_id>(state_sources);
+  add(writer, waiting);
+  writer.add_text(reason);
+  return writer.take();
 }
 
 generation_record generation_record::decode(std::string_view text) {
-  wire_reader in(text);
+  wire_reader reader(text);
   generation_record read;
-  const bool known = in.number() == record_magic;
-  in.read(read.generation, read.progress);
-  read.members = read_members(in);
-  read.state_sources = in.all<member_id>();
-  read.waiting = read_members(in);
-  read.why = in.text();
-  if (known && in.is_complete()) return read;
+  const bool known = reader.number() == record_magic;
+  reader.read(read.generation, read.progress);
+  read.members = read_members(reader);
+  read.state_sources = reader.all<member_id>();
+  read.waiting = read_members(reader);
+  read.reason = reader.text();
+  if (known && reader.is_complete()) return read;
   throw error(error_kind::other,
               "the membership in the store cannot be read (another version of muster or another program wrote it); "
               "give each job its own store");
 }
 
 std::string heartbeat::encode() const {
-  wire_writer out;
-  out.add(word_magic, sender, number, generation, progress, steps, halt, work, best_rate, removes, slowest);
-  out.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
-  out.add_all<member_id>(dead);
-  out.add_all<member_id>(suspects);
-  out.add_all<link_seen>(links);
-  out.add_text(endpoints);
-  return out.take();
+  wire_writer writer;
+  writer.add(word_magic, sender, number, generation, progress, steps, halt, own_step_microseconds, best_rate,
+             member_to_remove, slowest);
+  writer.add(std::uint8_t{stopped}, std::uint8_t{leaving}, std::uint8_t{needs_state});
+  writer.add_all<member_id>(dead);
+  writer.add_all<member_id>(suspects);
+  writer.add_all<link_seen>(links);
+  writer.add_text(endpoints);
+  return writer.take();
 }
 
 std::optional<heartbeat> heartbeat::decode(std::string_view text) {
-  wire_reader in(text);
+  wire_reader reader(text);
   heartbeat read;
-  const bool known = in.number() == word_magic;
-  in.read(read.sender, read.number, read.generation, read.progress, read.steps, read.halt, read.work, read.best_rate,
-          read.removes, read.slowest);
-  for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = in.number<std::uint8_t>() != 0;
-  read.dead = in.all<member_id>();
-  read.suspects = in.all<member_id>();
-  read.links = in.all<link_seen>();
-  read.endpoints = in.text();
-  if (!known || !in.is_complete()) return std::nullopt;
+  const bool known = reader.number() == word_magic;
+  reader.read(read.sender, read.number, read.generation, read.progress, read.steps, read.halt,
+              read.own_step_microseconds, read.best_rate, read.member_to_remove, read.slowest);
+  for (bool* flag : {&read.stopped, &read.leaving, &read.needs_state}) *flag = reader.number<std::uint8_t>() != 0;
+  read.dead = reader.all<member_id>();
+  read.suspects = reader.all<member_id>();
+  read.links = reader.all<link_seen>();
+  read.endpoints = reader.text();
+  if (!known || !reader.is_complete()) return std::nullopt;
   return read;
 }
 

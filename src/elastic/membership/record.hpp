@@ -36,7 +36,7 @@ struct generation_record {
   std::uint64_t progress = 0;            ///< progress of the furthest member when the generation was formed
   std::vector<member_id> state_sources;  ///< members with the state of `progress`; the others copy it from these
   std::vector<member> waiting;           ///< processes that have announced themselves and are not admitted yet
-  std::string why;                       ///< the reason for the change, for people: "rank 2 died"
+  std::string reason;                    ///< the reason for the change, for people: "rank 2 died"
 
   bool operator==(const generation_record&) const = default;
 
@@ -76,10 +76,10 @@ struct heartbeat {
   std::uint64_t halt = 0;   ///< the progress after which the group is to stop and change; 0: no such step
   /// Microseconds of the sender's own part of a step, without waiting for others, by `least_work` over the last steps;
   /// 0: unknown.
-  std::uint64_t work = 0;
+  std::uint64_t own_step_microseconds = 0;
   link_seen slowest;                ///< the slowest connection with much traffic; `peer` is 0 if unknown
   std::uint64_t best_rate = 0;      ///< bytes per second that its best connection carries at any time; 0: unknown
-  member_id removes = 0;            ///< set by rank 0: the member that is to leave because it is slow; 0: none
+  member_id member_to_remove = 0;   ///< set by rank 0: the member that is to leave because it is slow; 0: none
   std::vector<member_id> dead;      ///< members whose end is proven to the sender
   std::vector<member_id> suspects;  ///< members that the sender suspects
   std::vector<link_seen> links;  ///< connections with any traffic; sent only in reply to a request, not among members

@@ -68,7 +68,7 @@ class membership_service final : elastic::membership_outlet {
         run(stop);
       } catch (...) {  // the rank ends with the reason, and the others continue without it
         const std::lock_guard held(mutex_);
-        over_ = std::current_exception();
+        end_reason_ = std::current_exception();
         end_generation("this rank's membership failed");
       }
     });
@@ -103,18 +103,18 @@ class membership_service final : elastic::membership_outlet {
   /// generation may be over before `next` returns it.
   struct next_generation {
     elastic::generation_record record;
-    std::shared_ptr<revocation> end;
+    std::shared_ptr<revocation> end_token;
   };
   /// Waits for the next generation; returns nothing at the deadline. Throws departure when this member's part is over.
   [[nodiscard]] std::optional<next_generation> next(clock::time_point until) {
     std::unique_lock held(mutex_);
-    changed_.wait_until(held, until, [this] { return to_form_ || over_; });
-    if (over_) std::rethrow_exception(over_);
-    if (to_form_) {
+    changed_.wait_until(held, until, [this] { return next_ || end_reason_; });
+    if (end_reason_) std::rethrow_exception(end_reason_);
+    if (next_) {
       steps_seen_ = 0;
       least_work_ = clock::duration{};
     }
-    return std::exchange(to_form_, std::nullopt);
+    return std::exchange(next_, std::nullopt);
   }
 
   /// Reports the measured quality of the rank's connections over the last steps.
@@ -130,8 +130,8 @@ class membership_service final : elastic::membership_outlet {
   [[nodiscard]] bool await_stop(clock::time_point until) {
     const auto ends = [this] { return must_stop(~std::uint64_t{0}); };
     std::unique_lock held(mutex_);
-    changed_.wait_until(held, until, [&] { return over_ || ends(); });
-    if (over_) std::rethrow_exception(over_);
+    changed_.wait_until(held, until, [&] { return end_reason_ || ends(); });
+    if (end_reason_) std::rethrow_exception(end_reason_);
     return ends();
   }
 
@@ -139,14 +139,14 @@ class membership_service final : elastic::membership_outlet {
   template <class Event>
   auto apply(const Event& event) {
     const std::lock_guard held(mutex_);
-    const auto now = begin_turn();
+    const auto now = update_protocol_time();
     return event(protocol_, now);
   }
   /// Waits until every other member leaves too or is dead, until another member waits for a group without this one,
   /// until this member's part is over, or until the deadline.
   void await_others_leaving(clock::time_point until) {
     std::unique_lock held(mutex_);
-    while (!over_ && !protocol_.may_leave() && clock::now() < until)
+    while (!end_reason_ && !protocol_.may_leave() && clock::now() < until)
       changed_.wait_for(held, elastic_timing::farewell_poll);
   }
 
@@ -159,7 +159,7 @@ class membership_service final : elastic::membership_outlet {
       for (;;) {
         {
           const std::lock_guard held(mutex_);
-          const auto* const process = life_of(peer);
+          const auto* const process = local_process_of(peer);
           if (process == nullptr || process->ended() || clock::now() >= until) break;
         }
         std::this_thread::sleep_for(elastic_timing::end_poll);
@@ -172,15 +172,15 @@ class membership_service final : elastic::membership_outlet {
   static constexpr std::size_t datagrams_a_turn = 4096;
 
   void run(const std::stop_token& stop) {
-    const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.beat / 4);
+    const auto turn = std::chrono::duration_cast<std::chrono::milliseconds>(policy_.heartbeat_interval / 4);
     std::vector<pollfd> watched;
     while (!stop.stop_requested()) {
       watched.assign({{bell_.get(), POLLIN, 0}, {socket_->file(), POLLIN, 0}});
       {
         const std::lock_guard held(mutex_);
-        for (const auto& [id, process] : lives_) {
-          if (protocol_.is_in(id) && !protocol_.is_dead(id) && process.file() >= 0)
-            watched.push_back({process.file(), POLLIN, 0});
+        for (const auto& [id, process] : local_processes_) {
+          if (protocol_.is_in(id) && !protocol_.is_dead(id) && process.pidfd() >= 0)
+            watched.push_back({process.pidfd(), POLLIN, 0});
         }
       }
       (void)::poll(watched.data(), watched.size(), static_cast<int>(std::max<long long>(turn.count(), 1)));
@@ -194,7 +194,7 @@ class membership_service final : elastic::membership_outlet {
           received.emplace_back(std::move(*message), socket_->sender());
       }
       const std::lock_guard held(mutex_);
-      const auto now = begin_turn();
+      const auto now = update_protocol_time();
       look_at_record(now);
       for (const auto& [message, sender] : received) {
         if (message.sender == 0)
@@ -217,7 +217,7 @@ class membership_service final : elastic::membership_outlet {
   }
 
   // Starts a turn, before any event: passes on the rank's progress since the last turn.
-  [[nodiscard]] clock::time_point begin_turn() {
+  [[nodiscard]] clock::time_point update_protocol_time() {
     const auto now = clock::now();
     protocol_.wake(now);
     const auto progress = progress_.load(std::memory_order_acquire);
@@ -238,7 +238,7 @@ class membership_service final : elastic::membership_outlet {
   }
 
   void look_at_lives(clock::time_point now) {
-    for (const auto& [id, process] : lives_) {
+    for (const auto& [id, process] : local_processes_) {
       if (!protocol_.is_in(id) || protocol_.is_dead(id)) continue;
       if (process.ended()) {
         protocol_.prove_dead(now, id);
@@ -259,7 +259,8 @@ class membership_service final : elastic::membership_outlet {
       const auto& message = protocol_.heartbeat_of(peer.id);
       text += " rank " + std::to_string(rank++) + " is process " + std::to_string(peer.process.process) +
               (peer.id == self_.id ? " (this one)" : "") + (reason.empty() ? "" : " (" + reason + ")");
-      if (message.work != 0) text += ", " + std::to_string(message.work) + " us of its own work per step";
+      if (message.own_step_microseconds != 0)
+        text += ", " + std::to_string(message.own_step_microseconds) + " us of its own work per step";
       if (const auto slowest = protocol_.record().rank_of(message.slowest.peer)) {
         text += ", " + std::to_string(message.slowest.rate) + " B/s and " + std::to_string(message.slowest.latency) +
                 " us over its slowest connection, to rank " + std::to_string(*slowest);
@@ -272,18 +273,19 @@ class membership_service final : elastic::membership_outlet {
 
   void send(const elastic::heartbeat& message, const std::vector<elastic::member_id>& recipients) override {
     const auto add_addresses = [&](const elastic::member& peer) {
-      if (!places_.contains(peer.id))
-        places_.emplace(peer.id, socket_->parse_endpoints(peer.datagram_endpoints, peer.host == self_.host));
+      if (!datagram_addresses_.contains(peer.id))
+        datagram_addresses_.emplace(peer.id,
+                                    socket_->parse_endpoints(peer.datagram_endpoints, peer.host == self_.host));
     };
     std::vector<address> places;
     for (const auto id : recipients) {
-      auto found = places_.find(id);
-      if (found == places_.end()) {  // a new record has added processes
+      auto found = datagram_addresses_.find(id);
+      if (found == datagram_addresses_.end()) {  // a new record has added processes
         std::ranges::for_each(protocol_.record().members, add_addresses);
         std::ranges::for_each(protocol_.record().waiting, add_addresses);
-        found = places_.find(id);
+        found = datagram_addresses_.find(id);
       }
-      if (found != places_.end()) places.insert(places.end(), found->second.begin(), found->second.end());
+      if (found != datagram_addresses_.end()) places.insert(places.end(), found->second.begin(), found->second.end());
     }
     socket_->send(message.encode(), places);
   }
@@ -292,8 +294,8 @@ class membership_service final : elastic::membership_outlet {
     record_.swap(expected, next.encode());
   }
 
-  void stop(const std::string& why) override {
-    end_generation("generation " + std::to_string(protocol_.record().generation) + " is over (" + why + ")");
+  void stop(const std::string& reason) override {
+    end_generation("generation " + std::to_string(protocol_.record().generation) + " is over (" + reason + ")");
   }
 
   void halt(std::uint64_t step) override {
@@ -304,42 +306,43 @@ class membership_service final : elastic::membership_outlet {
   void kill(const elastic::member& peer) override {
     log(log_level::warning, "process " + std::to_string(peer.process.process) + " on this host is killed (" +
                                 protocol_.reason_for(peer.id) + ")");
-    if (const auto* const process = life_of(peer)) process->kill();
+    if (const auto* const process = local_process_of(peer)) process->kill();
   }
 
   void note(const std::string& text) override { log(log_level::warning, text); }
 
   void form(const elastic::generation_record& group) override {
-    present_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& why) {
+    revocation_ = std::make_shared<revocation>([this, members = group.members](int rank, const std::string& reason) {
       const auto& peer = members[static_cast<std::size_t>(rank)];
       if (peer.host == self_.host) return;  // on the local host only proof counts
-      apply([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, peer.id, why); });
+      apply([&](auto& protocol, clock::time_point now) { protocol.disconnected(now, peer.id, reason); });
     });
-    to_form_ = {group, present_};
+    next_ = {group, revocation_};
     links_.clear();
     stop_.store(false, std::memory_order_release);
     halt_.store(0, std::memory_order_release);
-    std::erase_if(lives_, [&](const auto& entry) { return !group.rank_of(entry.first) && entry.second.ended(); });
-    std::erase_if(places_, [&](const auto& entry) { return !group.rank_of(entry.first); });
-    for (const auto& peer : group.members) (void)life_of(peer);
+    std::erase_if(local_processes_,
+                  [&](const auto& entry) { return !group.rank_of(entry.first) && entry.second.ended(); });
+    std::erase_if(datagram_addresses_, [&](const auto& entry) { return !group.rank_of(entry.first); });
+    for (const auto& peer : group.members) (void)local_process_of(peer);
     changed_.notify_all();
   }
 
-  void end(elastic::exit_reason why, const std::string& text, bool is_first) override {
-    over_ = std::make_exception_ptr(elastic::departure(why, text, is_first));
+  void end(elastic::exit_reason reason, const std::string& text, bool is_first) override {
+    end_reason_ = std::make_exception_ptr(elastic::departure(reason, text, is_first));
     end_generation(text);
   }
 
-  void end_generation(const std::string& why) {
+  void end_generation(const std::string& reason) {
     stop_.store(true, std::memory_order_release);
-    if (present_) present_->revoke(why);
+    if (revocation_) revocation_->revoke(reason);
     changed_.notify_all();
   }
 
-  [[nodiscard]] const life* life_of(const elastic::member& peer) {
+  [[nodiscard]] const life* local_process_of(const elastic::member& peer) {
     if (peer.host != self_.host || peer.id == self_.id) return nullptr;
-    auto found = lives_.find(peer.id);
-    if (found == lives_.end()) found = lives_.emplace(peer.id, life(peer.process)).first;
+    auto found = local_processes_.find(peer.id);
+    if (found == local_processes_.end()) found = local_processes_.emplace(peer.id, life(peer.process)).first;
     return &found->second;
   }
 
@@ -365,13 +368,13 @@ class membership_service final : elastic::membership_outlet {
 
   std::mutex mutex_;
   std::condition_variable changed_;
-  elastic::membership protocol_;                               // guarded by mutex_
-  std::map<elastic::member_id, life> lives_;                   // processes on this host; guarded by mutex_
-  std::map<elastic::member_id, std::vector<address>> places_;  // of datagram sockets; guarded by mutex_
-  std::optional<next_generation> to_form_;                     // guarded by mutex_
-  std::vector<elastic::link_seen> links_;  // this rank's connections with any traffic; guarded by mutex_
-  std::shared_ptr<revocation> present_;    // guarded by mutex_
-  std::exception_ptr over_;                // a departure, or an exception that the thread threw; guarded by mutex_
+  elastic::membership protocol_;                                           // guarded by mutex_
+  std::map<elastic::member_id, life> local_processes_;                     // processes on this host; guarded by mutex_
+  std::map<elastic::member_id, std::vector<address>> datagram_addresses_;  // of datagram sockets; guarded by mutex_
+  std::optional<next_generation> next_;                                    // guarded by mutex_
+  std::vector<elastic::link_seen> links_;   // this rank's connections with any traffic; guarded by mutex_
+  std::shared_ptr<revocation> revocation_;  // guarded by mutex_
+  std::exception_ptr end_reason_;           // a departure, or an exception that the thread threw; guarded by mutex_
 
   watched_record record_;
   std::jthread thread_;

@@ -168,7 +168,7 @@ inline void encode(const message& msg, std::byte* out) noexcept {
   const auto magic = read.magic;
   if (frame.size() < frame_head_bytes) return std::nullopt;
   std::memcpy(&read, frame.data(), frame_head_bytes);
-  if (read.magic != magic || read.sender.at >= most_nodes) return std::nullopt;
+  if (read.magic != magic || read.sender.place >= most_nodes) return std::nullopt;
   return read;
 }
 
@@ -179,7 +179,7 @@ inline void encode(const message& msg, std::byte* out) noexcept {
   read.push.payload = body.subspan(log_entry_head_bytes);
   const bool folds = read.type == log_entry::kind::fold;
   if (read.type > log_entry::kind::worker_left || read.push.zero != 0 || !std::isfinite(read.weight) ||
-      !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.sender.at >= most_nodes))
+      !std::isfinite(read.push.scale) || (folds ? !read.push.payload.empty() : read.sender.place >= most_nodes))
     return std::nullopt;
   return read;
 }

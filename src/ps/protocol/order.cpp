@@ -18,8 +18,8 @@ constexpr std::uint64_t most_batches = 32;
 constexpr std::uint64_t shares = 4;
 
 // Advances the cursor by this number of batches, of `parts` parts each.
-void skip(cursor& at, std::uint32_t parts, std::uint64_t batches) noexcept {
-  for (; batches > 0; --batches) at.position += batch_sampler::batch_size(at, static_cast<int>(parts));
+void skip(cursor& at, std::uint32_t part_count, std::uint64_t batches) noexcept {
+  for (; batches > 0; --batches) at.position += batch_sampler::batch_size(at, static_cast<int>(part_count));
 }
 
 // Returns the lease without its first `batches`.
@@ -55,13 +55,13 @@ void epoch_order::apply(const log_entry& entry) {
       if (!problem_with(push).empty() || std::exchange(started_, true)) return;
       std::memcpy(static_cast<void*>(&plan_), push.payload.data(), sizeof plan_);
       saved_ = plan_.steps;
-      returned_ = leases_after_plan(push.payload);
+      unassigned_ = leases_after_plan(push.payload);
       return;
     case order_request::pass:
       if (push.place == plan_.steps) saved_ = plan_.steps;
       return;
     case order_request::end:
-      concluded_ = true;
+      end_confirmed_ = true;
       return;
   }
 }
@@ -90,20 +90,20 @@ std::string epoch_order::problem_with(const message& request) {
 void epoch_order::claim(const member& worker, std::uint64_t clock, std::span<const member> workers) {
   if (!started_ || workers.empty() || held_by(worker, clock) != nullptr) return;
   const auto own = [&] {
-    return std::ranges::find_if(open_, [&](const assignment& assigned) {
+    return std::ranges::find_if(assigned_, [&](const assignment& assigned) {
       return assigned.worker == worker && (!bulk_ || assigned.granted.clock == clock);
     });
   };
   auto found = own();
-  if (found == open_.end() && (bulk_ ? clock >= clock_ : open_.empty())) {
+  if (found == assigned_.end() && (bulk_ ? clock >= clock_ : assigned_.empty())) {
     assign_block(clock, workers);
     found = own();
   }
-  if (found == open_.end() && !bulk_) found = open_.begin();
-  if (found == open_.end()) return;
-  held_.push_back({worker, found->granted});
-  open_.erase(found);
-  auto& granted = held_.back().granted;
+  if (found == assigned_.end() && !bulk_) found = assigned_.begin();
+  if (found == assigned_.end()) return;
+  claimed_.push_back({worker, found->granted});
+  assigned_.erase(found);
+  auto& granted = claimed_.back().granted;
   granted.clock = clock;
   clock_ = std::max(clock_, clock + granted.batches);
 }
@@ -112,7 +112,7 @@ void epoch_order::assign_block(std::uint64_t clock, std::span<const member> work
   std::uint64_t most = batch_place::most_parts;
   if (plan_.from.per_rank != 0) most = std::min(most, std::max<std::uint64_t>(1, plan_.from.size / plan_.from.batch));
   workers = workers.first(std::min<std::size_t>(workers.size(), most));
-  if (!returned_.empty()) return assign_returned(clock, workers);
+  if (!unassigned_.empty()) return assign_returned(clock, workers);
   if (ends() || stops_to_save()) return;
   if (epoch_is_over()) {
     ++plan_.from.epoch;
@@ -122,7 +122,7 @@ void epoch_order::assign_block(std::uint64_t clock, std::span<const member> work
       .parts = static_cast<std::uint32_t>(workers.size()), .clock = clock, .steps = plan_.steps, .from = plan_.from};
   block.batches = block_length(block.parts);
   for (const auto& worker : workers) {
-    open_.push_back({worker, block});
+    assigned_.push_back({worker, block});
     ++block.part;
   }
   skip(plan_.from, block.parts, block.batches);
@@ -132,22 +132,22 @@ void epoch_order::assign_block(std::uint64_t clock, std::span<const member> work
 
 // All returned parts get the same clocks: a part that is longer than the shortest is split.
 void epoch_order::assign_returned(std::uint64_t clock, std::span<const member> workers) {
-  const auto count = std::min(returned_.size(), workers.size());
+  const auto count = std::min(unassigned_.size(), workers.size());
   std::uint32_t shortest = std::numeric_limits<std::uint32_t>::max();
-  for (std::size_t i = 0; i < count; ++i) shortest = std::min(shortest, returned_[i].batches);
+  for (std::size_t i = 0; i < count; ++i) shortest = std::min(shortest, unassigned_[i].batches);
   for (std::size_t i = 0; i < count; ++i) {
-    lease part = returned_.front();
-    returned_.erase(returned_.begin());
-    if (part.batches > shortest) returned_.push_back(remainder_after(part, shortest));
+    lease part = unassigned_.front();
+    unassigned_.erase(unassigned_.begin());
+    if (part.batches > shortest) unassigned_.push_back(remainder_after(part, shortest));
     part.batches = shortest;
     part.clock = clock;
-    open_.push_back({workers[i], part});
+    assigned_.push_back({workers[i], part});
   }
   if (bulk_) clock_ = clock + shortest;
 }
 
 void epoch_order::close(const member& worker, std::uint64_t clocks) {
-  std::erase_if(held_, [&](assignment& assigned) {
+  std::erase_if(claimed_, [&](assignment& assigned) {
     if (assigned.worker != worker || clocks <= assigned.granted.clock) return false;
     const auto done = clocks - assigned.granted.clock;
     if (done >= assigned.granted.batches) return true;
@@ -158,19 +158,19 @@ void epoch_order::close(const member& worker, std::uint64_t clocks) {
 
 void epoch_order::return_leases(const member& worker) {
   const auto returns = [&](const assignment& assigned) {
-    if (assigned.worker == worker) returned_.push_back(assigned.granted);
+    if (assigned.worker == worker) unassigned_.push_back(assigned.granted);
     return assigned.worker == worker;
   };
-  std::erase_if(held_, returns);
-  std::erase_if(open_, returns);
+  std::erase_if(claimed_, returns);
+  std::erase_if(assigned_, returns);
 }
 
 lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
   lease reply{.clock = std::max(clock, clock_), .steps = plan_.steps, .settled = plan_.steps, .from = plan_.from};
   const auto is_left = [&](const lease& remaining) { reply.settled = std::min(reply.settled, remaining.steps); };
-  for (const auto& assigned : open_) is_left(assigned.granted);
-  for (const auto& assigned : held_) is_left(assigned.granted);
-  std::ranges::for_each(returned_, is_left);
+  for (const auto& assigned : assigned_) is_left(assigned.granted);
+  for (const auto& assigned : claimed_) is_left(assigned.granted);
+  std::ranges::for_each(unassigned_, is_left);
   if (const auto* const own = held_by(worker, clock)) {
     const auto settled = reply.settled;
     reply = own->granted;
@@ -179,38 +179,38 @@ lease epoch_order::answer(const member& worker, std::uint64_t clock) const {
     return reply;
   }
   if (!started_) reply.outcome = lease::kind::unknown;
-  const bool all_counts = held_.empty() && open_.empty() && returned_.empty();
+  const bool all_counts = claimed_.empty() && assigned_.empty() && unassigned_.empty();
   if (started_ && all_counts && stops_to_save()) reply.outcome = lease::kind::save;
   if (started_ && all_counts && ends() && !stops_to_save())
-    reply.outcome = concluded_ ? lease::kind::over : lease::kind::last;
+    reply.outcome = end_confirmed_ ? lease::kind::over : lease::kind::last;
   // Bulk: the worker continues at the clock of its assigned part, which it has not claimed yet.
-  const auto own = std::ranges::find(open_, worker, &assignment::worker);
-  if (bulk_ && own != open_.end()) reply.clock = std::max(clock, own->granted.clock);
+  const auto own = std::ranges::find(assigned_, worker, &assignment::worker);
+  if (bulk_ && own != assigned_.end()) reply.clock = std::max(clock, own->granted.clock);
   return reply;
 }
 
 std::vector<member> epoch_order::holders() const {
   std::vector<member> all;
-  for (const auto& assigned : held_) all.push_back(assigned.worker);
-  for (const auto& assigned : open_) all.push_back(assigned.worker);
+  for (const auto& assigned : claimed_) all.push_back(assigned.worker);
+  for (const auto& assigned : assigned_) all.push_back(assigned.worker);
   std::ranges::sort(all);
   all.erase(std::unique(all.begin(), all.end()), all.end());
   return all;
 }
 
 std::vector<lease> epoch_order::leases_left() const {
-  auto all = returned_;
-  for (const auto& assigned : held_) all.push_back(assigned.granted);
-  for (const auto& assigned : open_) all.push_back(assigned.granted);
+  auto all = unassigned_;
+  for (const auto& assigned : claimed_) all.push_back(assigned.granted);
+  for (const auto& assigned : assigned_) all.push_back(assigned.granted);
   return all;
 }
 
 const epoch_order::assignment* epoch_order::held_by(const member& node, std::uint64_t clock) const noexcept {
-  const auto found = std::ranges::find_if(held_, [&](const assignment& assigned) {
+  const auto found = std::ranges::find_if(claimed_, [&](const assignment& assigned) {
     return assigned.worker == node && assigned.granted.clock <= clock &&
            clock - assigned.granted.clock < assigned.granted.batches;
   });
-  return found == held_.end() ? nullptr : &*found;
+  return found == claimed_.end() ? nullptr : &*found;
 }
 
 bool epoch_order::epoch_is_over() const noexcept { return batch_sampler::batch_size(plan_.from) == 0; }
@@ -228,9 +228,9 @@ bool epoch_order::stops_to_save() const noexcept {
          (by_epochs && epoch_is_over() && (plan_.from.epoch + 1) % plan_.epochs_to_save == 0);
 }
 
-std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
+std::uint32_t epoch_order::block_length(std::uint32_t part_count) const noexcept {
   const auto& at = plan_.from;
-  const std::uint64_t size = at.batch * (at.per_rank != 0 ? parts : 1);
+  const std::uint64_t size = at.batch * (at.per_rank != 0 ? part_count : 1);
   const std::uint64_t an_epoch = at.drop_last != 0 ? at.size / size : (at.size + size - 1) / size;
   std::uint64_t left = std::numeric_limits<std::uint64_t>::max();
   const auto ends_with = [&](std::uint64_t epochs) { left = std::min(left, epochs * an_epoch - at.position / size); };
@@ -241,29 +241,29 @@ std::uint32_t epoch_order::block_length(std::uint32_t parts) const noexcept {
   const auto target = std::clamp<std::uint64_t>(left / shares, 1, most_batches);
   std::uint32_t count = 0;  // number of batches in this epoch
   for (cursor next = at; count < target; ++count) {
-    const auto samples = batch_sampler::batch_size(next, static_cast<int>(parts));
+    const auto samples = batch_sampler::batch_size(next, static_cast<int>(part_count));
     if (samples == 0) break;
     next.position += samples;
   }
   return count;
 }
 
-void epoch_order::save(muster::detail::wire_writer& out) const {
-  out.add(std::uint8_t{started_}, plan_, saved_, std::uint8_t{concluded_}, clock_);
-  out.add_all<assignment>(open_);
-  out.add_all<assignment>(held_);
-  out.add_all<lease>(returned_);
+void epoch_order::save(muster::detail::wire_writer& writer) const {
+  writer.add(std::uint8_t{started_}, plan_, saved_, std::uint8_t{end_confirmed_}, clock_);
+  writer.add_all<assignment>(assigned_);
+  writer.add_all<assignment>(claimed_);
+  writer.add_all<lease>(unassigned_);
 }
 
-bool epoch_order::load(muster::detail::wire_reader& in) {
-  started_ = in.number<std::uint8_t>() != 0;
-  in.read(plan_, saved_);
-  concluded_ = in.number<std::uint8_t>() != 0;
-  in.read(clock_);
-  open_ = in.all<assignment>();
-  held_ = in.all<assignment>();
-  returned_ = in.all<lease>();
-  return in.good();
+bool epoch_order::load(muster::detail::wire_reader& reader) {
+  started_ = reader.number<std::uint8_t>() != 0;
+  reader.read(plan_, saved_);
+  end_confirmed_ = reader.number<std::uint8_t>() != 0;
+  reader.read(clock_);
+  assigned_ = reader.all<assignment>();
+  claimed_ = reader.all<assignment>();
+  unassigned_ = reader.all<lease>();
+  return reader.good();
 }
 
 }}}  // namespace muster::v0::ps

@@ -49,8 +49,8 @@ class epoch_order {
   /// Returns all leases that are not finished: held by a worker, assigned, or returned by a worker that left.
   [[nodiscard]] std::vector<lease> leases_left() const;
 
-  void save(muster::detail::wire_writer& out) const;
-  [[nodiscard]] bool load(muster::detail::wire_reader& in);
+  void save(muster::detail::wire_writer& writer) const;
+  [[nodiscard]] bool load(muster::detail::wire_reader& reader);
 
  private:
   // A part of some batches, with the worker to which it is assigned.
@@ -67,17 +67,17 @@ class epoch_order {
   [[nodiscard]] bool epoch_is_over() const noexcept;
   [[nodiscard]] bool ends() const noexcept;
   [[nodiscard]] bool stops_to_save() const noexcept;
-  [[nodiscard]] std::uint32_t block_length(std::uint32_t parts) const noexcept;
+  [[nodiscard]] std::uint32_t block_length(std::uint32_t part_count) const noexcept;
 
   bool bulk_;
   bool started_ = false;
-  order_plan plan_;               // `from` and `steps` describe the next batch to assign
-  std::uint64_t saved_ = 0;       // steps at the last confirmed save
-  bool concluded_ = false;        // the end was confirmed
-  std::uint64_t clock_ = 0;       // the first clock after every claimed part, in bulk after every assigned part
-  std::vector<assignment> open_;  // assigned, not claimed yet
-  std::vector<assignment> held_;  // claimed, without the finished batches
-  std::vector<lease> returned_;   // parts of workers that left, to be assigned first
+  order_plan plan_;                   // `from` and `steps` describe the next batch to assign
+  std::uint64_t saved_ = 0;           // steps at the last confirmed save
+  bool end_confirmed_ = false;        // the end was confirmed
+  std::uint64_t clock_ = 0;           // the first clock after every claimed part, in bulk after every assigned part
+  std::vector<assignment> assigned_;  // assigned, not claimed yet
+  std::vector<assignment> claimed_;   // claimed, without the finished batches
+  std::vector<lease> unassigned_;     // parts of workers that left, to be assigned first
 };
 
 }}}  // namespace muster::v0::ps

@@ -16,12 +16,12 @@ namespace muster { inline namespace v0 { namespace ps {
 /// is never overestimated.
 struct peer {
   bool is_worker = false;
-  bool dead = false;        ///< the peer has ended, by proof, or has left
-  bool suspect = false;     ///< no message arrived for too long, or the connection ended
-  bool missed = false;      ///< value of "suspect or disconnected" at the last check
-  bool has_left = false;    ///< a worker: has sent its farewell; a server, in a worker's table: has acknowledged that
-                            ///< worker's farewell
-  std::uint64_t clock = 0;  ///< a worker's clock
+  bool dead = false;         ///< the peer has ended, by proof, or has left
+  bool suspect = false;      ///< no message arrived for too long, or the connection ended
+  bool was_missing = false;  ///< value of "suspect or disconnected" at the last check
+  bool has_left = false;     ///< a worker: has sent its farewell; a server, in a worker's table: has acknowledged that
+                             ///< worker's farewell
+  std::uint64_t clock = 0;   ///< a worker's clock
   clock::time_point last_received{};    ///< time of the last message, or when the first message was first expected
   clock::time_point disconnected_at{};  ///< when the connection broke and reconnection began
 };
@@ -38,8 +38,8 @@ struct peer_table {
     for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .last_received = now});
     std::erase_if(all, [&](const auto& entry) { return !map.has_server(entry.first) && !map.has_worker(entry.first); });
   }
-  /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `silence`. The process
-  /// could not receive messages meanwhile, so the time of the last message is reset for all peers.
+  /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `detection_silence`. The
+  /// process could not receive messages meanwhile, so the time of the last message is reset for all peers.
   bool tick(clock::time_point now, clock::duration silence) {
     const bool was_away = now - last_tick > silence / 4;
     if (last_tick != clock::time_point{}) usual_gap += (now - last_tick - usual_gap) / 16;

@@ -19,11 +19,11 @@ void server::on_server_message(const member& sender, const message& msg, clock::
   if (msg.epoch() != range.epoch) return;  // either server has not read the newest map
   switch (msg.kind) {
     case message_kind::entry:
-      return on_entry(sender.at, msg, range, now);
+      return on_entry(sender.place, msg, range, now);
     case message_kind::copy:
-      return on_copy(sender.at, msg, range);
+      return on_copy(sender.place, msg, range);
     case message_kind::offer:
-      if (sender.at != range.predecessor) return;
+      if (sender.place != range.predecessor) return;
       out_.send(sender, {.kind = message_kind::copied,
                          .flags = range.has_state ? std::uint8_t{0} : has_nothing,
                          .range = msg.range,
@@ -31,10 +31,10 @@ void server::on_server_message(const member& sender, const message& msg, clock::
                          .clock = range.epoch});
       return;
     case message_kind::copied:
-      if (sender.at == range.successor && range.has_state && msg.number <= range.applied) on_copied(msg, range, now);
+      if (sender.place == range.successor && range.has_state && msg.number <= range.applied) on_copied(msg, range, now);
       return;
     case message_kind::entry_ack:
-      if (sender.at != range.successor || range.successor_is_learner || msg.number > range.applied) return;
+      if (sender.place != range.successor || range.successor_is_learner || msg.number > range.applied) return;
       range.successor_ack = std::max(range.successor_ack, msg.number);
       return commit(msg.range, range, msg.number);
     default:
@@ -69,7 +69,7 @@ void server::on_copied(const message& msg, held_range& range, clock::time_point 
   }
   if (!std::exchange(range.successor_known, true)) range.sent = range.successor_ack;
   if (range.successor_is_learner) {
-    range.successor_counts = true;
+    range.learner_must_acknowledge = true;
     commit(id, range, std::min(range.applied, range.successor_ack));
   }
   send_entries(id, range, now);
@@ -111,7 +111,7 @@ void server::send_copy(range_id id, held_range& range, clock::time_point now) {
   range.drop_retained();
   range.copied_up_to = range.applied;
   range.copy_bytes = text.size();
-  range.copy_wait = std::max(settings_.silence, 2 * range.copy_wait);
+  range.copy_wait = std::max(settings_.detection_silence, 2 * range.copy_wait);
   range.copy_until = now + range.copy_wait;
   range.last_sent = now;
   const auto pieces = static_cast<std::uint32_t>((text.size() + settings_.copy_piece - 1) / settings_.copy_piece);
@@ -139,15 +139,15 @@ void server::on_copy(node_id sender, const message& msg, held_range& range) {
       if (received.size() < msg.count) return;
       for (auto& [at, piece] : std::exchange(received, {})) joined.insert(joined.end(), piece.begin(), piece.end());
     }
-    muster::detail::wire_reader in(msg.count > 1 ? std::span<const std::byte>(joined) : msg.payload);
-    const auto folded = in.number<std::uint64_t>();
-    const bool has_scale = in.number<std::uint8_t>() != 0;
-    const auto scale = in.number<float>();
-    std::vector<push_watermark> workers(in.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
-    for (auto& watermark : workers) in.read(watermark.incarnation, watermark.applied);
+    muster::detail::wire_reader reader(msg.count > 1 ? std::span<const std::byte>(joined) : msg.payload);
+    const auto folded = reader.number<std::uint64_t>();
+    const bool has_scale = reader.number<std::uint8_t>() != 0;
+    const auto scale = reader.number<float>();
+    std::vector<push_watermark> workers(reader.count(sizeof(std::uint32_t) + sizeof(std::uint64_t), most_nodes));
+    for (auto& watermark : workers) reader.read(watermark.incarnation, watermark.applied);
     used_places used;
-    used.load(in);
-    if (!in.good() || !values_.load(msg.range, in.rest())) return;
+    used.load(reader);
+    if (!reader.good() || !values_.load(msg.range, reader.rest())) return;
     range.used = std::move(used);
     range.has_state = true;
     range.folded = folded;

@@ -56,8 +56,8 @@ void server::return_leases(clock::time_point now) {
 }
 
 void server::suspect_silent_peers(clock::time_point now) {
-  if (peers_.tick(now, settings_.silence)) resumed_at_ = now;
-  const auto server_silence = std::max(settings_.silence, settings_.server_silence);
+  if (peers_.tick(now, settings_.detection_silence)) resumed_at_ = now;
+  const auto server_silence = std::max(settings_.detection_silence, settings_.least_server_silence);
   for (auto& [node, known_peer] : peers_.all) {
     if (node != self_ && now - known_peer.last_received >
                              peers_.patience(known_peer.is_worker ? settings_.worker_silence : server_silence))
@@ -78,11 +78,11 @@ void server::tick(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (range.successor == no_node || !range.has_state || now - range.last_sent < settings_.retry) continue;
-    const auto has = range.successor_is_learner ? range.successor_ack : range.committed;
+    const auto reported_index = range.successor_is_learner ? range.successor_ack : range.committed;
     if (!range.successor_known) {
       offer(id, range, now);
-    } else if (range.sent > has) {  // a server that already has the entries acknowledges them again
-      range.sent = has;
+    } else if (range.sent > reported_index) {  // a server that already has the entries acknowledges them again
+      range.sent = reported_index;
       send_entries(id, range, now);
     }
   }

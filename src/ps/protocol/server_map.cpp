@@ -21,8 +21,8 @@ void server::apply_map(const shard_map& map, clock::time_point now) {
 void server::update_role(range_id id, held_range& range, clock::time_point now) {
   const shard_range& entry = map_.ranges[id];
   if (entry.epoch == range.epoch && !fenced_) return;
-  const bool holds = !fenced_ && entry.holds(self_.at);
-  const bool learns = !fenced_ && entry.learner == self_.at;
+  const bool holds = !fenced_ && entry.holds(self_.place);
+  const bool learns = !fenced_ && entry.learner == self_.place;
   // A learner's log is a prefix of the chain's log, also after changes of the map. The log of a server that left the
   // chain may differ.
   if ((!holds && !learns) || (learns && range.own_role == role::holder)) {
@@ -32,7 +32,7 @@ void server::update_role(range_id id, held_range& range, clock::time_point now) 
   range.epoch = entry.epoch;
   if (!holds && !learns) return;
   range.own_role = holds ? role::holder : role::learner;
-  range.successor_is_learner = range.successor_counts = range.successor_known = false;
+  range.successor_is_learner = range.learner_must_acknowledge = range.successor_known = false;
   range.successor = range.predecessor = no_node;
   range.successor_ack = range.sent = range.copied_up_to = range.copy_bytes = 0;
   range.copy_until = {};
@@ -40,7 +40,7 @@ void server::update_role(range_id id, held_range& range, clock::time_point now) 
   range.pieces = {};
   range.waiting.clear();
   if (holds) {
-    const auto at = std::ranges::find(entry.chain, self_.at);
+    const auto at = std::ranges::find(entry.chain, self_.place);
     if (at != entry.chain.begin()) range.predecessor = *(at - 1);
     if (at + 1 != entry.chain.end()) {
       range.successor = *(at + 1);
@@ -81,18 +81,18 @@ bool server::may_fence_suspects(clock::time_point now) {
     if (node == self_) continue;
     const bool misses = known_peer.suspect || (known_peer.disconnected_at != clock::time_point{} &&
                                                known_peer.last_received <= known_peer.disconnected_at);
-    if (misses && !known_peer.missed) suspected_at_ = now;
-    known_peer.missed = misses;
+    if (misses && !known_peer.was_missing) suspected_at_ = now;
+    known_peer.was_missing = misses;
     missed += misses ? 1 : 0;
     suspects += known_peer.suspect ? 1 : 0;
     // A computing worker may be silent for long, so its silence is no sign of a network failure.
-    present += !misses && now - known_peer.last_received <= settings_.silence / 2 ? 1 : 0;
+    present += !misses && now - known_peer.last_received <= settings_.detection_silence / 2 ? 1 : 0;
   }
   const bool most = missed > present;
   // This server was cut off, and the other processes return in turn: the last has as much time as the first.
   if (std::exchange(missed_most_, most) && !most) resumed_at_ = suspected_at_ = now;
-  const bool was_away = suspected_at_ - resumed_at_ < settings_.silence;
-  const auto more_time = most || was_away ? settings_.silence : clock::duration{0};
+  const bool was_away = suspected_at_ - resumed_at_ < settings_.detection_silence;
+  const auto more_time = most || was_away ? settings_.detection_silence : clock::duration{0};
   return suspects > 0 && now - suspected_at_ >= settings_.retry + more_time;
 }
 
@@ -120,7 +120,7 @@ void server::propose_map(clock::time_point now) {
     auto& range = ranges_[id];
     if (range.own_role != role::holder || next.ranges[id] != map_.ranges[id]) continue;
     const shard_range& entry = map_.ranges[id];
-    if (range.successor_is_learner && range.successor_counts && range.successor_ack >= range.committed)
+    if (range.successor_is_learner && range.learner_must_acknowledge && range.successor_ack >= range.committed)
       take(with_learner_joined(next, id));
     // The workers send the pushes that a leaving head has not acknowledged to the next head.
     if (range.is_head() && entry.leaver != no_node && entry.learner == no_node && entry.chain.size() > 1)

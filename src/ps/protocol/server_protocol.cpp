@@ -18,7 +18,7 @@ server::server(member self, const protocol_settings& settings, range_storage& va
     : self_(self), settings_(settings), values_(values), out_(out), ranges_(map.ranges.size()) {
   // A server that is in the first map holds its ranges in their initial state.
   for (range_id id = 0; id < ranges_.size(); ++id)
-    ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.at);
+    ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.place);
   apply_map(map, {});
 }
 
@@ -35,7 +35,7 @@ void server::on_frame(std::span<const std::byte> frame, clock::time_point now, s
     while (in.next(msg)) {
       if (msg.kind != message_kind::pulse) continue;
       if ((msg.flags & is_farewell) != 0) received_farewell_ = true;
-      if ((msg.flags & is_acknowledged) != 0) is_last = informed_workers_.insert(head->sender.at).second;
+      if ((msg.flags & is_acknowledged) != 0) is_last = acknowledged_workers_.insert(head->sender.place).second;
     }
     if (is_last) return;
     // The sender is fenced, and is notified. Or the sender is new, and this server does not know it yet.
@@ -58,7 +58,7 @@ void server::on_worker_message(const member& worker, const message& msg, clock::
     return refuse(worker, msg, "the job has " + std::to_string(ranges_.size()) + " ranges");
   auto& range = ranges_[msg.range];  // if another server holds the range, the worker's next map names that server
   if (msg.kind == message_kind::push && range.serves()) return on_push(worker, msg, range, now);
-  if (msg.kind == message_kind::pull && range.is_last()) return on_pull(worker, msg);
+  if (msg.kind == message_kind::pull && range.is_tail()) return on_pull(worker, msg);
 }
 
 void server::request_resend(range_id id, const held_range& range, const member& worker, std::uint64_t expected) {
@@ -66,11 +66,11 @@ void server::request_resend(range_id id, const held_range& range, const member& 
 }
 
 void server::on_push(const member& worker, const message& msg, held_range& range, clock::time_point now) {
-  auto& watermark = watermark_of(range, worker.at);
+  auto& watermark = watermark_of(range, worker.place);
   const bool new_incarnation = worker.incarnation != watermark.incarnation;
   if (new_incarnation && worker.incarnation < watermark.incarnation) return;
   const std::uint64_t expected = new_incarnation ? 1 : watermark.applied + 1;
-  if (msg.number < expected) return acknowledge_to(msg.range, range, worker.at);
+  if (msg.number < expected) return acknowledge_to(msg.range, range, worker.place);
   if (msg.number > expected) {
     if (new_incarnation || watermark.early_clock == 0) request_resend(msg.range, range, worker, expected);
     return;
@@ -139,10 +139,10 @@ void server::on_pull(const member& worker, const message& msg) {
 bool server::is_ready(const member& worker, const message& pull) const {
   const auto& range = ranges_[pull.range];
   // In a newer map another server may hold the range, with pushes that the worker's clock covers and this server lacks.
-  if (!range.answers() || newest_map_ > map_.version) return false;
+  if (!range.may_answer() || newest_map_ > map_.version) return false;
   if (pull.version > 0) {  // the values must include the worker's own pushes up to this sequence
-    if (worker.at >= range.workers.size()) return false;
-    const auto& watermark = range.workers[worker.at];
+    if (worker.place >= range.workers.size()) return false;
+    const auto& watermark = range.workers[worker.place];
     if (watermark.incarnation != worker.incarnation || watermark.applied < pull.version) return false;
   }
   return pull.flags == leases || settings_.model.answers(pull.clock, slowest_, range.folded);
@@ -172,7 +172,7 @@ void server::on_pulse(const member& worker, const message& msg) {
   if (leaves)  // no worker needs to wait for this worker
     peers_.find(worker)->dead = peers_.find(worker)->has_left = received_farewell_ = true;
   if ((msg.flags & is_acknowledged) != 0) {
-    informed_workers_.insert(worker.at);
+    acknowledged_workers_.insert(worker.place);
     return;
   }
   if (fenced_ || (!leaves && (msg.flags & wants_reply) == 0)) return;
@@ -196,15 +196,15 @@ void server::apply(range_id id, held_range& range, const log_entry& entry) {
     range.scale.reset();
     fastest_ = std::max(fastest_, range.folded);
     values_.apply(id, entry);
-    for (node_id at = 0; at < range.workers.size(); ++at) {
-      auto& watermark = range.workers[at];
+    for (node_id node = 0; node < range.workers.size(); ++node) {
+      auto& watermark = range.workers[node];
       if (watermark.early_clock == 0 || watermark.early_clock > range.folded) continue;
       watermark.early_clock = 0;
-      if (range.is_head()) request_resend(id, range, {at, watermark.incarnation}, watermark.applied + 1);
+      if (range.is_head()) request_resend(id, range, {node, watermark.incarnation}, watermark.applied + 1);
     }
     return;
   }
-  auto& watermark = watermark_of(range, entry.sender.at);
+  auto& watermark = watermark_of(range, entry.sender.place);
   if (watermark.incarnation != entry.sender.incarnation)
     watermark = {entry.sender.incarnation, watermark.to_acknowledge, watermark.age};
   watermark.applied = entry.push.number;
@@ -219,9 +219,9 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   apply(id, range, entry);
   if (range.successor == no_node) {  // the tail waits for no server: the frequent case, which needs no queue
     if (range.predecessor == no_node && entry.is_push()) {
-      auto& watermark = range.workers[entry.sender.at];
+      auto& watermark = range.workers[entry.sender.place];
       watermark.committed = watermark.applied;
-      acknowledge_to(id, range, entry.sender.at);
+      acknowledge_to(id, range, entry.sender.place);
     }
     return;
   }
@@ -233,8 +233,8 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
   range.retained_bytes += record.body.size();
   range.retained.push_back(std::move(record));
   if (range.is_head() && entry.is_push()) range.waiting.push_back({range.applied, entry.sender, entry.push.number});
-  if (range.successor_is_learner && !range.successor_counts &&
-      range.retained_bytes > std::max(settings_.window, range.copy_bytes))
+  if (range.successor_is_learner && !range.learner_must_acknowledge &&
+      range.retained_bytes > std::max(settings_.most_learner_lag, range.copy_bytes))
     range.drop_retained();  // the learner will receive a new copy
   commit_as_tail(id, range);
   send_entries(id, range, now);
@@ -243,7 +243,7 @@ void server::append(range_id id, held_range& range, const log_entry& entry, cloc
 // The tail commits without waiting for a message, unless a learner must have the entries.
 void server::commit_as_tail(range_id id, held_range& range) {
   if (range.own_role != role::holder || !range.has_state) return;
-  if (range.successor == no_node || (range.successor_is_learner && !range.successor_counts)) {
+  if (range.successor == no_node || (range.successor_is_learner && !range.learner_must_acknowledge)) {
     commit(id, range, range.applied);
   } else if (range.successor_is_learner) {
     commit(id, range, std::min(range.applied, range.successor_ack));
@@ -254,15 +254,15 @@ void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
   range.committed = std::max(range.committed, up_to);
   while (!range.waiting.empty() && range.waiting.front().index <= range.committed) {
     const auto& done = range.waiting.front();
-    auto& watermark = range.workers[done.sender.at];
+    auto& watermark = range.workers[done.sender.place];
     if (watermark.incarnation == done.sender.incarnation) {
       watermark.committed = std::max(watermark.committed, done.sequence);
-      acknowledge_to(id, range, done.sender.at);
+      acknowledge_to(id, range, done.sender.place);
     }
     range.waiting.pop_front();
   }
-  const auto has = range.successor_is_learner ? range.successor_ack : range.committed;
-  while (!range.retained.empty() && range.retained.front().index <= has) {
+  const auto reported_index = range.successor_is_learner ? range.successor_ack : range.committed;
+  while (!range.retained.empty() && range.retained.front().index <= reported_index) {
     range.retained_bytes -= range.retained.front().body.size();
     range.retained.pop_front();
   }
@@ -277,7 +277,7 @@ void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
 
 void server::flush() {
   std::erase_if(waiting_pulls_, [&](waiting_pull& waiting) {
-    if (peers_.find(waiting.sender) == nullptr || !ranges_[waiting.pull.range].is_last()) return true;
+    if (peers_.find(waiting.sender) == nullptr || !ranges_[waiting.pull.range].is_tail()) return true;
     if (!is_ready(waiting.sender, waiting.pull) || !out_.has_room(waiting.sender)) return false;
     waiting.pull.payload = waiting.payload;
     send_values(waiting.sender, waiting.pull);

@@ -55,8 +55,8 @@
 // the tail dies, its predecessor becomes the tail and commits all that it has applied.
 //
 // A new server. The tail sends a copy to the learner and then the log's following entries. When the learner has reached
-// the retained log, the tail commits only entries that the learner has reported (`successor_counts`). When the learner
-// has reported all committed entries, the tail changes the map so that the learner becomes the tail.
+// the retained log, the tail commits only entries that the learner has reported (`learner_must_acknowledge`). When the
+// learner has reported all committed entries, the tail changes the map so that the learner becomes the tail.
 #pragma once
 
 #include <algorithm>
@@ -98,7 +98,7 @@ class range_storage {
   /// Returns the values that a pull requests, valid until the next call.
   [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
   /// Writes the complete state of a range.
-  virtual void save(range_id range, muster::detail::wire_writer& out) const = 0;
+  virtual void save(range_id range, muster::detail::wire_writer& writer) const = 0;
   /// Reads the output of `save`, also of another server. Returns false for bytes that `save` cannot have written.
   [[nodiscard]] virtual bool load(range_id range, std::span<const std::byte> saved) = 0;
   /// Resets the range to its initial state. Also called when the server stops holding the range.
@@ -157,7 +157,8 @@ class server {
 
   /// Notes that a server or worker has ended, certainly (`proven`) or probably. Probable ends are suspects, which are
   /// fenced when no further suspect was added for `retry`. If most other processes are suspects, or this server was
-  /// itself not running before, this server may be cut off. Then it waits `silence` longer for their messages.
+  /// itself not running before, this server may be cut off. Then it waits `detection_silence` longer for their
+  /// messages.
   void suspect(const member& node, bool proven);
   /// Notes that the connection with a server or worker broke and is being re-established. Until the next message from
   /// the process it counts as possibly cut off, and is not fenced.
@@ -180,7 +181,7 @@ class server {
   /// Returns true if any worker has sent its farewell, including workers that are not in the map any more.
   [[nodiscard]] bool received_farewell() const noexcept { return received_farewell_; }
   /// Returns true if the worker at the place has received the acknowledgements of all servers for its farewell.
-  [[nodiscard]] bool is_informed(node_id worker) const { return informed_workers_.contains(worker); }
+  [[nodiscard]] bool has_all_acknowledgements(node_id worker) const { return acknowledged_workers_.contains(worker); }
   /// Return whether this server is the head of the range, and the number of entries that it has applied.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
@@ -223,9 +224,9 @@ class server {
     node_id predecessor = no_node;
     node_id successor = no_node;  // in the chain, or the learner
     bool successor_is_learner = false;
-    bool successor_counts = false;  // the learner must have an entry before it is committed
-    bool successor_known = false;   // the successor has reported its last applied index
-    bool to_acknowledge = false;    // a message to the predecessor is due
+    bool learner_must_acknowledge = false;  // the learner must have an entry before it is committed
+    bool successor_known = false;           // the successor has reported its last applied index
+    bool to_acknowledge = false;            // a message to the predecessor is due
     std::uint64_t successor_ack = 0;
     std::uint64_t sent = 0;
     std::uint64_t applied = 0;
@@ -253,10 +254,10 @@ class server {
     [[nodiscard]] bool serves() const noexcept { return is_head() && has_state; }
     // Returns true if this server is the tail. The tail answers pulls while all its entries are committed: then every
     // server of the chain has the values.
-    [[nodiscard]] bool is_last() const noexcept {
+    [[nodiscard]] bool is_tail() const noexcept {
       return own_role == role::holder && has_state && (successor == no_node || successor_is_learner);
     }
-    [[nodiscard]] bool answers() const noexcept { return is_last() && committed == applied; }
+    [[nodiscard]] bool may_answer() const noexcept { return is_tail() && committed == applied; }
   };
   struct waiting_pull {
     member sender;
@@ -319,7 +320,7 @@ class server {
   bool swapping_ = false;
   bool fenced_ = false;
   bool received_farewell_ = false;
-  std::set<node_id> informed_workers_;  // workers that wait for no server any more
+  std::set<node_id> acknowledged_workers_;  // workers that wait for no server any more
 };
 
 }}}  // namespace muster::v0::ps

@@ -30,7 +30,7 @@ std::map<node_id, load> loads_of(const shard_map& map) {
   // If all servers are leaving, none can leave: they keep their ranges until other servers join.
   const bool all_leave = std::ranges::none_of(map.servers, is_serving);
   for (const auto& server : map.servers) {
-    if (!server.leaving || all_leave) loads[server.node.at] = {};
+    if (!server.leaving || all_leave) loads[server.node.place] = {};
   }
   const auto count = [&](node_id node, std::size_t load::*counter) {
     if (const auto found = loads.find(node); found != loads.end()) ++(found->second.*counter);
@@ -68,17 +68,19 @@ std::optional<shard_map> changed(const shard_map& before, shard_map next) {
 }
 
 // Versions only grow, so no earlier process at that place had this incarnation.
-server_entry newcomer(const shard_map& map, node_id at) { return {{at, static_cast<std::uint32_t>(map.version + 1)}}; }
+server_entry newcomer(const shard_map& map, node_id node) {
+  return {{node, static_cast<std::uint32_t>(map.version + 1)}};
+}
 
 }  // namespace
 
 const server_entry* shard_map::server(node_id at) const noexcept {
-  const auto found = std::ranges::find_if(servers, [&](const auto& entry) { return entry.node.at == at; });
+  const auto found = std::ranges::find_if(servers, [&](const auto& entry) { return entry.node.place == at; });
   return found == servers.end() ? nullptr : &*found;
 }
 
 bool shard_map::has_server(const member& node) const noexcept {
-  const auto* const found = server(node.at);
+  const auto* const found = server(node.place);
   return found != nullptr && found->node == node;
 }
 
@@ -92,45 +94,45 @@ std::optional<range_id> shard_map::lost_range() const noexcept {
 }
 
 std::string shard_map::encode() const {
-  muster::detail::wire_writer out;
-  out.add(map_magic, version, replicas, target_servers, std::uint64_t{servers.size()});
-  for (const auto& server : servers) out.add(server.node, std::uint8_t{server.leaving});
-  out.add_all<member>(workers);
-  out.add(std::uint64_t{ranges.size()});
+  muster::detail::wire_writer writer;
+  writer.add(map_magic, version, replicas, target_servers, std::uint64_t{servers.size()});
+  for (const auto& server : servers) writer.add(server.node, std::uint8_t{server.leaving});
+  writer.add_all<member>(workers);
+  writer.add(std::uint64_t{ranges.size()});
   for (const auto& entry : ranges) {
-    out.add(entry.epoch, entry.learner, entry.leaver);
-    out.add_all<node_id>(entry.chain);
+    writer.add(entry.epoch, entry.learner, entry.leaver);
+    writer.add_all<node_id>(entry.chain);
   }
-  return out.take();
+  return writer.take();
 }
 
 std::optional<shard_map> shard_map::decode(std::string_view text) {
-  muster::detail::wire_reader in(text);
+  muster::detail::wire_reader reader(text);
   shard_map read;
-  const bool has_magic = in.number<std::uint64_t>() == map_magic;
-  in.read(read.version, read.replicas, read.target_servers);
-  read.servers.resize(has_magic ? in.count(9, most_nodes) : 0);
+  const bool has_magic = reader.number<std::uint64_t>() == map_magic;
+  reader.read(read.version, read.replicas, read.target_servers);
+  read.servers.resize(has_magic ? reader.count(9, most_nodes) : 0);
   for (auto& server : read.servers) {
-    server.node = in.number<member>();
-    const auto leaving = in.number<std::uint8_t>();
+    server.node = reader.number<member>();
+    const auto leaving = reader.number<std::uint8_t>();
     server.leaving = leaving == 1;
-    if (server.node.at >= most_nodes || leaving > 1) in.fail();
+    if (server.node.place >= most_nodes || leaving > 1) reader.fail();
   }
-  if (has_magic) read.workers = in.all<member>(most_nodes);
+  if (has_magic) read.workers = reader.all<member>(most_nodes);
   for (const auto& worker : read.workers) {
-    if (worker.at >= most_nodes) in.fail();
+    if (worker.place >= most_nodes) reader.fail();
   }
-  read.ranges.resize(has_magic ? in.count(24, most_ranges) : 0);
+  read.ranges.resize(has_magic ? reader.count(24, most_ranges) : 0);
   for (auto& range : read.ranges) {
-    in.read(range.epoch, range.learner, range.leaver);
-    range.chain = in.all<node_id>(longest_chain);
+    reader.read(range.epoch, range.learner, range.leaver);
+    range.chain = reader.all<node_id>(longest_chain);
     for (const auto node : range.chain) {
-      if (read.server(node) == nullptr) in.fail();
+      if (read.server(node) == nullptr) reader.fail();
     }
-    if (range.learner != no_node && read.server(range.learner) == nullptr) in.fail();
-    if (range.leaver != no_node && !range.holds(range.leaver)) in.fail();
+    if (range.learner != no_node && read.server(range.learner) == nullptr) reader.fail();
+    if (range.leaver != no_node && !range.holds(range.leaver)) reader.fail();
   }
-  if (!has_magic || !in.is_complete()) return std::nullopt;
+  if (!has_magic || !reader.is_complete()) return std::nullopt;
   return read;
 }
 
@@ -153,7 +155,7 @@ shard_map first_map(std::vector<server_entry> servers, std::vector<member> worke
   // Servers become heads in turn. The candidates for the copies of a server's next range start one server further.
   // Among the candidates the server with the fewest ranges is chosen.
   const std::size_t count = map.servers.size();
-  const auto place = [&](std::size_t index) { return map.servers[index % count].node.at; };
+  const auto place = [&](std::size_t index) { return map.servers[index % count].node.place; };
   for (std::size_t id = 0; id < ranges; ++id) map.ranges[id] = {.epoch = map.version, .chain = {place(id)}};
   auto loads = loads_of(map);
   for (std::size_t copy = 1; copy <= replicas && copy < count; ++copy) {
@@ -176,19 +178,19 @@ std::optional<shard_map> without_servers(const shard_map& map, std::span<const m
   shard_map next = map;
   std::set<node_id> removed;
   for (const auto& server : dead) {
-    if (next.has_server(server)) removed.insert(server.at);
+    if (next.has_server(server)) removed.insert(server.place);
   }
   // A suspect that is the last holder of a range is not removed.
   for (const auto& suspect : suspects) {
-    if (!next.has_server(suspect) || removed.contains(suspect.at)) continue;
+    if (!next.has_server(suspect) || removed.contains(suspect.place)) continue;
     const bool last = std::ranges::any_of(next.ranges, [&](const shard_range& range) {
-      return range.holds(suspect.at) && std::ranges::all_of(range.chain, [&](node_id holder) {
-               return holder == suspect.at || removed.contains(holder);
+      return range.holds(suspect.place) && std::ranges::all_of(range.chain, [&](node_id holder) {
+               return holder == suspect.place || removed.contains(holder);
              });
     });
-    if (!last) removed.insert(suspect.at);
+    if (!last) removed.insert(suspect.place);
   }
-  std::erase_if(next.servers, [&](const server_entry& server) { return removed.contains(server.node.at); });
+  std::erase_if(next.servers, [&](const server_entry& server) { return removed.contains(server.node.place); });
   for (auto& range : next.ranges) {
     const bool shrank = std::erase_if(range.chain, [&](node_id node) { return removed.contains(node); }) > 0;
     if (range.learner != no_node && (removed.contains(range.learner) || range.chain.empty())) {
@@ -229,7 +231,7 @@ std::optional<shard_map> scaled_to(const shard_map& map, std::span<const node_id
   for (std::size_t i = 0; i < order.size(); ++i) {
     const bool serves = i < servers;
     const auto own =
-        std::ranges::find_if(next.servers, [&](const server_entry& server) { return server.node.at == order[i]; });
+        std::ranges::find_if(next.servers, [&](const server_entry& server) { return server.node.place == order[i]; });
     if (own != next.servers.end()) {
       own->leaving = !serves;
     } else if (serves) {
@@ -296,7 +298,7 @@ std::optional<shard_map> rebalanced(const shard_map& map, std::size_t at_once) {
                                 [&](const shard_range& range) { return range.holds(node) || range.learner == node; });
   };
   std::erase_if(next.servers,
-                [&](const server_entry& server) { return server.leaving && holds_nothing(server.node.at); });
+                [&](const server_entry& server) { return server.leaving && holds_nothing(server.node.place); });
   return changed(map, std::move(next));
 }
 

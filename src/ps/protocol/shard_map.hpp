@@ -24,7 +24,7 @@ inline constexpr node_id most_nodes = 65536;
 /// A server or a worker. A process that takes the place of a dead process has a higher incarnation, so that late
 /// messages of the dead process are not attributed to the new process.
 struct member {
-  node_id at = no_node;
+  node_id place = no_node;
   std::uint32_t incarnation = 0;
 
   friend auto operator<=>(const member&, const member&) = default;
@@ -32,7 +32,7 @@ struct member {
 
 /// Returns "3", or "3.2" for an incarnation above 1.
 [[nodiscard]] inline std::string to_string(const member& node) {
-  return std::to_string(node.at) + (node.incarnation > 1 ? "." + std::to_string(node.incarnation) : "");
+  return std::to_string(node.place) + (node.incarnation > 1 ? "." + std::to_string(node.incarnation) : "");
 }
 
 /// A server that is not fenced.
@@ -65,7 +65,7 @@ struct shard_map {
   std::vector<member> workers;  ///< workers that are not fenced; the slowest clock is computed from their clocks
   std::vector<shard_range> ranges;
 
-  [[nodiscard]] const server_entry* server(node_id at) const noexcept;
+  [[nodiscard]] const server_entry* server(node_id node) const noexcept;
   [[nodiscard]] bool has_server(const member& node) const noexcept;
   [[nodiscard]] bool has_worker(const member& node) const noexcept;
   /// Returns the first range that no server holds any more.

@@ -36,7 +36,7 @@ class worker_output {
   virtual void on_values(std::uint64_t pull, const message& values) = 0;
   /// No server can execute a push or pull, for the reason `why`. Neither this push nor later pushes to the same range
   /// will ever be acknowledged.
-  virtual void on_refused(std::string_view why) = 0;
+  virtual void on_refused(std::string_view reason) = 0;
 };
 
 /// A worker's state machine. Not thread safe. A push or pull costs O(1), besides the messages that it sends.
@@ -46,7 +46,7 @@ class worker_output {
 class worker {
  public:
   worker(member self, const protocol_settings& settings, worker_output& out, const shard_map& map)
-      : self_(self), settings_(settings), out_(out), channels_(map.ranges.size()), open_of_clock_{0} {
+      : self_(self), settings_(settings), out_(out), channels_(map.ranges.size()), unacknowledged_of_clock_{0} {
     apply_map(map, {});
   }
 
@@ -61,7 +61,7 @@ class worker {
     push.range = range;
     push.number = channel.next++;
     push.clock = clock_;
-    ++open_of_clock_.back();
+    ++unacknowledged_of_clock_.back();
     ++count_;
     bytes_ += push.payload.size();
     if (!std::exchange(channel.is_busy, true)) busy_.push_back(range);
@@ -92,7 +92,7 @@ class worker {
   /// Ends a step: later pushes and pulls belong to the next clock.
   void next_clock() {
     ++clock_;
-    open_of_clock_.push_back(0);
+    unacknowledged_of_clock_.push_back(0);
     close_clocks();
     send_pulse();
   }
@@ -100,7 +100,7 @@ class worker {
   /// Advances the clock. The other workers need not wait for the skipped clocks. Smaller clocks are ignored.
   void move_clock(std::uint64_t clock) {
     if (clock <= clock_) return;
-    open_of_clock_.resize(open_of_clock_.size() + (clock - clock_), 0);
+    unacknowledged_of_clock_.resize(unacknowledged_of_clock_.size() + (clock - clock_), 0);
     clock_ = clock;
     close_clocks();
     send_pulse();
@@ -113,7 +113,7 @@ class worker {
 
   [[nodiscard]] bool has_left() const noexcept {
     return leaving_ && count_ == 0 && std::ranges::all_of(map_.servers, [&](const server_entry& server) {
-             return peers_.find(server.node)->has_left || lost_.contains(server.node.at);
+             return peers_.find(server.node)->has_left || lost_.contains(server.node.place);
            });
   }
 
@@ -133,11 +133,11 @@ class worker {
   /// Returns the map without ended servers, if they were the last holders of some range: if no other server is left,
   /// only a worker can write this map. Returns nullopt while such a server may only have lost its connection to this
   /// worker: in that time the live server removes this worker from the map.
-  [[nodiscard]] std::optional<shard_map> without_the_last(clock::time_point now) const {
+  [[nodiscard]] std::optional<shard_map> without_lost_holders(clock::time_point now) const {
     if (lost_.empty() || leaving_ || fenced_) return std::nullopt;
-    // A server fences a worker with a broken connection after `retry`, plus `silence` if the server misses most other
-    // processes. The store and this worker's read need the same time again.
-    const auto until_fenced = settings_.one_sided + settings_.retry + 2 * settings_.silence;
+    // A server fences a worker with a broken connection after `retry`, plus `detection_silence` if the server misses
+    // most other processes. The store and this worker's read need the same time again.
+    const auto until_fenced = settings_.one_sided_break + settings_.retry + 2 * settings_.detection_silence;
     std::vector<member> dead;
     for (const auto& [at, since] : lost_) {
       const auto* const entry = map_.server(at);
@@ -198,7 +198,7 @@ class worker {
   /// Notes that time passes. Call about ten times in each `retry`.
   void tick(clock::time_point now) {
     if (fenced_ && !leaving_) return;
-    peers_.tick(now, settings_.silence);
+    peers_.tick(now, settings_.detection_silence);
     std::erase_if(busy_, [&](range_id id) {
       range_channel& channel = channels_[id];
       if (channel.unacknowledged.empty()) {
@@ -233,7 +233,7 @@ class worker {
   [[nodiscard]] std::uint64_t clock_now() const noexcept { return clock_; }
   /// Returns the number of steps, from the first, without unacknowledged pushes. The worker reports this clock to
   /// servers.
-  [[nodiscard]] std::uint64_t reported_clock() const noexcept { return first_open_; }
+  [[nodiscard]] std::uint64_t reported_clock() const noexcept { return reported_clock_; }
 
   /// Returns true if the servers have fenced this worker. Then it does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
@@ -258,7 +258,7 @@ class worker {
   /// Returns true if some server in the map is neither lost nor silent for this long.
   [[nodiscard]] bool has_responsive_server(clock::time_point now, clock::duration longer_than) const {
     return std::ranges::any_of(map_.servers, [&](const server_entry& server) {
-      return !lost_.contains(server.node.at) && now - peers_.find(server.node)->last_received <= longer_than;
+      return !lost_.contains(server.node.place) && now - peers_.find(server.node)->last_received <= longer_than;
     });
   }
 
@@ -317,16 +317,16 @@ class worker {
           const auto& done = channel.unacknowledged.front().request;
           bytes_ -= done.payload.size();
           --count_;
-          --open_of_clock_[done.clock - first_open_];
+          --unacknowledged_of_clock_[done.clock - reported_clock_];
           channel.unacknowledged.pop_front();
           ++channel.acknowledged;
         }
         channel.sent = std::max(channel.sent, channel.acknowledged);
         channel.since = now;
         channel.tries = 0;
-        const auto before = first_open_;
+        const auto before = reported_clock_;
         close_clocks();
-        if (first_open_ != before) send_pulse();
+        if (reported_clock_ != before) send_pulse();
         return;
       }
       case message_kind::resend:
@@ -362,7 +362,7 @@ class worker {
   }
 
   void send_unacknowledged(range_channel& channel) {
-    if (channel.head.at == no_node || fenced_) return;
+    if (channel.head.place == no_node || fenced_) return;
     while (channel.sent < channel.next - 1) {
       const auto& next = channel.unacknowledged[static_cast<std::size_t>(channel.sent - channel.acknowledged)].request;
       ++channel.sent;
@@ -374,7 +374,7 @@ class worker {
     const member tail = channels_[open.query.range].tail;
     open.query.number = number;
     open.sent_at = now;
-    if (tail.at == no_node || fenced_) return;
+    if (tail.place == no_node || fenced_) return;
     message msg = open.query;
     msg.payload = open.payload;
     out_.send(tail, msg);
@@ -389,9 +389,9 @@ class worker {
 
   // A step is done for all servers when all its pushes are acknowledged.
   void close_clocks() {
-    while (open_of_clock_.size() > 1 && open_of_clock_.front() == 0) {
-      open_of_clock_.pop_front();
-      ++first_open_;
+    while (unacknowledged_of_clock_.size() > 1 && unacknowledged_of_clock_.front() == 0) {
+      unacknowledged_of_clock_.pop_front();
+      ++reported_clock_;
     }
   }
 
@@ -405,8 +405,9 @@ class worker {
   std::map<std::uint64_t, open_pull> pulls_;
   std::uint64_t next_pull_ = 1;
   std::uint64_t clock_ = 0;
-  std::deque<std::uint64_t> open_of_clock_;  // number of unacknowledged pushes for each clock from `first_open_` on
-  std::uint64_t first_open_ = 0;
+  std::deque<std::uint64_t>
+      unacknowledged_of_clock_;  // number of unacknowledged pushes for each clock from `reported_clock_` on
+  std::uint64_t reported_clock_ = 0;
   std::size_t bytes_ = 0;
   std::size_t count_ = 0;
   clock::time_point pulse_sent_at_{};

@@ -88,11 +88,11 @@ struct process_setup {
   const table_layout& layout;
   transport& over;
   std::shared_ptr<any_store> store;
-  std::string name;                                                 ///< key of the map in the store
-  const shard_map& first;                                           ///< used if the store has no map
-  muster::detail::member_links* links = nullptr;                    ///< in an elastic job; `over` is then unused
-  const muster::detail::member_links::connected* linked = nullptr;  ///< the first connections of an elastic job
-  std::string job{};                                                ///< unique name of the job
+  std::string map_key;                                                     ///< key of the map in the store
+  const shard_map& first;                                                  ///< used if the store has no map
+  muster::detail::member_links* links = nullptr;                           ///< in an elastic job; `over` is then unused
+  const muster::detail::member_links::generation_links* linked = nullptr;  ///< the first connections of an elastic job
+  std::string job{};                                                       ///< unique name of the job
 };
 
 /// Number of ticks of the protocol in each `retry`.
@@ -106,7 +106,7 @@ class process {
       : options_(setup.options),
         protocol_(setup.protocol),
         layout_(setup.layout),
-        keeper_(setup.store, setup.name, setup.first, deadline_after(setup.options.timeout)),
+        keeper_(setup.store, setup.map_key, setup.first, deadline_after(setup.options.timeout)),
         first_(keeper_.take().value_or(setup.first)),
         links_(setup.links) {
     if (links_ == nullptr)
@@ -121,7 +121,8 @@ class process {
   /// Switches to newer connections if there are any, and returns true then. Messages in flight are lost.
   bool renew_link() {
     if (links_ == nullptr) return false;
-    return links_->take([this](const auto& connected, const auto& lost_places) { link_to(connected, lost_places); });
+    return links_->take_new_links(
+        [this](const auto& connected, const auto& lost_places) { link_to(connected, lost_places); });
   }
   void connect_again() { links_->connect_again(*end_); }
 #else
@@ -133,15 +134,16 @@ class process {
   /// notified instead, and decides: `on_lost` is not called.
   void find_lost(const std::function<void(node_id, bool may_return)>& on_lost) {
     const bool by_members = links_ != nullptr;
-    link_.find_lost(by_members ? clock::duration::zero() : protocol_.silence,
-                    [&](int rank, bool may_return, const char* why) {
+    link_.find_lost(by_members ? clock::duration::zero() : protocol_.detection_silence,
+                    [&](int rank, bool may_return, const char* reason) {
                       if (!by_members) return on_lost(link_.places()[static_cast<std::size_t>(rank)], may_return);
-                      end_->on_peer_ended(rank, why);
+                      end_->on_peer_ended(rank, reason);
                       connect_again();
                     });
   }
 
-  void link_to(const muster::detail::member_links::connected& connected, const std::vector<node_id>& lost_places) {
+  void link_to(const muster::detail::member_links::generation_links& connected,
+               const std::vector<node_id>& lost_places) {
     link_.move_to(*connected.member_transport, connected.orders);
     end_ = connected.end;
     lost_places_.insert(lost_places_.end(), lost_places.begin(), lost_places.end());

@@ -55,14 +55,14 @@ class frame_link {
   /// Returns the places of the processes, by rank.
   [[nodiscard]] const std::vector<node_id>& places() const noexcept { return places_; }
 
-  [[nodiscard]] bool reaches(node_id at) const noexcept { return rank_of(at) != no_rank; }
+  [[nodiscard]] bool reaches(node_id node) const noexcept { return rank_of(node) != no_rank; }
 
   /// Sets this process' identity, which the heads of later frames carry.
   void set_identity(const frame_head& head) noexcept { head_ = head; }
   /// Sends a message. The payload is copied before `send` returns, or `borrowed`: then the caller's memory must stay
   /// unchanged until the link releases it.
   void send(const member& node, const message& msg, bool borrowed = false) {
-    const int rank = rank_of(node.at);
+    const int rank = rank_of(node.place);
     if (rank == no_rank || peer_at(rank).is_lost) return;
     auto& peer = peer_at(rank);
     const std::size_t total = encoded_bytes(msg.payload.size());
@@ -206,10 +206,10 @@ class frame_link {
     std::deque<std::unique_ptr<arrival>> arriving;  // in the order of their announcement, which is the order of arrival
   };
 
-  [[nodiscard]] int rank_of(node_id at) const noexcept { return at < ranks_.size() ? ranks_[at] : no_rank; }
+  [[nodiscard]] int rank_of(node_id node) const noexcept { return node < ranks_.size() ? ranks_[node] : no_rank; }
   [[nodiscard]] neighbour& peer_at(int rank) noexcept { return peers_[static_cast<std::size_t>(rank)]; }
-  [[nodiscard]] const neighbour* find(node_id at) const noexcept {
-    const int rank = rank_of(at);
+  [[nodiscard]] const neighbour* find(node_id node) const noexcept {
+    const int rank = rank_of(node);
     return rank == no_rank ? nullptr : &peers_[static_cast<std::size_t>(rank)];
   }
 
@@ -237,7 +237,7 @@ class frame_link {
   // Returns true if a request has completed that this link has not processed. Each test advances all requests, and a
   // sleeping transport does not know for which requests its caller waits.
   [[nodiscard]] bool has_completed_request() const noexcept {
-    const auto done = [](const request& r) { return r.owning_transport() == nullptr; };
+    const auto done = [](const request& req) { return req.owning_transport() == nullptr; };
     const auto changed = [&](const neighbour& peer) {
       const auto* const oldest = peer.in_flight.empty() ? nullptr : peer.in_flight.front().get();
       return (oldest != nullptr && done(oldest->r) && (!oldest->large || done(oldest->body))) ||
@@ -248,12 +248,12 @@ class frame_link {
            std::ranges::any_of(peers_, changed);
   }
 
-  void start(request& r, int rank, std::uint32_t tag, std::byte* data, std::size_t bytes) {
-    r.data = data;
-    r.bytes = bytes;
-    r.peer = rank;
-    r.tag = tag;
-    over_->send(r);
+  void start(request& req, int rank, std::uint32_t tag, std::byte* data, std::size_t bytes) {
+    req.data = data;
+    req.bytes = bytes;
+    req.peer = rank;
+    req.tag = tag;
+    over_->send(req);
   }
 
   void send_payload(outgoing& frame, int rank, const message& msg, bool borrowed);

@@ -19,7 +19,8 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 /// Returns the random seed of a push's encoding. The seed depends only on the push's identity. So it is not
 /// transmitted, and a repeated push has the same encoding.
 [[nodiscard]] inline std::uint64_t draw_of_push(range_id range, const member& worker, std::uint64_t sequence) noexcept {
-  return mix(mix((std::uint64_t{range} << 32 | worker.at) + 1) + (std::uint64_t{worker.incarnation} << 48) + sequence);
+  return mix(mix((std::uint64_t{range} << 32 | worker.place) + 1) + (std::uint64_t{worker.incarnation} << 48) +
+             sequence);
 }
 
 }}}  // namespace muster::v0::ps::detail

@@ -120,42 +120,42 @@ class row_store {
 
   /// Writes the rows in the checkpoint format: count, keys, numbers of updates, rows. Rows that are too old are
   /// omitted.
-  void list(const row_shape& shape, muster::detail::wire_writer& out) const {
-    std::vector<std::size_t> rows;
+  void list(const row_shape& shape, muster::detail::wire_writer& writer) const {
+    std::vector<std::size_t> row_count;
     for (std::size_t row = 0; row < times_.size(); ++row) {
-      if (!is_old(shape, row)) rows.push_back(row);
+      if (!is_old(shape, row)) row_count.push_back(row);
     }
-    out.add(std::uint64_t{rows.size()});
-    for (const auto row : rows) out.add(index_.keys()[row]);
-    for (const auto row : rows) out.add(times_[row]);
-    for (const auto row : rows)
-      out.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
+    writer.add(std::uint64_t{row_count.size()});
+    for (const auto row : row_count) writer.add(index_.keys()[row]);
+    for (const auto row : row_count) writer.add(times_[row]);
+    for (const auto row : row_count)
+      writer.add_bytes(std::as_bytes(std::span(values_).subspan(row * shape.stride, shape.stride)));
   }
 
-  void save(muster::detail::wire_writer& out) const {
-    out.add(pushes_, std::uint64_t{times_.size()});
-    out.add_bytes(std::as_bytes(std::span(index_.keys())));
-    out.add_bytes(std::as_bytes(std::span(times_)));
-    out.add_bytes(std::as_bytes(std::span(touched_)));
-    out.add_bytes(std::as_bytes(std::span(values_)));
+  void save(muster::detail::wire_writer& writer) const {
+    writer.add(pushes_, std::uint64_t{times_.size()});
+    writer.add_bytes(std::as_bytes(std::span(index_.keys())));
+    writer.add_bytes(std::as_bytes(std::span(times_)));
+    writer.add_bytes(std::as_bytes(std::span(touched_)));
+    writer.add_bytes(std::as_bytes(std::span(values_)));
   }
 
   /// Reads the output of `save`. Returns false for bytes that `save` cannot have written.
-  [[nodiscard]] bool load(const row_shape& shape, muster::detail::wire_reader& in) {
+  [[nodiscard]] bool load(const row_shape& shape, muster::detail::wire_reader& reader) {
     *this = {};
-    pushes_ = in.number<std::uint64_t>();
-    const std::size_t rows =
-        in.count(2 * sizeof(std::uint64_t) + shape.stride * sizeof(float), std::size_t{row_index::none} - 1);
-    for (std::size_t i = 0; i < rows; ++i) {
-      if (index_.find_or_add(in.number<std::uint64_t>()) != i) return false;
+    pushes_ = reader.number<std::uint64_t>();
+    const std::size_t row_count =
+        reader.count(2 * sizeof(std::uint64_t) + shape.stride * sizeof(float), std::size_t{row_index::none} - 1);
+    for (std::size_t i = 0; i < row_count; ++i) {
+      if (index_.find_or_add(reader.number<std::uint64_t>()) != i) return false;
     }
-    times_.resize(rows);
-    touched_.resize(shape.is_bounded() ? rows : 0);
-    values_.resize(rows * shape.stride);
-    in.read_all(std::span(times_));
-    in.read_all(std::span(touched_));
-    in.read_all(std::span(values_));
-    return in.good() && std::ranges::all_of(touched_, [&](auto touched) { return touched <= pushes_; });
+    times_.resize(row_count);
+    touched_.resize(shape.is_bounded() ? row_count : 0);
+    values_.resize(row_count * shape.stride);
+    reader.read_all(std::span(times_));
+    reader.read_all(std::span(touched_));
+    reader.read_all(std::span(values_));
+    return reader.good() && std::ranges::all_of(touched_, [&](auto touched) { return touched <= pushes_; });
   }
 
  private:

@@ -25,7 +25,7 @@ class server_process final : process, public server_output {
         values_(setup.layout, setup.options.consistency_model, setup.options.compress),
         newest_(first_),
         store_(setup.store),
-        self_(setup.self.at),
+        self_(setup.self.place),
         folders_(setup.job) {
     values_.before_change([this](range_id range) { link_.release(range, ~std::uint64_t{0}); });
     core_.emplace(setup.self, protocol_, values_, *this, first_);
@@ -62,7 +62,7 @@ class server_process final : process, public server_output {
       link_.flush();
       any_finished_ = any_finished_ || core_->received_farewell();
       for (const auto& node : newest_.workers) {
-        if (core_->has_left(node)) left_.insert(node.at);
+        if (core_->has_left(node)) departed_workers_.insert(node.place);
       }
       if (received) idle = 0;
       if (core_->is_fenced()) {
@@ -92,7 +92,7 @@ class server_process final : process, public server_output {
     link_.send(worker, msg, may_borrow);
   }
   [[nodiscard]] bool has_room(const member& worker) const override {
-    return link_.frames_in_flight(worker.at) < frames_at_once;
+    return link_.frames_in_flight(worker.place) < frames_at_once;
   }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
 
@@ -100,12 +100,12 @@ class server_process final : process, public server_output {
     find_lost([&](node_id at, bool may_return) {
       if (!may_return) {
         log(log_level::info, "rank " + std::to_string(at) + " is gone from the parameter server's job");
-        left_.insert(at);
-        lost_.insert(at);
+        departed_workers_.insert(at);
+        lost_places_here_.insert(at);
         return;
       }
       each_of(core_->map(), [&](const member& node) {
-        if (node.at == at) core_->on_disconnect(node, now);
+        if (node.place == at) core_->on_disconnect(node, now);
       });
     });
     if (const auto map = keeper_.take()) apply_map(*map, now);
@@ -143,8 +143,8 @@ class server_process final : process, public server_output {
   // its end. If the transport reports an end, the connection alone may have failed: the last holder of a range is kept.
   void report_lost() {
     each_of(newest_, [&](const member& node) {
-      const bool proven = std::ranges::find(lost_places_, node.at) != lost_places_.end();
-      if (proven || lost_.contains(node.at)) core_->suspect(node, proven);
+      const bool proven = std::ranges::find(lost_places_, node.place) != lost_places_.end();
+      if (proven || lost_places_here_.contains(node.place)) core_->suspect(node, proven);
     });
   }
 
@@ -174,7 +174,7 @@ class server_process final : process, public server_output {
   // would soon be fenced, or fence other peers.
   void offer_itself(bool is_retry) {
     bool reaches_all = true;
-    each_of(newest_, [&](const member& node) { reaches_all = reaches_all && !lost_.contains(node.at); });
+    each_of(newest_, [&](const member& node) { reaches_all = reaches_all && !lost_places_here_.contains(node.place); });
     if (!reaches_all || (newest_.version == offered_at_ && !is_retry)) return;
     offered_at_ = newest_.version;
     if (const auto next = with_standby(newest_, self_)) keeper_.swap(newest_.version, *next);
@@ -281,11 +281,12 @@ class server_process final : process, public server_output {
   // Returns true if a worker may not have received the answer to its farewell yet: it may wait for a processor.
   [[nodiscard]] bool awaits_acknowledgement() const {
     return links_ == nullptr && !std::ranges::all_of(first_.workers, [&](const member& node) {
-             return core_->is_informed(node.at) || lost_.contains(node.at);
+             return core_->has_all_acknowledgements(node.place) || lost_places_here_.contains(node.place);
            });
   }
   [[nodiscard]] bool all_workers_left() const {
-    return std::ranges::all_of(newest_.workers, [&](const member& node) { return left_.contains(node.at); });
+    return std::ranges::all_of(newest_.workers,
+                               [&](const member& node) { return departed_workers_.contains(node.place); });
   }
 
   detail::tables values_;
@@ -307,8 +308,8 @@ class server_process final : process, public server_output {
   bool is_added_ = false;  // this server's part was added
   clock::time_point outcome_until_{}, outcome_at_{};
   std::optional<std::string> outcome_;  // result of the save
-  std::set<node_id> left_;              // workers that have finished or died
-  std::set<node_id> lost_;              // not in an elastic job: places whose connection has ended for ever
+  std::set<node_id> departed_workers_;  // workers that have finished or died
+  std::set<node_id> lost_places_here_;  // not in an elastic job: places whose connection has ended for ever
 };
 
 }}}  // namespace muster::v0::ps::detail

@@ -35,7 +35,7 @@ class tables final : public range_storage {
     for (std::uint32_t table = 0; table < layout.tables().size(); ++table) {
       const auto& spec = layout.tables()[table];
       updates_.push_back(make_update(spec.update));
-      const std::size_t ranges = layout.last(table) - layout.first(table);
+      const std::size_t ranges = layout.end(table) - layout.first(table);
       shapes_.push_back({spec.width, spec.width * (1 + updates_.back()->states()), spec.initial,
                          spec.most_rows == 0 ? 0 : std::max<std::size_t>(1, spec.most_rows / ranges), spec.most_age});
     }
@@ -142,44 +142,44 @@ class tables final : public range_storage {
     return answer_;
   }
 
-  void save(range_id range, muster::detail::wire_writer& out) const override {
+  void save(range_id range, muster::detail::wire_writer& writer) const override {
     const auto& stored = stored_[range];
-    if (layout_.table_of(range).leases) return (stored.order ? *stored.order : epoch_order(bulk_)).save(out);
-    out.add(std::uint64_t{stored.sums.size()});
+    if (layout_.table_of(range).leases) return (stored.order ? *stored.order : epoch_order(bulk_)).save(writer);
+    writer.add(std::uint64_t{stored.sums.size()});
     for (const auto& [worker, pushed] : stored.sums) {
-      out.add(worker);
-      out.add_all<float>(pushed.dense);
-      pushed.rows.save(out);
+      writer.add(worker);
+      writer.add_all<float>(pushed.dense);
+      pushed.rows.save(writer);
     }
-    stored.rows.save(out);
-    write_dense(range, stored, out);
+    stored.rows.save(writer);
+    write_dense(range, stored, writer);
   }
 
   [[nodiscard]] bool load(range_id range, std::span<const std::byte> saved) override {
-    muster::detail::wire_reader in(saved);
+    muster::detail::wire_reader reader(saved);
     if (layout_.table_of(range).leases) {
       epoch_order read(bulk_);
-      if (!read.load(in)) return false;
+      if (!read.load(reader)) return false;
       stored_[range].order = std::move(read);
       return true;
     }
     held_range read;
     const auto& range_info = layout_.range(range);
-    for (auto sums = in.number(); sums > 0 && in.good(); --sums) {
-      sum& open_sum = read.sums[in.number<member>()];
-      open_sum.dense = in.all<float>(range_info.size);
+    for (auto sums = reader.number(); sums > 0 && reader.good(); --sums) {
+      sum& open_sum = read.sums[reader.number<member>()];
+      open_sum.dense = reader.all<float>(range_info.size);
       if (!open_sum.dense.empty() && open_sum.dense.size() != range_info.size) return false;
-      if (!open_sum.rows.load(shape_of_sums(range), in)) return false;
+      if (!open_sum.rows.load(shape_of_sums(range), reader)) return false;
     }
-    if (!read.rows.load(shape_of(range), in)) return false;
-    if (!in.rest().empty()) make(range, read);
-    while (!in.rest().empty()) {
-      const auto offset = in.number() - range_info.begin;
-      const auto count = in.number();
+    if (!read.rows.load(shape_of(range), reader)) return false;
+    if (!reader.rest().empty()) make(range, read);
+    while (!reader.rest().empty()) {
+      const auto offset = reader.number() - range_info.begin;
+      const auto count = reader.number();
       if (offset > range_info.size || count > range_info.size - offset) return false;
-      read_dense(range, read, offset, count, in);
+      read_dense(range, read, offset, count, reader);
     }
-    if (!in.good()) return false;
+    if (!reader.good()) return false;
     before_change_(range);
     stored_[range] = std::move(read);
     return true;
@@ -250,13 +250,13 @@ class tables final : public range_storage {
 
   // Sparse payload: keys, the keys' numbers of updates, and the rows including the update function's state.
   void restore(range_id range, held_range& stored, const message& push) {
-    muster::detail::wire_reader in(push.payload);
-    if (layout_.range(range).size != 0) return read_dense(range, stored, push.offset, push.count, in);
+    muster::detail::wire_reader reader(push.payload);
+    if (layout_.range(range).size != 0) return read_dense(range, stored, push.offset, push.count, reader);
     const auto& shape = shape_of(range);
     const std::size_t row_bytes = shape.stride * sizeof(float);
-    const auto keys = in.bytes(push.count * sizeof(std::uint64_t));
-    const auto times = in.bytes(push.count * counter);
-    const auto rows = in.bytes(push.count * row_bytes);
+    const auto keys = reader.bytes(push.count * sizeof(std::uint64_t));
+    const auto times = reader.bytes(push.count * counter);
+    const auto rows = reader.bytes(push.count * row_bytes);
     stored.rows.next_push(shape);
     for (std::size_t i = 0; i < push.count; ++i) {
       const auto row = stored.rows.touch(shape, key_at(keys, i));
@@ -267,24 +267,24 @@ class tables final : public range_storage {
 
   // Writes one part for each run of elements with equal numbers of updates: position, number of elements, number of
   // updates, and the run's part in every array.
-  void write_dense(range_id range, const held_range& stored, muster::detail::wire_writer& out) const {
+  void write_dense(range_id range, const held_range& stored, muster::detail::wire_writer& writer) const {
     const auto& range_info = layout_.range(range);
     std::size_t begin = 0;
     for (const auto& run : stored.counts.runs()) {
-      out.add(std::uint64_t{range_info.begin + begin}, std::uint64_t{run.end - begin}, run.times);
+      writer.add(std::uint64_t{range_info.begin + begin}, std::uint64_t{run.end - begin}, run.times);
       for (std::size_t array = 0; array < stored.dense.size(); array += range_info.size)
-        out.add_bytes(std::as_bytes(stored.dense.span().subspan(array + begin, run.end - begin)));
+        writer.add_bytes(std::as_bytes(stored.dense.span().subspan(array + begin, run.end - begin)));
       begin = run.end;
     }
   }
 
   // Reads a part after its position and number of elements.
   void read_dense(range_id range, held_range& stored, std::size_t offset, std::size_t count,
-                  muster::detail::wire_reader& in) const {
-    stored.counts.set(offset, offset + count, in.number());
+                  muster::detail::wire_reader& reader) const {
+    stored.counts.set(offset, offset + count, reader.number());
     const std::size_t size = layout_.range(range).size;
     for (std::size_t array = 0; array < stored.dense.size(); array += size)
-      in.read_all(stored.dense.span().subspan(array + offset, count));
+      reader.read_all(stored.dense.span().subspan(array + offset, count));
   }
 
   void add_to_sum(range_id range, sum& target, const log_entry& entry, std::span<const float> pushed) const {

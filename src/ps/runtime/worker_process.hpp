@@ -26,7 +26,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// The progress of the pulls from one call.
 struct open_pull {
-  std::size_t left = 0;  // number of parts without an answer
+  std::size_t unanswered_parts = 0;  // number of parts without an answer
   std::uint64_t version = ~std::uint64_t{0};
 };
 
@@ -38,7 +38,7 @@ struct pull_target {
   std::size_t bytes = 0;
   std::vector<std::byte>* saved = nullptr;  // destination of a checkpoint, of any length
   open_pull* pull = nullptr;
-  bool placed = false;  // an answer is being received directly into `out`
+  bool receives_in_place = false;  // an answer is being received directly into `out`
 };
 
 class worker_process final : process, public worker_output {
@@ -120,7 +120,7 @@ class worker_process final : process, public worker_output {
     const auto number = core_.pull(range, query, true, now_);
     add(operation, {range, number});
     ++pulls_of_call_;
-    ++operation.pull_->left;
+    ++operation.pull_->unanswered_parts;
     target.pull = operation.pull_.get();
     targets_[number] = std::move(target);
   }
@@ -136,7 +136,7 @@ class worker_process final : process, public worker_output {
   }
 
   [[nodiscard]] bool is_done(const pending& operation) const noexcept {
-    if (operation.pull_) return operation.pull_->left == 0;
+    if (operation.pull_) return operation.pull_->unanswered_parts == 0;
     const auto is_acknowledged = [&](const auto& part) { return core_.acknowledged_up_to(part.range) >= part.number; };
     return is_acknowledged(operation.first_) && std::ranges::all_of(operation.more_, is_acknowledged);
   }
@@ -152,7 +152,7 @@ class worker_process final : process, public worker_output {
       const auto found = targets_.find(part.number);
       if (found == targets_.end()) return;
       requested_bytes_ -= found->second.bytes;
-      if (found->second.placed) link_.abandon_target(reinterpret_cast<const std::byte*>(found->second.out));
+      if (found->second.receives_in_place) link_.abandon_target(reinterpret_cast<const std::byte*>(found->second.out));
       targets_.erase(found);
     };
     release_part(operation.first_);
@@ -169,7 +169,7 @@ class worker_process final : process, public worker_output {
   void progress() {
     now_ = clock::now();
     if (renew_link()) {
-      for (auto& [number, target] : targets_) target.placed = false;
+      for (auto& [number, target] : targets_) target.receives_in_place = false;
       report_lost();
       core_.send_again(now_);
     }
@@ -182,13 +182,13 @@ class worker_process final : process, public worker_output {
     }
     if (now_ >= next_tick_) {
       next_tick_ = now_ + protocol_.retry / ticks_a_retry;
-      find_lost([&](node_id at, bool may_return) {
+      find_lost([&](node_id node, bool may_return) {
         if (may_return) return;
-        core_.lose(at, now_);
-        std::erase(servers_, at);
+        core_.lose(node, now_);
+        std::erase(servers_, node);
       });
       core_.tick(now_);
-      if (const auto next = core_.without_the_last(now_)) keeper_.swap(core_.map().version, *next);
+      if (const auto next = core_.without_lost_holders(now_)) keeper_.swap(core_.map().version, *next);
     }
     flush_link();
   }
@@ -201,7 +201,8 @@ class worker_process final : process, public worker_output {
     for (int idle = 0;; ++idle) {
       progress();
       if (ready()) return;
-      const bool is_late = now_ >= deadline && (now_ >= late || !core_.silent(now_, protocol_.silence).empty());
+      const bool is_late =
+          now_ >= deadline && (now_ >= late || !core_.silent(now_, protocol_.detection_silence).empty());
       if ((core_.is_fenced() && !core_.is_leaving()) || is_late) throw_failure(operation);
       if (idle < spins_before_pause && !link_.should_yield()) continue;
       link_.pause(std::min(deadline, next_tick_));
@@ -211,7 +212,7 @@ class worker_process final : process, public worker_output {
   /// Keeps the process alive after `finish` while other workers need its store or server. Ends early if no server
   /// responds, because only servers remove workers that have died.
   void serve_until_others_finish() {
-    while (others_work() && core_.has_responsive_server(now_, protocol_.worker_silence)) {
+    while (has_other_workers() && core_.has_responsive_server(now_, protocol_.worker_silence)) {
       progress();
       link_.pause(next_tick_);
     }
@@ -225,7 +226,7 @@ class worker_process final : process, public worker_output {
     // Servers learn that this worker has received all acknowledgements. A hot spare needs the farewell too, because no
     // other process notifies it of the end of the job.
     for (const auto server : links_ == nullptr ? servers_ : link_.places()) {
-      if (server != core_.self().at)
+      if (server != core_.self().place)
         link_.send({server, 0}, {.kind = message_kind::pulse, .flags = is_farewell | is_acknowledged});
     }
     flush_link();
@@ -253,7 +254,7 @@ class worker_process final : process, public worker_output {
     std::optional<shard_map> joined;
     keeper_.change(
         [&](const shard_map& map) {
-          const auto is_here = [&](const server_entry& server) { return link_.reaches(server.node.at); };
+          const auto is_here = [&](const server_entry& server) { return link_.reaches(server.node.place); };
           if (std::ranges::none_of(map.servers, is_here)) {
             throw elastic::departure(elastic::exit_reason::never_started,
                                      "no member took this process in (the job is over: its servers have ended)");
@@ -274,7 +275,7 @@ class worker_process final : process, public worker_output {
 
   void send(const member& node, const message& msg) override {
     link_.send(node, msg, msg.kind == message_kind::push);
-    if (link_.queued_messages(node.at) >= flush_at) link_.flush_to(node.at);
+    if (link_.queued_messages(node.place) >= flush_at) link_.flush_to(node.place);
   }
 
   void on_acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) override {
@@ -293,7 +294,7 @@ class worker_process final : process, public worker_output {
       if (target.width == 0) {
         auto* const out = reinterpret_cast<std::byte*>(target.out);
         if (values.payload.data() != out) {
-          if (target.placed) link_.abandon_target(out);
+          if (target.receives_in_place) link_.abandon_target(out);
           muster::detail::copy_bytes(out, values.payload.data(), target.bytes);
         }
       } else {
@@ -307,7 +308,7 @@ class worker_process final : process, public worker_output {
     }
     versions_[values.range] = values.version;
     target.pull->version = std::min(target.pull->version, values.version);
-    --target.pull->left;
+    --target.pull->unanswered_parts;
     requested_bytes_ -= target.bytes;
     targets_.erase(found);
   }
@@ -320,8 +321,9 @@ class worker_process final : process, public worker_output {
     const auto found = targets_.find(answer.number);
     if (found == targets_.end()) return nullptr;
     auto& target = found->second;
-    if (target.saved != nullptr || target.width != 0 || target.bytes != answer.bytes || target.placed) return nullptr;
-    target.placed = true;
+    if (target.saved != nullptr || target.width != 0 || target.bytes != answer.bytes || target.receives_in_place)
+      return nullptr;
+    target.receives_in_place = true;
     return reinterpret_cast<std::byte*>(target.out);
   }
 
@@ -340,7 +342,8 @@ class worker_process final : process, public worker_output {
                              " s, or its connections broke); start it again");
     }
     std::vector<int> silent;
-    for (const auto& server : core_.silent(now_, protocol_.silence)) silent.push_back(static_cast<int>(server.at));
+    for (const auto& server : core_.silent(now_, protocol_.detection_silence))
+      silent.push_back(static_cast<int>(server.place));
     throw timeout_error(std::string(operation), silent,
                         "a " + std::string(operation) + " has not ended within " +
                             number_text(options_.timeout.count()) + " s (" +
@@ -349,7 +352,7 @@ class worker_process final : process, public worker_output {
                             "); check the servers and workers, or raise the timeout");
   }
 
-  [[nodiscard]] bool others_work() const {
+  [[nodiscard]] bool has_other_workers() const {
     return std::ranges::any_of(core_.map().workers, [&](const member& node) { return node != core_.self(); });
   }
 

@@ -94,7 +94,7 @@ class low_rank_nccl_gradients final : public nccl_gradients {
       auto& plan = buckets_.emplace_back();
       plan.right = {rights.size(), 0};
       for (const std::size_t tensor : bucket.tensors) {
-        const auto& place = arena().extents()[tensor];
+        const auto& place = arena().places()[tensor];
         const auto shape = detail::as_matrix(arena().shapes()[tensor].extents, rank_);
         if (!shape.pays() || shape.rows + shape.columns > most_sides) {
           if (plan.plain.empty() || plan.plain.back().first + plan.plain.back().count != place.first)

@@ -12,9 +12,9 @@ namespace muster { inline namespace v0 {
 namespace detail {
 namespace {
 
-void require(bool is_valid, const char* name, double value, const char* why) {
+void require(bool is_valid, const char* name, double value, const char* reason) {
   if (is_valid) return;
-  throw configuration_error(std::string(name) + " cannot be " + std::to_string(value) + " (" + why);
+  throw configuration_error(std::string(name) + " cannot be " + std::to_string(value) + " (" + reason);
 }
 
 void require_decay(double decay) {

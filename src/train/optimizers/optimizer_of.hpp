@@ -73,7 +73,7 @@ optimizer_of<Step, Arena>::optimizer_of(Arena& values, const Step& constants, te
   detail::require_valid(constants);
   if (constants.decay == 0 && !has_a_rate_for_each_tensor) decay_of = nullptr;
   for (std::size_t tensor = values.shapes().size(); tensor-- > 0;) {  // in the order of their places
-    const block extent = values.extents()[tensor];
+    const block extent = values.places()[tensor];
     if (extent.count == 0) continue;
     const bool chosen = !decay_of || decay_of(values.shapes()[tensor]);
     if (has_a_rate_for_each_tensor)

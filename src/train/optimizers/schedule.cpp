@@ -27,8 +27,8 @@ struct training_length {
   double steps = 0.0;
 
   /// Returns the completed fraction of the schedule, in [0, 1].
-  [[nodiscard]] double done(const training_position& at) const noexcept {
-    return std::clamp(steps != 0.0 ? static_cast<double>(at.step) / steps : at.epoch / epochs, 0.0, 1.0);
+  [[nodiscard]] double done(const training_position& position) const noexcept {
+    return std::clamp(steps != 0.0 ? static_cast<double>(position.step) / steps : position.epoch / epochs, 0.0, 1.0);
   }
 };
 
@@ -66,8 +66,8 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
   if (name == "step") {
     const auto milestones = read_milestones(spec);
     const double factor = spec.number_of("factor", 0.1, 0.0, true);
-    return [=](const training_position& at) {
-      const auto passed = std::ranges::upper_bound(milestones, at.epoch) - milestones.begin();
+    return [=](const training_position& position) {
+      const auto passed = std::ranges::upper_bound(milestones, position.epoch) - milestones.begin();
       return rate * std::pow(factor, static_cast<double>(passed));
     };
   }
@@ -75,8 +75,8 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
     const auto length = read_length(spec, name);
     const double power = name == "cosine" ? 0.0 : spec.number_of("power", 1.0, 0.0, true);
     const double last = spec.number_of("last", 0.0, 0.0, false);
-    return [=](const training_position& at) {
-      const double done = length.done(at);
+    return [=](const training_position& position) {
+      const double done = length.done(position);
       return last + (rate - last) *
                         (power == 0.0 ? 0.5 * (1.0 + std::cos(std::numbers::pi * done)) : std::pow(1.0 - done, power));
     };
@@ -85,11 +85,12 @@ schedule read_plain(spec_reader& spec, const std::string& name, double rate) {
     const double factor = spec.number_of("factor", 0.0, 0.0, true);
     if (factor == 0.0) spec.refuse("its factor is missing", "write such as exponential:0.1,factor=0.95");
     const double every = spec.number_of("every", 1.0, 0.0, true);
-    return [=](const training_position& at) { return rate * std::pow(factor, at.epoch / every); };
+    return [=](const training_position& position) { return rate * std::pow(factor, position.epoch / every); };
   }
   if (name == "plateau") return read_plateau(spec, rate);
   if (name == "inverse-sqrt")
-    return [=](const training_position& at) { return rate / std::sqrt(static_cast<double>(at.step) + 1.0); };
+    return
+        [=](const training_position& position) { return rate / std::sqrt(static_cast<double>(position.step) + 1.0); };
   return [=](const training_position&) { return rate; };
 }
 
@@ -121,8 +122,8 @@ void plateau_rate::observe(double value) noexcept {
   observed.bad = 0;
 }
 
-double warm_up::operator()(const training_position& at) const noexcept {
-  const double progress = epochs > 0.0 ? std::min(1.0, at.epoch / epochs) : 1.0;
+double warm_up::operator()(const training_position& position) const noexcept {
+  const double progress = epochs > 0.0 ? std::min(1.0, position.epoch / epochs) : 1.0;
   return from + (scale - from) * progress;
 }
 
@@ -139,7 +140,7 @@ schedule parse_schedule(std::string_view text) {
   spec.finish("step:0.1,epochs=82+109,factor=0.1,warmup=5,scale=8");
   if (warm_up_phase.from != 1.0 && warm_up_phase.epochs == 0.0)
     spec.refuse("its warm-up has a start and no length", "give warmup=EPOCHS too");
-  result.begin_with(warm_up_phase);
+  result.set_warm_up(warm_up_phase);
   return result;
 }
 

@@ -62,7 +62,7 @@ class encoded_gradients final : public detail::compressed_gradients {
       const auto encoded = form.mine.span().subspan(at, bytes);
       const auto draw = draw_of(tensor, ranks().rank());
       const auto part_of_tensor = [&](buffer<float>& residuals) {
-        return residuals.span().subspan(on_host().extents()[tensor].first, values.size());
+        return residuals.span().subspan(on_host().places()[tensor].first, values.size());
       };
       if (residuals_ == nullptr) {
         coder_.encode(values, draw, encoded);

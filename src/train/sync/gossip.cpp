@@ -18,12 +18,12 @@ constexpr std::uint32_t gossip_tag = first_library_tag;
 
 int remainder(int a, int n) { return ((a % n) + n) % n; }
 
-request& fill(request& r, int peer, std::span<float> values) {
-  r.data = reinterpret_cast<std::byte*>(values.data());
-  r.bytes = values.size_bytes();
-  r.peer = peer;
-  r.tag = gossip_tag;
-  return r;
+request& fill(request& req, int peer, std::span<float> values) {
+  req.data = reinterpret_cast<std::byte*>(values.data());
+  req.bytes = values.size_bytes();
+  req.peer = peer;
+  req.tag = gossip_tag;
+  return req;
 }
 
 }  // namespace
@@ -71,19 +71,19 @@ void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vect
   auto& state = *ranks.state();
   auto& transport = ranks.transport();
   const auto lock = state.guard();
-  state.enter();
+  state.check_before_call();
   const auto deadline = deadline_after(ranks.settings().timeout);
   scratch.resize(2 * values.size());
   const std::span<float> mixed(scratch.data(), values.size());
   const std::span<float> theirs(scratch.data() + values.size(), values.size());
   std::vector<request> sends(peers.size());
-  const auto await = [&](request& r) {
-    while (!transport.test(r)) {
+  const auto await = [&](request& req) {
+    while (!transport.test(req)) {
       for (auto& sending : sends) (void)transport.test(sending);  // a peer may be waiting for these messages
-      state.poll_notices();
+      state.handle_control_messages();
       if (state.failed()) std::rethrow_exception(state.failure());
       if (clock::now() >= deadline)
-        throw timeout_error("gossip", ranks.sequence(), {r.peer}, ranks.settings().timeout.count());
+        throw timeout_error("gossip", ranks.sequence(), {req.peer}, ranks.settings().timeout.count());
       transport.pause(std::min(deadline, deadline_after(seconds(0.001))));
     }
   };
@@ -93,13 +93,13 @@ void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vect
     const auto own = static_cast<float>(1.0 - weight * static_cast<double>(peers.size()));
     for (std::size_t i = 0; i < values.size(); ++i) mixed[i] = own * values[i];
     for (const int peer : peers) {  // in a fixed order, so that a run repeats bit for bit
-      request r;
-      transport.receive(fill(r, peer, theirs));
-      await(r);
-      if (r.received != theirs.size_bytes()) {
+      request req;
+      transport.receive(fill(req, peer, theirs));
+      await(req);
+      if (req.received != theirs.size_bytes()) {
         throw mismatch_error("the ranks disagree about gossip (this rank has " + std::to_string(theirs.size_bytes()) +
-                             " bytes of weights; rank " + std::to_string(peer) + " sent " + std::to_string(r.received) +
-                             "); every rank must train the same model");
+                             " bytes of weights; rank " + std::to_string(peer) + " sent " +
+                             std::to_string(req.received) + "); every rank must train the same model");
       }
       for (std::size_t i = 0; i < values.size(); ++i) mixed[i] += static_cast<float>(weight) * theirs[i];
     }

@@ -63,7 +63,7 @@ std::unique_ptr<gradient_backend> backend_of(arena& values, const sync_options& 
 backward_pass::backward_pass(gradient_sync& owner, group* ranks, int passes) : sync_(&owner) {
   owner.reset(ranks, passes);
 }
-backward_pass::~backward_pass() { sync_->leave(); }
+backward_pass::~backward_pass() { sync_->abandon_step(); }
 std::span<const float> backward_pass::parameter(std::size_t tensor) const { return sync_->on_host().parameter(tensor); }
 std::span<float> backward_pass::gradient(std::size_t tensor) {
   const auto place = sync_->on_host().gradient(tensor);
@@ -76,7 +76,7 @@ bool backward_pass::adds(std::size_t tensor) const {
 }
 void backward_pass::ready(std::size_t tensor) {
   sync_->step_.wrote = true;
-  sync_->written(tensor);
+  sync_->note_written(tensor);
 }
 void backward_pass::wait() { sync_->wait(); }
 std::uint64_t backward_pass::samples() const noexcept { return sync_->step_.samples; }
@@ -88,8 +88,8 @@ void backward_pass::end_pass() {
     const bool was_requested = std::exchange(sync_->requested_[tensor], 0) != 0;
     if (sync_->written_[tensor] > sync_->step_.pass) continue;
     if (!was_requested && !sync_->keeps_passes_apart()) continue;
-    if (!was_requested) sync_->gradients_->clear(sync_->gradients_->base_arena().extents()[tensor]);
-    sync_->written(tensor);
+    if (!was_requested) sync_->gradients_->clear(sync_->gradients_->base_arena().places()[tensor]);
+    sync_->note_written(tensor);
   }
   if (++sync_->step_.pass < sync_->step_.passes) sync_->gradients_->end_pass();
 }
@@ -152,10 +152,10 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
   bucket_of_.resize(tensors);
   written_.resize(tensors);
   requested_.resize(tensors);
-  buckets_ = plan_buckets(gradients_->base_arena().extents(), options_.bucket, options_.first_bucket);
+  buckets_ = plan_buckets(gradients_->base_arena().places(), options_.bucket, options_.first_bucket);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
     for (const std::size_t tensor : buckets_[bucket].tensors) bucket_of_[tensor] = bucket;
-  flights_.resize(buckets_.size());
+  bucket_progress_.resize(buckets_.size());
 
   arena_sharing shared{.beside = [this](state_parts& parts) { describe(parts); }};
   if (!exchanges_gradients()) {
@@ -168,7 +168,7 @@ gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const 
 }
 
 gradient_sync::~gradient_sync() {
-  leave();
+  abandon_step();
   gradients_->base_arena().end_sharing();
 }
 
@@ -205,7 +205,7 @@ void gradient_sync::reset(group* ranks, int passes) {
   std::ranges::fill(written_, 0);
   std::ranges::fill(requested_, 0);
   for (std::size_t bucket = 0; bucket < buckets_.size(); ++bucket)
-    flights_[bucket] = {.missing = buckets_[bucket].tensors.size()};
+    bucket_progress_[bucket] = {.missing = buckets_[bucket].tensors.size()};
   bytes_sent_ = 0;
   next_progress_ = progress_;
   ++next_progress_.steps;
@@ -214,13 +214,13 @@ void gradient_sync::reset(group* ranks, int passes) {
 }
 
 // Abandons an unfinished step. No collective uses the gradients afterwards.
-void gradient_sync::leave() noexcept {
+void gradient_sync::abandon_step() noexcept {
   if (!under_way_) return;
   gradients_->abandon();
   under_way_ = false;
 }
 
-void gradient_sync::written(std::size_t tensor) {
+void gradient_sync::note_written(std::size_t tensor) {
   if (tensor >= written_.size() || written_[tensor] == step_.passes) {
     throw configuration_error(tensor >= written_.size()
                                   ? "no tensor has index " + std::to_string(tensor) + " (the arena has " +
@@ -230,17 +230,19 @@ void gradient_sync::written(std::size_t tensor) {
                                         std::to_string(step_.passes) +
                                         "); call ready once per pass, and begin() with the number of passes");
   }
-  if (++written_[tensor] == step_.passes && --flights_[bucket_of_[tensor]].missing == 0) start_complete_buckets();
+  if (++written_[tensor] == step_.passes && --bucket_progress_[bucket_of_[tensor]].missing == 0)
+    start_complete_buckets();
   if (step_.polls) poll();
 }
 
 void gradient_sync::start_complete_buckets() {
-  while (step_.next_start < buckets_.size() && flights_[step_.next_start].missing == 0) start(step_.next_start++);
+  while (step_.next_start < buckets_.size() && bucket_progress_[step_.next_start].missing == 0)
+    start(step_.next_start++);
 }
 
 void gradient_sync::start(std::size_t bucket) {
   if (!exchanges_gradients()) return;
-  auto& flight = flights_[bucket];
+  auto& flight = bucket_progress_[bucket];
   if (bucket == 0)
     gradients_->put_head(
         {static_cast<float>(step_.samples_here / count_base), static_cast<float>(step_.samples_here % count_base)});
@@ -256,7 +258,7 @@ void gradient_sync::poll() {
     finish(step_.next_finish++);
 }
 
-void gradient_sync::take_count() {
+void gradient_sync::read_sample_count() {
   step_.samples = step_.samples_here;
   if (exchanges_gradients()) {
     const auto [high, low] = gradients_->head();
@@ -266,8 +268,8 @@ void gradient_sync::take_count() {
 }
 
 void gradient_sync::finish(std::size_t bucket) {
-  if (bucket == 0) take_count();
-  const auto& flight = flights_[bucket];
+  if (bucket == 0) read_sample_count();
+  const auto& flight = bucket_progress_[bucket];
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
     sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
   if (step_.factor != 1.0f) gradients_->scale(buckets_[bucket].part, step_.factor);
@@ -296,11 +298,11 @@ void gradient_sync::warn_about_zeros() {
 void gradient_sync::wait() {
   const scoped_event measured(activity::aggregate, "aggregate", 0);
   require_written();
-  const auto& extents = gradients_->base_arena().extents();
+  const auto& extents = gradients_->base_arena().places();
   for (std::size_t tensor = 0; tensor < written_.size(); ++tensor) {
     if (written_[tensor] == 0) gradients_->clear(extents[tensor]);
   }
-  for (auto& flight : flights_) flight.missing = 0;
+  for (auto& flight : bucket_progress_) flight.missing = 0;
   start_complete_buckets();
   for (; step_.next_finish < buckets_.size(); ++step_.next_finish) {
     if (exchanges_gradients()) bytes_sent_ += gradients_->wait(step_.next_finish);

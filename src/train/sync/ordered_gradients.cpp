@@ -110,15 +110,15 @@ std::size_t ordered_gradients::start(std::size_t bucket) {
   for (auto k = static_cast<std::size_t>(joined_); k > 0; --k) add_to(values, sum(mine.size() - 1 + k - 1));
 
   auto& sending = under_way().emplace_back();
-  const int ranks = layout_for_.world;
-  if (ranks == 1) return 0;
+  const int rank_count = layout_for_.world;
+  if (rank_count == 1) return 0;
   auto& [sent, received] = messages_[bucket];
   const std::size_t piece = piece_of(values.size());
-  sent.resize(piece * most_nodes_ * static_cast<std::size_t>(ranks));
+  sent.resize(piece * most_nodes_ * static_cast<std::size_t>(rank_count));
   received.resize(sent.size());
   auto destination = sent.begin();
-  for (int rank = 0; rank < ranks; ++rank) {
-    const block theirs = block_of(values.size(), rank, ranks);
+  for (int rank = 0; rank < rank_count; ++rank) {
+    const block theirs = block_of(values.size(), rank, rank_count);
     for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(piece)) {
       if (k >= mine.size()) continue;
       const std::span<const float> source = k + 1 == mine.size() ? values : sum(k);
@@ -148,11 +148,11 @@ void ordered_gradients::complete(std::span<const float> received, std::size_t pi
 }
 
 std::size_t ordered_gradients::wait(std::size_t bucket) {
-  const int ranks = layout_for_.world;
-  if (ranks == 1) return 0;
+  const int rank_count = layout_for_.world;
+  if (rank_count == 1) return 0;
   under_way()[bucket].wait();
   const auto values = values_of(bucket);
-  const block own = block_of(values.size(), layout_for_.rank, ranks);
+  const block own = block_of(values.size(), layout_for_.rank, rank_count);
   const auto mine = values.subspan(own.first, own.count);
   complete(messages_[bucket].received, piece_of(values.size()), mine);
   allgather(this->ranks(), std::span<const float>(mine), values);

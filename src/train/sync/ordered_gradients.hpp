@@ -44,7 +44,7 @@ class tree_sum {
 /// rank sends the partial sums of its own parts, and each rank completes a block of every bucket.
 class ordered_gradients final : public host_gradients {
  public:
-  ordered_gradients(arena& values, int parts) : host_gradients(values), parts_(parts), own_(parts) {}
+  ordered_gradients(arena& values, int part_count) : host_gradients(values), parts_(part_count), own_(part_count) {}
 
   void attach(std::span<const gradient_bucket> buckets) override;
   void deal_by(const rank_weights& weights) override { weights_ = weights; }

@@ -34,7 +34,7 @@ class low_rank_gradients final : public compressed_gradients {
           size += values.size();
           continue;
         }
-        plan.matrices.push_back({shape, values, on_host().extents()[tensor].first, rights, tensor});
+        plan.matrices.push_back({shape, values, on_host().places()[tensor].first, rights, tensor});
         rights += shape.right_size();
         size += shape.left_size();
       }
@@ -129,10 +129,11 @@ low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank)
   std::size_t all = 1;
   for (const std::size_t extent : extents) all *= extent;
   low_rank_shape best{1, all, rank};
-  std::size_t rows = 1;
+  std::size_t row_count = 1;
   for (const std::size_t extent : extents) {
-    rows *= extent;
-    if (rows != 0 && rows + all / rows < best.rows + best.columns) best = {rows, all / rows, rank};
+    row_count *= extent;
+    if (row_count != 0 && row_count + all / row_count < best.rows + best.columns)
+      best = {row_count, all / row_count, rank};
   }
   return best;
 }

@@ -95,7 +95,7 @@ TEST_CASE("rules are read back as they are written, and the last one that speaks
             (rule.kind == collective::none && (has(kind, rule.algorithm) || rule.algorithm == algorithm::automatic));
         if (speaks && rule.low <= bytes && bytes < rule.high) expected = rule.algorithm;
       }
-      CHECK(rules.at(kind, bytes) == expected);
+      CHECK(rules.algorithm_for(kind, bytes) == expected);
     }
   }
 }
@@ -125,8 +125,8 @@ TEST_CASE("one algorithm is a rule for all collectives, and auto is none") {
   CHECK(algorithm_rules(algorithm::automatic).to_string() == "auto");
   CHECK(algorithm_rules::parse("ring,broadcast:chain,auto") == algorithm_rules());
   const muster::group_settings settings{.algorithm = algorithm::ring};
-  CHECK(settings.algorithm.at(collective::allreduce, 100) == algorithm::ring);
-  CHECK(settings.algorithm.at(collective::broadcast, 100) == algorithm::automatic);
+  CHECK(settings.algorithm.algorithm_for(collective::allreduce, 100) == algorithm::ring);
+  CHECK(settings.algorithm.algorithm_for(collective::broadcast, 100) == algorithm::automatic);
 }
 
 TEST_CASE("a rule that cannot be used is refused in one line that names it and says what was meant") {
@@ -175,7 +175,7 @@ TEST_CASE("the table says what the model says, at every size") {
       for (int j = 0; j < 30; ++j) {
         const auto bytes = random.below(10) == 0 ? 0 : draw_size(random);
         const auto best = muster::choose(kind, bytes, ranks, transport.costs);
-        const auto chosen = table.at(kind, bytes);
+        const auto chosen = table.algorithm_for(kind, bytes);
         if (chosen == best) continue;  // else a tie but for rounding
         INFO("seed " << seed << ", " << to_string(kind) << " of " << bytes << " bytes among " << ranks << ": "
                      << to_string(chosen) << " instead of " << to_string(best));
@@ -208,10 +208,10 @@ TEST_CASE("a rule comes before native_first, that before the model") {
         const auto& edge = rules.rules()[random.below(rules.rules().size())];
         bytes = random.below(2) == 0 || edge.high == algorithm_rules::no_limit ? edge.low : edge.high - random.below(2);
       }
-      auto expected = rules.at(kind, bytes);
+      auto expected = rules.algorithm_for(kind, bytes);
       if (expected == algorithm::automatic && transport.prefers_native) expected = algorithm::native;
-      if (expected == algorithm::automatic) expected = modelled.at(kind, bytes);
-      CHECK(table.at(kind, bytes) == expected);
+      if (expected == algorithm::automatic) expected = modelled.algorithm_for(kind, bytes);
+      CHECK(table.algorithm_for(kind, bytes) == expected);
     }
   }
 }
@@ -290,11 +290,12 @@ TEST_CASE("calibrating the model finds its own constants and choices again") {
     CHECK(costs.reduce_per_byte == Approx(transport.costs.reduce_per_byte).epsilon(1e-4));
     const auto rules = muster::fastest(times);
     for (const auto kind : {collective::allreduce, collective::broadcast, collective::reduce_scatter})
-      CHECK(rules.at(kind, 0) != algorithm::automatic);
-    CHECK(rules.at(collective::gather, 1000) == algorithm::automatic);  // was not measured
+      CHECK(rules.algorithm_for(kind, 0) != algorithm::automatic);
+    CHECK(rules.algorithm_for(collective::gather, 1000) == algorithm::automatic);  // was not measured
     const algorithm_selector table(transport, ranks, rules);
     for (const auto& t : times) {
-      const double taken = muster::estimate(t.kind, table.at(t.kind, t.bytes), t.bytes, ranks, transport.costs);
+      const double taken =
+          muster::estimate(t.kind, table.algorithm_for(t.kind, t.bytes), t.bytes, ranks, transport.costs);
       CHECK(taken <= t.seconds / 0.95 * (1 + 1e-9));  // no algorithm measured there is faster by more than noise
     }
   }

@@ -66,7 +66,7 @@ TEST_CASE("a registered algorithm is one of its collective, by name in rules and
   const auto known = muster::algorithms_of(collective::allreduce);
   CHECK(std::ranges::find(known, how) != known.end());
   const auto rules = muster::algorithm_rules::parse("allreduce:1k-inf:by_root");
-  CHECK(rules.at(collective::allreduce, 4096) == how);
+  CHECK(rules.algorithm_for(collective::allreduce, 4096) == how);
   CHECK(rules.to_string() == "allreduce:1k-inf:by_root");
   CHECK_THROWS_WITH(muster::algorithm_rules::parse("reduce:by_root"),
                     contains("reduce has tree, native, and not by_root"));

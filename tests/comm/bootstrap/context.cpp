@@ -179,8 +179,8 @@ TEST_CASE("the launcher is found by its variables") {
   CHECK(detect({{"PMI_RANK", "0"}, {"PMI_SIZE", "3"}}).kind == launcher::pmi);
   const auto by_hand = detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}});
   CHECK(by_hand.size == 2);
-  CHECK(by_hand.job.empty());
-  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}}).job ==
+  CHECK(by_hand.start_name.empty());
+  CHECK(detect({{"RANK", "1"}, {"WORLD_SIZE", "2"}, {"MASTER_ADDR", "node1"}, {"MASTER_PORT", "29500"}}).start_name ==
         "node1.29500");
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}}).kind == launcher::slurm);
   CHECK(detect({{"SLURM_PROCID", "1"}, {"SLURM_NTASKS", "2"}, {"SLURM_STEP_ID", "0"}, {"PMIX_RANK", "1"}}).kind ==

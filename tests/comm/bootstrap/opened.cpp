@@ -21,7 +21,7 @@ namespace {
 // Exchanges texts between all ranks and returns the kind of the store.
 std::string meet(const muster::settings& configuration, const muster::launch_env& launch) {
   const auto store = muster::open_store(configuration, launch);
-  const auto until = muster::deadline_after(muster::seconds(configuration.positive(muster::setting::timeout)));
+  const auto until = muster::deadline_after(muster::seconds(configuration.number(muster::setting::timeout)));
   const std::string token = muster::common_token(*store, configuration, until);
   const auto word_of = [&](int rank) { return "rank " + std::to_string(rank) + " with " + token; };
   const auto words = muster::exchange(*store, "words", launch.rank, launch.size, word_of(launch.rank), until);

@@ -23,7 +23,7 @@ std::string sensible(muster::random_stream& random) {
   store_request request;
   request.call = static_cast<store_call>(1 + random.below(5));
   request.id = random.below(30);
-  request.number = random.below(3) == 0 ? 0 : random.below(40);
+  request.version = random.below(3) == 0 ? 0 : random.below(40);
   const bool has_key =
       request.call == store_call::get || request.call == store_call::swap || request.call == store_call::watch;
   if (has_key) request.key = keys[random.below(std::size(keys))];
@@ -87,7 +87,7 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
   std::string bytes;
   append_frame(bytes, {.call = store_call::swap,
                        .id = 7,
-                       .number = 8,
+                       .version = 8,
                        .key = std::string(muster::store_key_limit, 'k'),
                        .value = std::string(muster::store_value_limit, 'v'),
                        .life = muster::store_life::of_client});
@@ -101,7 +101,7 @@ TEST_CASE("a frame is believed up to the limit, and found as soon as it is whole
   CHECK(frame->bytes == whole);
   const auto read = parse_request(frame->body);
   REQUIRE(read);
-  CHECK((read->id == 7 && read->number == 8 && read->life == muster::store_life::of_client));
+  CHECK((read->id == 7 && read->version == 8 && read->life == muster::store_life::of_client));
   CHECK((read->key.size() == muster::store_key_limit && read->value->size() == muster::store_value_limit));
 
   for (const std::uint32_t length : {std::uint32_t{store_frame_limit + 1}, 0xffffffffU, 0x80000000U}) {

@@ -220,7 +220,7 @@ tcp_socket opened_at(const std::string& where, const std::string& name) {
   using namespace muster::detail;
   auto guest = guest_at(where, "t");
   std::string words;
-  append_frame(words, store_request{.call = store_call::open, .id = 1, .number = 1000, .value = name});
+  append_frame(words, store_request{.call = store_call::open, .id = 1, .version = 1000, .value = name});
   append_frame(words, store_request{.call = store_call::swap, .id = 2, .key = "record", .value = "of a job"});
   write(guest, words);
   tcp_store observer(where, "t", soon());  // has no part in the table
@@ -468,7 +468,7 @@ TEST_CASE("a client that talks garbage is dropped, and its keys vanish") {
     CHECK(ends(guest));
     CHECK(becomes_true([&] { return server.connection_counts().offenders == offenders + 1; }));
     ++offenders;
-    CHECK(store.watch("of the guest", reply->number, soon()) == muster::store_entry{});
+    CHECK(store.watch("of the guest", reply->version, soon()) == muster::store_entry{});
   }
   CHECK(serves(server, "t"));
 }

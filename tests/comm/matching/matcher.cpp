@@ -60,7 +60,7 @@ struct world {
     std::memcpy(data.data(), &number, sizeof number);
     const auto head = [&](kind of) {
       return matching::envelope{
-          .signature = {}, .total = bytes, .number = number, .generation = generation, .tag = tag, .kind = of};
+          .signature = {}, .total = bytes, .number = number, .group_id = generation, .tag = tag, .kind = of};
     };
     if (!announces) return w.sent.push_back({head(kind::message), data});
     w.announced.emplace(number, wire::item{head(kind::data), data});

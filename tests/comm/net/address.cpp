@@ -84,15 +84,14 @@ TEST_CASE("names are looked up, numbers are not") {
 TEST_CASE("this host's addresses are chosen by interface, subnet and address") {
   const auto all = all_interface_addresses();
   REQUIRE_FALSE(all.empty());
-  const auto loopback =
-      std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.where.is_loopback(); });
+  const auto loopback = std::find_if(all.begin(), all.end(), [](const auto& entry) { return entry.ip.is_loopback(); });
   if (loopback == all.end()) {
     WARN("SKIPPED: the loopback interface is down");
     return;
   }
-  for (const auto& entry : all) CHECK(is_own(entry.where.with_port(9)));
+  for (const auto& entry : all) CHECK(is_own(entry.ip.with_port(9)));
   CHECK_FALSE(is_own(address::parse("203.0.113.7:9")));
-  for (const auto& word : {loopback->interface, loopback->where.host(), std::string("127.0.0.0/8")}) {
+  for (const auto& word : {loopback->interface, loopback->ip.host(), std::string("127.0.0.0/8")}) {
     const auto chosen = own_addresses(word, "--interface");
     REQUIRE_FALSE(chosen.empty());
     for (const auto& candidate : chosen) CHECK(candidate.is_loopback());
@@ -103,7 +102,7 @@ TEST_CASE("this host's addresses are chosen by interface, subnet and address") {
   // The loopback does not reach other hosts: it is used only by hosts without other addresses.
   CHECK(own_addresses("here", "x").front().is_loopback());
   const auto automatic = own_addresses("auto", "x");
-  const bool alone = std::all_of(all.begin(), all.end(), [](const auto& entry) { return entry.where.is_loopback(); });
+  const bool alone = std::all_of(all.begin(), all.end(), [](const auto& entry) { return entry.ip.is_loopback(); });
   for (const auto& entry : automatic) CHECK(entry.is_loopback() == alone);
 
   for (const std::string bad :

@@ -170,9 +170,9 @@ TEST_CASE("a byte that changed anywhere is found, and where it is told", "[slow]
           std::vector<muster::bad_record> bad;
           source.read(ids, {bytes, labels}, &bad);
           for (const auto& record : bad) {
-            REQUIRE(record.where.file == path);
-            REQUIRE(record.where.offset);
-            REQUIRE(*record.where.offset <= at);
+            REQUIRE(record.location.file == path);
+            REQUIRE(record.location.offset);
+            REQUIRE(*record.location.offset <= at);
           }
           ++(bad.empty() ? harmless : found);
           std::size_t offset = 0;

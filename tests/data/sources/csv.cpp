@@ -144,8 +144,8 @@ TEST_CASE("rows that are wrong can be kept as bad records") {
   const std::string text = "a,b\n1,2\n3\n4,x\n5,6\n";
   const auto read = parse_csv(text, "t", {.label = "b"}, {.keep_bad_records = true});
   REQUIRE(read.bad().size() == 2);
-  CHECK(read.bad()[0].where.to_string() == "t:3:2");
-  CHECK(read.bad()[1].where.to_string() == "t:4:3");
+  CHECK(read.bad()[0].location.to_string() == "t:3:2");
+  CHECK(read.bad()[1].location.to_string() == "t:4:3");
   std::vector<expected_record> expected;
   const float rows[4][2] = {{1, 2}, {0, 0}, {0, 0}, {5, 6}};
   for (const auto& row : rows) expected.push_back({bytes_of(std::span<const float>(row, 1)), {row[1]}, row[0] == 0});
@@ -183,7 +183,7 @@ TEST_CASE("a first row is names only where its fields are, and a guess is told")
   const auto data = parse_csv(typo, "t", {.label = "0"}, {.keep_bad_records = true});
   CHECK(data.size() == 3);
   REQUIRE(data.bad().size() == 1);
-  CHECK(data.bad()[0].where.line == 1);
+  CHECK(data.bad()[0].location.line == 1);
   CHECK(rows("2019,2020,2021,name\n3,4,5,6\n", {.label = "name"}) == 1);
   CHECK(rows(typo, {.header = muster::csv_header::present}) == 2);
   // Names as pandas writes them, with an index and without.
@@ -236,7 +236,7 @@ TEST_CASE("a quote that begins no field is text, and one that is not closed take
         const auto read = muster::detail::dataset_of_text(text, *format, "t", options, piece);
         REQUIRE(read.size() == rows);
         REQUIRE(read.bad().size() == 1);
-        CHECK(read.bad()[0].where.line == 3);
+        CHECK(read.bad()[0].location.line == 3);
         CHECK(read.row(rows - 1)[0] == (later.empty() ? 29 : 7));
       }
     }

@@ -194,8 +194,8 @@ TEST_CASE("lines that say no sample can be kept as bad records, dense or sparse,
       check_source(read, layout == muster::layout::dense ? dense : sparse, seed);
       REQUIRE(read.bad().size() == bad_lines.size());
       for (std::size_t k = 0; k < bad_lines.size(); ++k) {
-        REQUIRE(read.bad()[k].where.line == bad_lines[k]);
-        REQUIRE(read.bad()[k].where.column == 5);
+        REQUIRE(read.bad()[k].location.line == bad_lines[k]);
+        REQUIRE(read.bad()[k].location.column == 5);
       }
       if (digest != 0) CHECK(read.digest() == digest);
       digest = read.digest();

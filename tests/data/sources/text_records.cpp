@@ -32,8 +32,8 @@ read_result read(const muster::any_record_source& source, const std::vector<must
   std::vector<muster::bad_record> bad;
   source.read(ids, {found.bytes, found.labels}, &bad);
   for (const auto& record : bad) {
-    found.bad.emplace_back(
-        record.id, std::to_string(record.where.line) + ":" + std::to_string(record.where.column) + record.problem);
+    found.bad.emplace_back(record.id, std::to_string(record.location.line) + ":" +
+                                          std::to_string(record.location.column) + record.problem);
   }
   return found;
 }

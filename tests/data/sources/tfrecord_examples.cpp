@@ -128,8 +128,8 @@ TEST_CASE("bytes of any length are records of their own, and bad messages are ba
     std::vector<float> label(1);
     source.read({&id, 1}, {{}, label}, &found);
     REQUIRE(found.size() == 1);
-    CHECK(found[0].where.file == path);
-    CHECK(found[0].where.offset == places[k]);
+    CHECK(found[0].location.file == path);
+    CHECK(found[0].location.offset == places[k]);
     CHECK_THAT(found[0].problem, contains(bad[k].second));
   }
   const auto refused = [&](const std::string& message, const std::string& features, const std::string& why) {

@@ -210,7 +210,7 @@ TEST_CASE("a member whose connection broke is suspect unless it is heard within 
       if (const auto* const swap = std::get_if<act::swap>(&requested)) next = swap->next;
     }
     REQUIRE(next);
-    CHECK((next->members.size() == 2 && next->why == "a connection broke"));
+    CHECK((next->members.size() == 2 && next->reason == "a connection broke"));
   }
   SECTION("it is not") {
     under_test.tick(start + 100ms);
@@ -414,7 +414,7 @@ TEST_CASE("of members that all leave the one saves that has the last state, and 
 TEST_CASE("a waiting process is taken in when it is heard and there is room") {
   using namespace std::chrono_literals;
   muster::elastic::membership_policy policy;
-  policy.max = GENERATE(1, 2);
+  policy.max_members = GENERATE(1, 2);
   const bool has_heartbeat = GENERATE(false, true);
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
@@ -436,8 +436,8 @@ TEST_CASE("a waiting process is taken in when it is heard and there is room") {
     if (const auto* const swap = std::get_if<act::swap>(&requested)) next = swap->next;
   }
   REQUIRE(next);
-  CHECK(next->members.size() == (has_heartbeat && policy.max == 2 ? 2u : 1u));
-  CHECK(next->waiting.size() == (has_heartbeat && policy.max == 1 ? 1u : 0u));
+  CHECK(next->members.size() == (has_heartbeat && policy.max_members == 2 ? 2u : 1u));
+  CHECK(next->waiting.size() == (has_heartbeat && policy.max_members == 1 ? 1u : 0u));
 }
 
 TEST_CASE("a record and a word come back as they were, and garbage does not pass for one") {
@@ -446,7 +446,7 @@ TEST_CASE("a record and a word come back as they were, and garbage does not pass
   record.generation = 7;
   record.progress = 5;
   record.state_sources = {1, 2};
-  record.why = "rank 1 died: proof";
+  record.reason = "rank 1 died: proof";
   for (std::uint64_t i = 0; i < 3; ++i)
     record.members.push_back(
         {i + 1, draw(), i, 0, {static_cast<pid_t>(i), 7 * i}, "place " + std::to_string(i), "door"});

@@ -31,7 +31,7 @@ class job {
     for (std::uint64_t id = 1; id <= size; ++id) record_.members.push_back(start(id));
     record_.generation = version_ = 1;
     record_.state_sources = {1};
-    run(policy_.beat + turn);
+    run(policy_.heartbeat_interval + turn);
   }
 
   void run(clock::duration span) {
@@ -208,18 +208,18 @@ TEST_CASE("a thousand members go on without those that die, fall silent and leav
 
   all.kill(500);
   CHECK(all.formed(members - 1) < 100ms);
-  CHECK(all.record().why == "rank 499 died: proof");
+  CHECK(all.record().reason == "rank 499 died: proof");
 
   all.cut_host_of(801);
-  CHECK(all.formed(members - 1 - members_per_host) < policy.suspicion_timeout + 2 * policy.beat);
+  CHECK(all.formed(members - 1 - members_per_host) < policy.suspicion_timeout + 2 * policy.heartbeat_interval);
 
   all.leave(3);
   CHECK(all.formed(members - 2 - members_per_host) < 1s);
-  CHECK(all.record().why == "rank 2 left");
+  CHECK(all.record().reason == "rank 2 left");
 
   all.join();
   CHECK(all.formed(members - 1 - members_per_host) < 1s);
-  CHECK(all.record().why == "1 joined");
+  CHECK(all.record().reason == "1 joined");
   CHECK(all.record().generation == 5);
 }
 

@@ -79,7 +79,7 @@ TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") 
   muster::elastic::membership_policy policy;
   policy.slow_factor = 3;
   policy.slow_members_leave = GENERATE(false, true);
-  policy.min = GENERATE(1, 3);
+  policy.min_members = GENERATE(1, 3);
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
   record.generation = 1;
@@ -115,7 +115,7 @@ TEST_CASE("a slow member is reported, and leaves where slow ones are to leave") 
   work(35ms);
   for (auto t = 500ms; t < 1s; t += 100ms) exchange(start + t);
   CHECK(notes == 3);  // once at each member
-  CHECK(leaves == (policy.slow_members_leave && policy.min == 1));
+  CHECK(leaves == (policy.slow_members_leave && policy.min_members == 1));
 }
 
 TEST_CASE("a slow member is named at once, and leaves where a process waits that can take its place") {
@@ -123,7 +123,7 @@ TEST_CASE("a slow member is named at once, and leaves where a process waits that
   muster::elastic::membership_policy policy;
   policy.slow_factor = 3;
   policy.slow_members_leave = true;
-  policy.min = policy.max = 3;
+  policy.min_members = policy.max_members = 3;
   const bool has_spare = GENERATE(false, true);
   const muster::clock::time_point start{};
   muster::elastic::generation_record record;
@@ -140,7 +140,7 @@ TEST_CASE("a slow member is named at once, and leaves where a process waits that
     message.sender = sender;
     message.number = 1;
     message.generation = generation;
-    message.work = work;
+    message.own_step_microseconds = work;
     first.on_heartbeat(start + 99ms, message);
     slow.on_heartbeat(start + 99ms, message);
   };

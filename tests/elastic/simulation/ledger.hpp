@@ -48,7 +48,7 @@ class ledger {
     changed_ = now;
     if (next.generation == record_.generation) return;
     trace(now, "generation " + std::to_string(next.generation) + " of " + ids_of(next.members) + " at step " +
-                   std::to_string(next.progress) + ": " + next.why);
+                   std::to_string(next.progress) + ": " + next.reason);
     if (next.generation != record_.generation + 1) throw violation("a generation was left out");
     for (const auto& m : next.members) {
       const auto& subject = *processes_.at(m.id);

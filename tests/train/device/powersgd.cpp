@@ -227,7 +227,7 @@ TEST_CASE("on devices, too, what PowerSGD sums and its residuals are all gradien
       }
       for (const auto& residual : residuals)
         for (std::size_t i = 0; i < missing.size(); ++i)
-          missing[i] -= static_cast<double>(residual[layout.extents()[tensor].first + i]);
+          missing[i] -= static_cast<double>(residual[layout.places()[tensor].first + i]);
       CAPTURE(shapes()[tensor].name);
       for (const double value : missing) REQUIRE(std::abs(value) < 1e-3);
       if (shapes()[tensor].name == "large") {  // rank 1 at each rank and step: the second column restarts

@@ -16,7 +16,7 @@ TEST_CASE("an optimizer updates every tensor of its arena and nothing between th
   optimizer.apply(0.5);  // weight: g = 1.5, v = 1.5, w = 2 - 0.5 * 2.25; bias: g = v = 4, b = -0.5 * 6
   for (const float value : arena.parameter("weight")) CHECK(value == 0.875f);
   CHECK(arena.parameter("bias")[0] == -3.0f);
-  CHECK(arena.state("velocity")[arena.extents()[0].first] == 1.5f);
+  CHECK(arena.state("velocity")[arena.places()[0].first] == 1.5f);
   CHECK(std::count(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 32 - 4);
 
   optimizer.apply(0.0);  // a rate of 0 changes the velocity only

@@ -235,9 +235,9 @@ TEST_CASE("a sum by virtual shards that cannot be is refused") {
 TEST_CASE("buckets are cut from what becomes ready together, the first one small") {
   heap memory;
   muster::arena arena(memory, {{"a", {100}}, {"b", {1000}}, {"c", {16}}, {"d", {16}}, {"e", {40}}});
-  CHECK(arena.extents()[4] == muster::block{0, 48});
-  CHECK(arena.extents()[3] == muster::block{48, 16});
-  CHECK(arena.extents()[0] == muster::block{48 + 16 + 16 + 1008, 112});
+  CHECK(arena.places()[4] == muster::block{0, 48});
+  CHECK(arena.places()[3] == muster::block{48, 16});
+  CHECK(arena.places()[0] == muster::block{48 + 16 + 16 + 1008, 112});
   const muster::gradient_sync sync(arena, {.bucket = 256, .first_bucket = 256});
   std::vector<std::vector<std::size_t>> tensors;
   std::size_t elements = 0;

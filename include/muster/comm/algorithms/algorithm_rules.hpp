@@ -52,7 +52,7 @@ class algorithm_rules {
 
   /// Returns the algorithm of the last rule that matches; `automatic` when none does. `bytes` is the size of the whole
   /// buffer.
-  [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept;
+  [[nodiscard]] algorithm algorithm_for(collective kind, std::size_t bytes) const noexcept;
 
   /// Returns the rules in the order of the text; valid until the list changes or is destroyed.
   [[nodiscard]] std::span<const rule> rules() const noexcept { return rules_; }

@@ -31,7 +31,7 @@ struct measured_time {
 /// Returns the constants, none below 0, for which `estimate` has the smallest relative errors over the times, so that
 /// small and large sizes count alike. `known` supplies the constants that are not fitted: `next_message` and
 /// `ranks_a_core`. The times of algorithms without a model, native and registered ones, are ignored.
-[[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int ranks,
+[[nodiscard]] transport_costs fit_costs(std::span<const measured_time> times, int rank_count,
                                         const transport_costs& known = {});
 
 /// Returns the rules for the measured collectives. Between two sizes the choice changes at their geometric mean. The

@@ -21,12 +21,13 @@ namespace muster { inline namespace v0 {
 /// buffer, input or output, whichever is larger. The prediction is the number of rounds times the latency, plus the
 /// bytes on the longest path times their costs. If ranks share cores, the time is mostly the sum over all messages of
 /// all ranks. Native and registered algorithms have no model, and their result has no meaning.
-[[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int ranks,
+[[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int rank_count,
                               const transport_costs& costs) noexcept;
 
 /// Returns the library's algorithm with the smallest estimate; never a native or registered algorithm. The result
 /// depends on the arguments alone, so that all ranks choose alike.
-[[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int ranks, const transport_costs& costs) noexcept;
+[[nodiscard]] algorithm choose(collective kind, std::size_t bytes, int rank_count,
+                               const transport_costs& costs) noexcept;
 
 /// A group's choice of algorithms, computed once: for each collective the sizes at which the choice changes. A lookup
 /// takes a few comparisons. The same at every rank that has the same rules and the same transport abilities.
@@ -44,10 +45,10 @@ class algorithm_selector {
   /// Rules have priority, then `native` for a transport with `prefers_native`, then the model. Throws
   /// configuration_error when a rule requests native and the transport has no native collectives, unless there is a
   /// single rank, which sends nothing.
-  algorithm_selector(const transport_abilities& transport, int ranks, const algorithm_rules& rules = {});
+  algorithm_selector(const transport_abilities& transport, int rank_count, const algorithm_rules& rules = {});
 
   /// Returns the algorithm for a whole buffer of `bytes` bytes.
-  [[nodiscard]] algorithm at(collective kind, std::size_t bytes) const noexcept {
+  [[nodiscard]] algorithm algorithm_for(collective kind, std::size_t bytes) const noexcept {
     const row* found = tables_[static_cast<std::size_t>(kind)].data();
     while (bytes >= found->below && found->below != algorithm_rules::no_limit) ++found;
     return found->algorithm;

@@ -75,7 +75,7 @@ class direct_exchange {
 
   /// Starts the sends and receives that can start and checks the outstanding ones; returns true when anything has
   /// changed.
-  bool turn() {
+  bool advance() {
     bool changed = false;
     for (std::size_t j = 0; j < peers_; ++j) {
       changed |= check(j, out);
@@ -106,11 +106,13 @@ class direct_exchange {
   [[nodiscard]] int rank_of(std::size_t j) const { return (ctx_.rank() + 1 + static_cast<int>(j)) % ctx_.size(); }
   [[nodiscard]] std::size_t pieces_of(int rank) const { return detail::pieces_of(data_.at(rank).size()); }
   [[nodiscard]] std::span<std::byte> piece(int rank, std::size_t k) const { return piece_of(data_.at(rank), k); }
-  [[nodiscard]] request& slot(std::size_t j, lane which, std::size_t index) {
+  [[nodiscard]] request& request_of(std::size_t j, lane which, std::size_t index) {
     return requests_[(j * lanes + which) * outstanding + index % outstanding];
   }
   // Returns the number of pieces to send to peer j, which is also the number to receive from peer j.
-  [[nodiscard]] std::size_t total(std::size_t j) const { return pieces_of(rank_of(j)) + pieces_of(ctx_.rank()); }
+  [[nodiscard]] std::size_t pieces_each_way(std::size_t j) const {
+    return pieces_of(rank_of(j)) + pieces_of(ctx_.rank());
+  }
 
   // Returns the number of pieces in this rank's block that contain the contributions from this rank and the peers up to
   // j.
@@ -120,11 +122,11 @@ class direct_exchange {
     auto& s = state_[j];
     const std::size_t theirs = pieces_of(rank_of(j));
     bool changed = false;
-    while (s.started[out] < total(j) && s.started[out] - s.done[out] < outstanding) {
+    while (s.started[out] < pieces_each_way(j) && s.started[out] - s.done[out] < outstanding) {
       const std::size_t i = s.started[out];
       if (i >= theirs && i - theirs >= combined(peers_ - 1)) break;
       const auto bytes = i < theirs ? piece(rank_of(j), i) : piece(ctx_.rank(), i - theirs);
-      ctx_.send(slot(j, out, i), rank_of(j), bytes.data(), bytes.size());
+      ctx_.send(request_of(j, out, i), rank_of(j), bytes.data(), bytes.size());
       ++s.started[out];
       changed = true;
     }
@@ -135,16 +137,16 @@ class direct_exchange {
     auto& s = state_[j];
     const std::size_t mine = pieces_of(ctx_.rank());
     bool changed = false;
-    while (s.started[in] < total(j) && s.started[in] - s.done[in] < outstanding) {
+    while (s.started[in] < pieces_each_way(j) && s.started[in] - s.done[in] < outstanding) {
       const std::size_t i = s.started[in];
-      request& r = slot(j, in, i);
+      request& req = request_of(j, in, i);
       if (i < mine) {
         if (j > 0 && i >= combined(j - 1)) break;  // in the order of peers, whichever peer sends first
         const auto bytes = piece(ctx_.rank(), i);
-        ctx_.receive_combine(r, rank_of(j), bytes.data(), bytes.size(), reduce_);
+        ctx_.receive_combine(req, rank_of(j), bytes.data(), bytes.size(), reduce_);
       } else {
         const auto bytes = piece(rank_of(j), i - mine);
-        ctx_.receive(r, rank_of(j), bytes.data(), bytes.size());
+        ctx_.receive(req, rank_of(j), bytes.data(), bytes.size());
       }
       ++s.started[in];
       changed = true;
@@ -155,13 +157,13 @@ class direct_exchange {
   bool check(std::size_t j, lane which) {
     auto& s = state_[j];
     bool changed = false;
-    while (s.done[which] < s.started[which] && collective_context::is_over(slot(j, which, s.done[which]))) {
+    while (s.done[which] < s.started[which] && collective_context::is_over(request_of(j, which, s.done[which]))) {
       const std::size_t i = s.done[which]++;
       if (which == in && j == peers_ - 1 && i < pieces_of(ctx_.rank())) {
         const auto combined_piece = piece(ctx_.rank(), i);
         reduce_.finish(combined_piece.data(), combined_piece.size(), ctx_.size());
       }
-      if (s.done[which] == total(j)) ++finished_;
+      if (s.done[which] == pieces_each_way(j)) ++finished_;
       changed = true;
     }
     return changed;
@@ -182,7 +184,7 @@ class direct_exchange {
 /// piece is received. The order of combination does not depend on the order of arrival, so every run has the same bits.
 inline task direct_allreduce(collective_context& ctx, blocks data, const reduction& reduce) {
   direct_exchange exchange(ctx, data, reduce);
-  while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.turn(); });
+  while (!exchange.finished()) co_await ctx.until([&exchange] { return exchange.advance(); });
 }
 
 /// Performs a gather: every rank sends directly to the root.

@@ -11,8 +11,8 @@ namespace muster { inline namespace v0 { namespace detail {
 /// completed at a single rank, so all ranks get the same bits.
 inline task halving_reduce_scatter(collective_context& ctx, folding fold, blocks data, const reduction& reduce) {
   int first = 0;
-  for (int width = fold.power / 2; width > 0; width /= 2) {
-    const int number = fold.number();
+  for (int width = fold.working_ranks / 2; width > 0; width /= 2) {
+    const int number = fold.working_number();
     const int partner = fold.rank_of(number ^ width);
     const bool lower = (number & width) == 0;
     const auto low = data.between(first, first + width);
@@ -24,8 +24,8 @@ inline task halving_reduce_scatter(collective_context& ctx, folding fold, blocks
 
 /// Performs the allgather, the inverse: working rank v begins with block v, and all working ranks end with all blocks.
 inline task doubling_allgather(collective_context& ctx, folding fold, blocks data) {
-  for (int width = 1; width < fold.power; width *= 2) {
-    const int number = fold.number();
+  for (int width = 1; width < fold.working_ranks; width *= 2) {
+    const int number = fold.working_number();
     const int mine = number / width * width;
     const int theirs = mine ^ width;
     const int partner = fold.rank_of(number ^ width);
@@ -43,11 +43,11 @@ inline task halving_doubling_allreduce(collective_context& ctx, std::byte* data,
     co_return;
   }
   if (fold.borrows()) co_await ctx.receive_from(fold.neighbour(), all, &reduce);
-  const blocks parts{data, count, reduce.element_size(), fold.power};
-  co_await halving_reduce_scatter(ctx, fold, parts, reduce);
-  const auto mine = parts.at(fold.number());
+  const blocks divided{data, count, reduce.element_size(), fold.working_ranks};
+  co_await halving_reduce_scatter(ctx, fold, divided, reduce);
+  const auto mine = divided.at(fold.working_number());
   reduce.finish(mine.data(), mine.size(), ctx.size());
-  co_await doubling_allgather(ctx, fold, parts);
+  co_await doubling_allgather(ctx, fold, divided);
   if (fold.borrows()) co_await ctx.send_to(fold.neighbour(), all);
 }
 

@@ -14,18 +14,20 @@ namespace muster { inline namespace v0 { namespace detail {
 /// the odd rank of a pair works for both; the working ranks are numbered 0 .. power-1 without gaps.
 struct folding {
   folding(int rank_in, int size)
-      : rank(rank_in), power(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))), extra(size - power) {}
-  [[nodiscard]] bool lends() const { return rank < 2 * extra && rank % 2 == 0; }
-  [[nodiscard]] bool borrows() const { return rank < 2 * extra && rank % 2 == 1; }
+      : rank(rank_in),
+        working_ranks(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))),
+        surplus_ranks(size - working_ranks) {}
+  [[nodiscard]] bool lends() const { return rank < 2 * surplus_ranks && rank % 2 == 0; }
+  [[nodiscard]] bool borrows() const { return rank < 2 * surplus_ranks && rank % 2 == 1; }
   [[nodiscard]] int neighbour() const { return rank ^ 1; }  // the partner of a rank that lends or borrows
   /// Returns the number of a rank that does not lend.
-  [[nodiscard]] int number() const { return rank < 2 * extra ? rank / 2 : rank - extra; }
+  [[nodiscard]] int working_number() const { return rank < 2 * surplus_ranks ? rank / 2 : rank - surplus_ranks; }
   /// Returns the rank with the number `n`.
-  [[nodiscard]] int rank_of(int n) const { return n < extra ? 2 * n + 1 : n + extra; }
+  [[nodiscard]] int rank_of(int n) const { return n < surplus_ranks ? 2 * n + 1 : n + surplus_ranks; }
 
   int rank;
-  int power;  ///< number of working ranks: the largest power of two that is not above the size
-  int extra;  ///< number of surplus ranks
+  int working_ranks;  ///< number of working ranks: the largest power of two that is not above the size
+  int surplus_ranks;  ///< number of surplus ranks
 };
 
 /// Performs an allreduce in log2 N rounds with the whole buffer, and one round more before and after for surplus ranks.
@@ -39,8 +41,8 @@ inline task recursive_doubling_allreduce(collective_context& ctx, std::byte* dat
     co_return;
   }
   if (fold.borrows()) co_await ctx.receive_from(fold.neighbour(), {data, bytes}, &reduce);
-  for (int distance = 1; distance < fold.power; distance *= 2)
-    co_await exchange_combine(ctx, fold.rank_of(fold.number() ^ distance), data, bytes, reduce);
+  for (int distance = 1; distance < fold.working_ranks; distance *= 2)
+    co_await exchange_combine(ctx, fold.rank_of(fold.working_number() ^ distance), data, bytes, reduce);
   reduce.finish(data, bytes, ctx.size());
   if (fold.borrows()) co_await ctx.send_to(fold.neighbour(), {data, bytes});
 }

@@ -9,8 +9,8 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// A rank's position in the binomial tree below `root`. Ranks are numbered from the root; the subtree of number v
 /// covers [v, v + extent), and its children are v + extent/2, v + extent/4 ... v + 1, cut at N.
-struct tree_place {
-  tree_place(int rank, int size, int root) : n(size), root_rank(root), number((rank - root + size) % size) {
+struct tree_position {
+  tree_position(int rank, int size, int root) : n(size), root_rank(root), number((rank - root + size) % size) {
     while (extent < n && (number & extent) == 0) extent *= 2;
   }
   [[nodiscard]] int rank_of(int v) const { return (v + root_rank) % n; }
@@ -20,8 +20,8 @@ struct tree_place {
   [[nodiscard]] std::size_t covered(int v, int width) const {
     return static_cast<std::size_t>(std::min(v + width, n) - v);
   }
-  /// Returns the part of `held` that belongs to the subtree of `child`, whose number is `step` above this rank's.
-  /// `held` contains the data of this rank's subtree, `bytes` per rank.
+  /// Returns the part of `subtree_data` that belongs to the subtree of `child`, whose number is `step` above this
+  /// rank's. `subtree_data` contains the data of this rank's subtree, `bytes` per rank.
   template <class Byte>
   [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
     return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};
@@ -35,7 +35,7 @@ struct tree_place {
 
 /// Broadcasts the root's `data` to every rank; each rank sends to its largest subtree first.
 inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t bytes, int root) {
-  const tree_place place(ctx.rank(), ctx.size(), root);
+  const tree_position place(ctx.rank(), ctx.size(), root);
   if (!place.is_root()) co_await ctx.receive_from(place.parent(), {data, bytes});
   for (int step = place.extent / 2; step > 0; step /= 2) {
     if (place.number + step < place.n) co_await ctx.send_to(place.rank_of(place.number + step), {data, bytes});
@@ -46,7 +46,7 @@ inline task tree_broadcast(collective_context& ctx, std::byte* data, std::size_t
 /// other buffers hold partial results.
 inline task tree_reduce(collective_context& ctx, std::byte* data, std::size_t bytes, int root,
                         const reduction& reduce) {
-  const tree_place place(ctx.rank(), ctx.size(), root);
+  const tree_position place(ctx.rank(), ctx.size(), root);
   for (int step = 1; step < place.extent; step *= 2) {
     if (place.number + step >= place.n) break;
     co_await ctx.receive_from(place.rank_of(place.number + step), {data, bytes}, &reduce);
@@ -67,7 +67,7 @@ inline task tree_allreduce(collective_context& ctx, std::byte* data, std::size_t
 /// Gathers every rank's `bytes` at `in` into the root's `out`, in the order of ranks. A rank collects its whole subtree
 /// before it sends, so the root receives log2 N messages.
 inline task tree_gather(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  const tree_place place(ctx.rank(), ctx.size(), root);
+  const tree_position place(ctx.rank(), ctx.size(), root);
   // Numbers count from the root. Only with root 0 do the pieces have their final positions in `out` from the start.
   const std::size_t subtree_bytes = place.covered(place.number, place.extent) * bytes;
   std::byte* held = place.is_root() && root == 0 ? out : ctx.scratch(subtree_bytes);
@@ -89,7 +89,7 @@ inline task tree_gather(collective_context& ctx, const std::byte* in, std::byte*
 
 /// Scatters the root's `in`, one piece of `bytes` per rank, to the ranks' `out`.
 inline task tree_scatter(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
-  const tree_place place(ctx.rank(), ctx.size(), root);
+  const tree_position place(ctx.rank(), ctx.size(), root);
   const std::size_t subtree_bytes = place.covered(place.number, place.extent) * bytes;
   const std::byte* held = in;
   if (!place.is_root()) {

@@ -18,8 +18,8 @@ struct launch_env {
   int size = 1;                    ///< size of the world
   int local_rank = 0;              ///< rank among the ranks on this host; 0 too if the launcher does not set it
   int local_size = 0;              ///< number of ranks on this host; 0 if the launcher does not set it
-  std::string job;                 ///< identifies this start on the host; the same at all its processes; empty: unknown
-  std::string why;  ///< the variables that were found, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
+  std::string start_name;          ///< identifies this start on the host; the same at all its processes; empty: unknown
+  std::string reason;  ///< the variables that were found, for `muster-info` and errors: "OMPI_COMM_WORLD_RANK=0, ..."
 
   /// Returns true if all ranks are on this host, according to the launcher.
   [[nodiscard]] bool on_one_host() const noexcept { return local_size == size; }

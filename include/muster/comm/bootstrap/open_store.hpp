@@ -44,8 +44,8 @@ namespace muster { inline namespace v0 {
 namespace detail {
 
 /// Returns the name by which the processes of a host or a store distinguish this job from others: `--job`, else the
-/// launcher's name for this start (`launch_env::job`), else this process's number if it has no launcher, else the
-/// tcp:// address of the store. Throws configuration_error if none of these exists.
+/// launcher's name for this start (`launch_env::start_name`), else this process's number if it has no launcher, else
+/// the tcp:// address of the store. Throws configuration_error if none of these exists.
 [[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
 /// Returns a name for this user and that job, as part of the name of a file or key.

@@ -70,18 +70,19 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
 
 // Throw configuration_error for a buffer or a root that is refused. With a group the refusal is recorded as in
 // `group_state::refuse_call`; `ranks` is null for a communicator of devices, which has no record.
-[[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view which, std::size_t is,
-                              std::size_t must_be);
+[[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view buffer_name, std::size_t elements,
+                              std::size_t required);
 [[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
 
 /// Throws configuration_error unless the buffer has the size that the other buffer requires.
-inline void require_size(collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
-  if (is != must_be) refuse_size(nullptr, kind, which, is, must_be);
+inline void require_size(collective kind, std::string_view buffer_name, std::size_t elements, std::size_t required) {
+  if (elements != required) refuse_size(nullptr, kind, buffer_name, elements, required);
 }
 /// Throws configuration_error unless the buffer has that size. The group does not fail. If this rank makes no other
 /// call before it leaves, the ranks that wait for this rank in the collective fail with that reason.
-inline void require_size(group& ranks, collective kind, std::string_view which, std::size_t is, std::size_t must_be) {
-  if (is != must_be) refuse_size(&ranks, kind, which, is, must_be);
+inline void require_size(group& ranks, collective kind, std::string_view buffer_name, std::size_t elements,
+                         std::size_t required) {
+  if (elements != required) refuse_size(&ranks, kind, buffer_name, elements, required);
 }
 
 [[gnu::warning("the root of a collective is a rank, from 0")]] void negative_root();

@@ -30,15 +30,15 @@ class thread_hub {
   friend class thread_transport;
 
   // Defined in the source file: <condition_variable>, <deque> and <mutex> are long.
-  struct mailbox;  // messages to a rank
-  struct family;   // the hubs of the subgroups
+  struct mailbox;        // messages to a rank
+  struct subgroup_hubs;  // the hubs of the subgroups
 
   // Returns the hub of the subgroup `id`; makes the hub if there is none.
-  std::shared_ptr<thread_hub> child(std::uint64_t id, int size);
+  std::shared_ptr<thread_hub> subgroup_hub(std::uint64_t id, int size);
 
   std::string_view name_;
   std::vector<std::unique_ptr<mailbox>> boxes_;
-  std::unique_ptr<family> children_;
+  std::unique_ptr<subgroup_hubs> children_;
 };
 
 /// A rank of a local group. Used by the thread that is that rank; the peers' threads access it through the hub only.
@@ -51,14 +51,14 @@ class thread_transport final : public transport {
   [[nodiscard]] int size() const override { return hub_->size(); }
   [[nodiscard]] transport_abilities abilities() const override;
   [[nodiscard]] bool oversubscribed() const override;
-  void send(request& r) override;
-  void receive(request& r) override;
-  bool test(request& r) override;
-  void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* replacement) noexcept override;
+  void send(request& req) override;
+  void receive(request& req) override;
+  bool test(request& req) override;
+  void cancel(request& req) noexcept override;
+  bool move_buffer(request& req, std::byte* replacement) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
-  void pause(clock::time_point until) override;
+  void pause(clock::time_point deadline) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 
  private:
@@ -71,8 +71,9 @@ class thread_transport final : public transport {
 
   std::shared_ptr<thread_hub> hub_;
   int rank_;
-  std::uint64_t matched_at_ = 0;  // the mailbox's event count at the last search
-  std::uint64_t seen_ = 0;        // the event count at the last `test`: a pause ends when there are more events
+  std::uint64_t events_at_last_match_ = 0;  // the mailbox's event count at the last search
+  std::uint64_t events_at_last_test_ =
+      0;                          // the event count at the last `test`: a pause ends when there are more events
   detail::request_queue posted_;  // receives in the order in which they were started
 };
 

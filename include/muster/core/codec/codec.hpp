@@ -74,7 +74,7 @@ void require_encoded(std::string_view codec, std::span<const std::byte> encoded,
 /// Throws data_error unless all bytes of `encoded` from `begin` are zeros.
 void require_zeros(std::string_view codec, std::span<const std::byte> encoded, std::size_t begin);
 /// Throws the data_error for a byte that no encoder writes.
-[[noreturn]] void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& why);
+[[noreturn]] void refuse_encoded(std::string_view codec, std::size_t offset, const std::string& reason);
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -34,7 +34,7 @@ class image_folder : public detail::source_with_facts {
   /// Returns the names of the classes, in the order of their numbers.
   [[nodiscard]] const std::vector<std::string>& classes() const noexcept;
   /// Returns the file of a record.
-  [[nodiscard]] data_location where(sample_id id) const;
+  [[nodiscard]] data_location location_of(sample_id id) const;
 
  private:
   struct state;

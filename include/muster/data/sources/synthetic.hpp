@@ -34,7 +34,7 @@ struct epsilon_options {
 ///
 /// A row is a function of (seed, row), with the same bits on every machine. 8,000 bytes a row. Throws
 /// configuration_error for no rows.
-[[nodiscard]] dataset synthetic_epsilon(std::size_t rows, std::uint64_t seed, const epsilon_options& options = {});
+[[nodiscard]] dataset synthetic_epsilon(std::size_t row_count, std::uint64_t seed, const epsilon_options& options = {});
 
 /// Returns the weights of the linear function for the labels of a seed: the best possible linear model, of unit length.
 [[nodiscard]] std::vector<float> epsilon_model(std::uint64_t seed);

@@ -43,7 +43,7 @@ class tfrecord_files : public detail::source_with_facts {
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
   [[nodiscard]] static constexpr bool mapped() noexcept { return true; }
   [[nodiscard]] std::span<const std::byte> view(sample_id id) const;
-  [[nodiscard]] data_location where(sample_id id) const;
+  [[nodiscard]] data_location location_of(sample_id id) const;
   /// Returns the state of the files on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;

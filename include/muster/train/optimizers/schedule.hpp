@@ -59,7 +59,7 @@ struct warm_up {
   double from = 1.0;
 
   /// Returns the factor at a position.
-  double operator()(const training_position& at) const noexcept;
+  double operator()(const training_position& position) const noexcept;
 };
 
 /// A learning rate as one value: a function of the position in the training, or a plateau_rate. The same position and
@@ -75,12 +75,12 @@ class schedule {
   schedule(const plateau_rate& rate) : plateau_(rate) {}  // NOLINT: converts on purpose
 
   /// Returns the learning rate for the step that begins at this position.
-  [[nodiscard]] double operator()(const training_position& at) const {
-    return (plateau_ ? (*plateau_)(at) : rate_(at)) * warm_up_(at);
+  [[nodiscard]] double operator()(const training_position& position) const {
+    return (plateau_ ? (*plateau_)(position) : rate_(position)) * warm_up_(position);
   }
   /// Sets the warm-up, whose factor multiplies the rate from the first step on. The schedule's epochs include the
   /// warm-up's epochs.
-  void begin_with(const warm_up& warm_up_phase) noexcept { warm_up_ = warm_up_phase; }
+  void set_warm_up(const warm_up& warm_up_phase) noexcept { warm_up_ = warm_up_phase; }
   /// Observes the quality of the model after each validation. Call it with the same value at every rank, as the last
   /// operation of an evaluation. Only `plateau_rate` uses the observation.
   void observe(double value) noexcept {

@@ -147,7 +147,7 @@ class gradient_sync {
  private:
   friend class backward_pass;
   // The state of a bucket in a step.
-  struct in_flight {
+  struct bucket_progress {
     std::size_t missing = 0;  // tensors that some pass has not written yet
     std::uint64_t bytes = 0;  // bytes that this rank sent; 0 if it sent none
     clock::time_point begin{};
@@ -157,13 +157,13 @@ class gradient_sync {
   void describe(state_parts& parts);
   [[nodiscard]] backward_pass begin(group* ranks, int passes);
   void reset(group* ranks, int passes);
-  void leave() noexcept;
-  void written(std::size_t tensor);
+  void abandon_step() noexcept;
+  void note_written(std::size_t tensor);
   void start_complete_buckets();
   void start(std::size_t bucket);
   void poll();
   void finish(std::size_t bucket);
-  void take_count();
+  void read_sample_count();
   void require_written() const;
   void wait();
   void warn_about_zeros();
@@ -193,10 +193,10 @@ class gradient_sync {
     double squares = 0.0;
   };
   bool under_way_ = false;
-  attempt step_;                    // the step in progress
-  std::vector<int> written_;        // number of passes that wrote each tensor
-  std::vector<char> requested_;     // set for each tensor that `backward_pass::gradient` returned in this pass
-  std::vector<in_flight> flights_;  // by bucket
+  attempt step_;                 // the step in progress
+  std::vector<int> written_;     // number of passes that wrote each tensor
+  std::vector<char> requested_;  // set for each tensor that `backward_pass::gradient` returned in this pass
+  std::vector<bucket_progress> bucket_progress_;  // by bucket
 
   // Progress that persists between steps. A step changes `next_progress_`, which its commit copies to `progress_`.
   struct progress {

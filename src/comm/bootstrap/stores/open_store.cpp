@@ -105,7 +105,7 @@ std::unique_ptr<any_store> open_store(const settings& configuration, const launc
   was_opened = true;
   const std::string& place = configuration.value(setting::rendezvous);
   const detail::store_opening request{configuration, launch, configuration.origin(setting::rendezvous),
-                                      deadline_after(seconds(configuration.positive(setting::timeout))), role};
+                                      deadline_after(seconds(configuration.number(setting::timeout))), role};
   if (role == store_role::onlooker && !place.starts_with("etcd"))
     throw configuration_error(request.origin + " is " + place +
                               " (an onlooker opens the store of an etcd); open it as a member");
@@ -132,11 +132,11 @@ std::string common_token(any_store& store, const settings& configuration, clock:
 std::string detail::job_name(const settings& configuration, const launch_env& launch) {
   const auto& requested = configuration.value(setting::job);
   if (requested != "auto") return requested;
-  if (!launch.job.empty()) return launch.job;
+  if (!launch.start_name.empty()) return launch.start_name;
   if (launch.kind == launch_env::launcher::none) return std::to_string(::getpid());
   const auto& place = configuration.value(setting::rendezvous);
   if (place.starts_with("tcp://")) return place;
-  throw configuration_error(launch.why +
+  throw configuration_error(launch.reason +
                             " do not name the job (a second job on this host would use the same store); set "
                             "MUSTER_JOB=NAME, the same at all ranks, or MASTER_ADDR and MASTER_PORT");
 }

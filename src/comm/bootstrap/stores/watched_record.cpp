@@ -86,9 +86,9 @@ void watched_record::run(const std::stop_token& stop) {
       known_version = entry->version;
       if (known_version != 0) update(std::move(*entry), false);
     } catch (...) {
-      const auto why = keep_exception();
+      const auto reason = keep_exception();
       if (!std::exchange(reported, true))
-        log(warning_.level, warning_.subject + " cannot be read (" + why + "); " + warning_.outcome);
+        log(warning_.level, warning_.subject + " cannot be read (" + reason + "); " + warning_.outcome);
       notify_();
       std::this_thread::sleep_for(store_timing::watch_retry);
     }

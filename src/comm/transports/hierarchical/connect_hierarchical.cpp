@@ -31,7 +31,7 @@ std::vector<std::uint64_t> hosts_of_all(transport& network, std::uint64_t mine, 
 
 std::unique_ptr<transport> connect_hierarchical(std::unique_ptr<transport> network, const settings& configuration,
                                                 const launch_env& launch) {
-  const seconds timeout(configuration.positive(setting::timeout));
+  const seconds timeout(configuration.number(setting::timeout));
   const std::uint64_t mine = digest().add(host_identity(configuration)).value();
   host_map hosts(hosts_of_all(*network, mine, timeout));
   const int rank = network->rank();

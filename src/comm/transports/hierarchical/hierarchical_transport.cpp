@@ -34,9 +34,9 @@ transport_abilities hierarchical_transport::abilities() const {
   return result;
 }
 
-bool hierarchical_transport::native(const collective_call& call, request& r) {
-  if (hosts_.all_alone()) return inner().native(call, r);
-  if (hosts_.one_host()) return host_transport_->native(call, r);
+bool hierarchical_transport::native(const collective_call& call, request& req) {
+  if (hosts_.all_alone()) return inner().native(call, req);
+  if (hosts_.one_host()) return host_transport_->native(call, req);
   const body_type begin = body_of(call.kind);
   if (begin == nullptr) return false;
   const int me = rank();
@@ -51,30 +51,30 @@ bool hierarchical_transport::native(const collective_call& call, request& r) {
     exchanges = false;
   }
   waits_on_host_ = false;
-  r.owner = this;
+  req.owner = this;
   ctx_.emplace(inner(), pool_, scratch_, call.signature(), network_ranks_, exchanges ? hosts_.host(me) : 0);
   body_ = begin(*ctx_, *this, call);
   ctx_->start(body_.handle());
-  test(r);
+  test(req);
   return true;
 }
 
-bool hierarchical_transport::test(request& r) {
-  const auto* const owner = r.owning_transport();
+bool hierarchical_transport::test(request& req) {
+  const auto* const owner = req.owning_transport();
   if (owner == nullptr) return true;
-  if (owner == host_transport_.get()) return host_transport_->test(r);
-  if (owner != this) return inner().test(r);
+  if (owner == host_transport_.get()) return host_transport_->test(req);
+  if (owner != this) return inner().test(req);
   ctx_->advance();
   if (!body_.finished()) return false;
   const auto failure = body_.failure();
   body_.reset();
   if (failure) std::rethrow_exception(failure);
-  r.owner = nullptr;
+  req.owner = nullptr;
   return true;
 }
 
-void hierarchical_transport::cancel(request& r) noexcept {
-  r.owner = nullptr;
+void hierarchical_transport::cancel(request& req) noexcept {
+  req.owner = nullptr;
   body_.reset();  // cancels the requests of both levels
   waits_on_host_ = false;
 }
@@ -102,7 +102,7 @@ void hierarchical_transport::pause(clock::time_point deadline) {
     host_transport_->pause(next_check);
   } else {
     inner().pause(next_check);
-    host_transport_->look_after_peers();
+    host_transport_->check_for_ended_peers();
   }
 }
 
@@ -129,7 +129,7 @@ std::unique_ptr<transport> hierarchical_transport::subgroup(const subgroup_call&
     prepared.push_back(call.prepared[static_cast<std::size_t>(neighbour)]);
   const auto local_members = members_on_host(call.members);
   auto host_group = local_members.size() > 1
-                        ? host_transport_->make_subgroup({local_members, call.id, prepared, call.until})
+                        ? host_transport_->make_subgroup({local_members, call.id, prepared, call.deadline})
                         : nullptr;
   return std::make_unique<hierarchical_transport>(std::move(network), std::move(host_group), host_map(host_of_member));
 }
@@ -159,13 +159,13 @@ hierarchical_transport::body_type hierarchical_transport::body_of(collective kin
 task hierarchical_transport::within_host(collective_context& ctx, hierarchical_transport& self,
                                          const collective_call& step) {
   if (!self.host_transport_) co_return;
-  request r;
+  request req;
   self.waits_on_host_ = true;
-  if (!self.host_transport_->native(step, r)) {
+  if (!self.host_transport_->native(step, req)) {
     throw configuration_error("shared memory does not implement " + std::string(to_string(step.kind)) +
                               " (programming error)");
   }
-  co_await ctx.until([&] { return self.host_transport_->test(r); });
+  co_await ctx.until([&] { return self.host_transport_->test(req); });
   self.waits_on_host_ = false;
 }
 

@@ -39,12 +39,12 @@ class hierarchical_transport final : public transport_decorator {
   [[nodiscard]] bool should_yield() const override {
     return waits_on_host_ ? host_transport_->should_yield() : inner().should_yield();
   }
-  bool native(const collective_call& call, request& r) override;
-  bool test(request& r) override;
-  void cancel(request& r) noexcept override;
+  bool native(const collective_call& call, request& req) override;
+  bool test(request& req) override;
+  void cancel(request& req) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
-  void pause(clock::time_point until) override;
+  void pause(clock::time_point deadline) override;
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 

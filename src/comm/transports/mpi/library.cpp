@@ -47,7 +47,7 @@ mpi_library::~mpi_library() {
   if (initialised_here_ && !abandoned_ && finalised == 0) MPI_Finalize();
 }
 
-void mpi_library::retire(MPI_Comm communicator) {
+void mpi_library::free_later(MPI_Comm communicator) {
   // All surviving ranks create communicators in the same order. After this many new communicators all messages in the
   // oldest one have arrived.
   constexpr std::size_t max_retired = 32;

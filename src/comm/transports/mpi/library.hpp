@@ -43,7 +43,7 @@ class mpi_library {
   /// wait, so `f` runs on its own thread. After the deadline that thread is left running, and MPI is abandoned. If the
   /// thread level allows no other thread, `f` runs on this thread, without a deadline.
   template <class F>
-  [[nodiscard]] std::optional<std::invoke_result_t<F>> in_time(F f, clock::time_point deadline) {
+  [[nodiscard]] std::optional<std::invoke_result_t<F>> run_with_deadline(F f, clock::time_point deadline) {
     std::packaged_task<std::invoke_result_t<F>()> task(std::move(f));
     auto result = task.get_future();
     if (any_thread()) {
@@ -57,11 +57,11 @@ class mpi_library {
   }
   /// Prevents MPI_Finalize at the end, which could wait for ever for ranks that have died, left or hang. The launcher
   /// then ends the remaining ranks.
-  void leave_open() noexcept { initialised_here_ = false; }
+  void skip_finalize() noexcept { initialised_here_ = false; }
   /// Takes over a communicator in which ranks may have died, and frees it after 32 more have been retired. Messages in
   /// the communicator may still be under way, and Open MPI 5 would deliver them to the next communicator that gets the
   /// same number.
-  void retire(MPI_Comm communicator);
+  void free_later(MPI_Comm communicator);
 
  private:
   mpi_library();

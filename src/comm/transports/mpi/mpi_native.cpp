@@ -54,9 +54,9 @@ bool reduces(collective kind) {
 
 // Returns the plan for a call; nothing if MPI has no such type or operation, if the count does not fit an int, or if
 // MPI requires arrays that outlive the call (blocks of different sizes).
-std::optional<call_plan> make_plan(const collective_call& call, int rank, int ranks) {
+std::optional<call_plan> make_plan(const collective_call& call, int rank, int rank_count) {
   const collective kind = call.kind;
-  const auto n = static_cast<std::size_t>(ranks);
+  const auto n = static_cast<std::size_t>(rank_count);
   const bool has_blocks = kind == collective::allgather || kind == collective::reduce_scatter;
   if (has_blocks && call.count % n != 0) return std::nullopt;
   call_plan plan;
@@ -128,13 +128,13 @@ int start(const call_plan& p, const collective_call& call, const std::byte* inpu
 
 }  // namespace
 
-bool mpi_transport::native(const collective_call& call, request& r) {
+bool mpi_transport::native(const collective_call& call, request& req) {
   const auto planned = make_plan(call, rank_, size_);
   if (!planned) return false;
-  auto& state = begin(r, operation_state::kind_type::native);
+  auto& state = begin(req, operation_state::kind_type::native);
   if (reduces(call.kind)) state.reduce = &call.reduce;
-  r.data = call.out;
-  r.bytes = planned->output_bytes;
+  req.data = call.out;
+  req.bytes = planned->output_bytes;
   const std::byte* in = call.in;
   std::byte* out = call.out;
   if (std::max(planned->input_bytes, planned->output_bytes) <= native_copied_up_to) {

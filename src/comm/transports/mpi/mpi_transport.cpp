@@ -96,7 +96,7 @@ mpi_transport::~mpi_transport() {
   }
   // After a failure here, a rank that has not reported a failure may never call MPI_Finalize, and MPI_Finalize would
   // wait for that rank without a deadline.
-  if (sent_end_ && static_cast<int>(end_senders_.size()) < size_ - 1) library_->leave_open();
+  if (reported_failure_ && static_cast<int>(failed_senders_.size()) < size_ - 1) library_->skip_finalize();
   const auto deadline = deadline_after(mpi_timing::cancel);
   for (auto& sent : control_sends_) {
     int done = 0;
@@ -107,7 +107,7 @@ mpi_transport::~mpi_transport() {
   reclaim_slots();
   if (free_slots_.size() != slots_.size()) leak(slots_);  // an operation that never completed still uses one
   if (survives_deaths_)
-    library_->retire(comm_);
+    library_->free_later(comm_);
   else
     MPI_Comm_free(&comm_);
 }
@@ -119,7 +119,7 @@ transport_abilities mpi_transport::abilities() const {
   return result;
 }
 
-mpi_transport::operation_state& mpi_transport::begin(request& r, operation_state::kind_type kind) {
+mpi_transport::operation_state& mpi_transport::begin(request& req, operation_state::kind_type kind) {
   library_->check_thread();
   if (library_->abandoned()) {
     throw error(error_kind::other,
@@ -133,52 +133,52 @@ mpi_transport::operation_state& mpi_transport::begin(request& r, operation_state
   }
   slot* const message_slot = free_slots_.back();
   free_slots_.pop_back();
-  r.owner = this;
-  return *::new (r.transport_storage)
+  req.owner = this;
+  return *::new (req.transport_storage)
       operation_state{kind, MPI_REQUEST_NULL, MPI_REQUEST_NULL, message_slot, nullptr, false, nullptr};
 }
 
-void mpi_transport::finish(request& r) noexcept {
-  free_slots_.push_back(state_of(r).message_slot);
-  r.owner = nullptr;
+void mpi_transport::finish(request& req) noexcept {
+  free_slots_.push_back(state_of(req).message_slot);
+  req.owner = nullptr;
   idle_pauses_ = 0;
 }
 
-void mpi_transport::send(request& r) {
-  auto& p = begin(r, operation_state::kind_type::send);
-  const bool is_small = r.bytes <= inline_limit;
-  const int tag = r.tag == 0 ? body_tag : first_tagged + 1 + 2 * static_cast<int>(next_body_++ % body_tags);
-  p.message_slot->head() = {r.signature, r.bytes, static_cast<std::uint64_t>(tag)};
-  if (is_small && r.bytes > 0) std::memcpy(p.message_slot->payload(), r.data, r.bytes);
-  const std::size_t head_bytes = sizeof(envelope) + (is_small ? r.bytes : 0);
-  check_mpi(MPI_Isend(p.message_slot->bytes, static_cast<int>(head_bytes), MPI_BYTE, r.peer, mpi_head_tag(r.tag), comm_,
-                      &p.head),
+void mpi_transport::send(request& req) {
+  auto& p = begin(req, operation_state::kind_type::send);
+  const bool is_small = req.bytes <= inline_limit;
+  const int tag = req.tag == 0 ? body_tag : first_tagged + 1 + 2 * static_cast<int>(next_body_++ % body_tags);
+  p.message_slot->head() = {req.signature, req.bytes, static_cast<std::uint64_t>(tag)};
+  if (is_small && req.bytes > 0) std::memcpy(p.message_slot->payload(), req.data, req.bytes);
+  const std::size_t head_bytes = sizeof(envelope) + (is_small ? req.bytes : 0);
+  check_mpi(MPI_Isend(p.message_slot->bytes, static_cast<int>(head_bytes), MPI_BYTE, req.peer, mpi_head_tag(req.tag),
+                      comm_, &p.head),
             "MPI_Isend", comm_);
   if (is_small) return;
-  const byte_count body(r.bytes);
-  check_mpi(MPI_Isend(r.data, body.count(), body.type(), r.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
+  const byte_count body(req.bytes);
+  check_mpi(MPI_Isend(req.data, body.count(), body.type(), req.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
 }
 
-void mpi_transport::post_body(request& r, int source, int tag) {
-  auto& p = state_of(r);
-  if (r.combine != nullptr) p.private_buffer = p.message_slot->private_memory(r.bytes);
-  const byte_count body(r.bytes);
-  check_mpi(MPI_Irecv(p.private_buffer != nullptr ? p.private_buffer : r.data, body.count(), body.type(), source, tag,
+void mpi_transport::post_body(request& req, int source, int tag) {
+  auto& p = state_of(req);
+  if (req.combine != nullptr) p.private_buffer = p.message_slot->private_memory(req.bytes);
+  const byte_count body(req.bytes);
+  check_mpi(MPI_Irecv(p.private_buffer != nullptr ? p.private_buffer : req.data, body.count(), body.type(), source, tag,
                       comm_, &p.body),
             "MPI_Irecv", comm_);
 }
 
-void mpi_transport::receive(request& r) {
-  auto& p = begin(r, operation_state::kind_type::receive);
-  const int source = r.peer == any_source ? MPI_ANY_SOURCE : r.peer;
-  check_mpi(MPI_Irecv(p.message_slot->bytes, static_cast<int>(slot_size), MPI_BYTE, source, mpi_head_tag(r.tag), comm_,
-                      &p.head),
+void mpi_transport::receive(request& req) {
+  auto& p = begin(req, operation_state::kind_type::receive);
+  const int source = req.peer == any_source ? MPI_ANY_SOURCE : req.peer;
+  check_mpi(MPI_Irecv(p.message_slot->bytes, static_cast<int>(slot_size), MPI_BYTE, source, mpi_head_tag(req.tag),
+                      comm_, &p.head),
             "MPI_Irecv", comm_);
-  if (r.tag == 0 && r.bytes > inline_limit) post_body(r, r.peer, body_tag);
+  if (req.tag == 0 && req.bytes > inline_limit) post_body(req, req.peer, body_tag);
 }
 
-bool mpi_transport::test_receive(request& r) {
-  auto& p = state_of(r);
+bool mpi_transport::test_receive(request& req) {
+  auto& p = state_of(req);
   int done = 0;
   if (!p.head_done) {
     MPI_Status status;
@@ -186,44 +186,44 @@ bool mpi_transport::test_receive(request& r) {
     if (done == 0) return false;
     p.head_done = true;
     const envelope& head = p.message_slot->head();
-    r.source = status.MPI_SOURCE;
-    r.received = head.bytes;
-    check_arrival(r, r.source, head.signature, head.bytes);
+    req.source = status.MPI_SOURCE;
+    req.received = head.bytes;
+    check_arrival(req, req.source, head.signature, head.bytes);
     if (head.bytes <= inline_limit) {
-      deliver(r, p.message_slot->payload(), head.bytes);
-    } else if (r.tag != 0) {
-      post_body(r, r.source, static_cast<int>(head.body_tag));
+      deliver(req, p.message_slot->payload(), head.bytes);
+    } else if (req.tag != 0) {
+      post_body(req, req.source, static_cast<int>(head.body_tag));
     }
   }
-  if (r.received > inline_limit) {
+  if (req.received > inline_limit) {
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
-    if (p.private_buffer != nullptr) deliver(r, p.private_buffer, r.received);
+    if (p.private_buffer != nullptr) deliver(req, p.private_buffer, req.received);
   }
   return true;
 }
 
-bool mpi_transport::test(request& r) {
-  if (r.owner == nullptr) return true;
-  auto& p = state_of(r);
+bool mpi_transport::test(request& req) {
+  if (req.owner == nullptr) return true;
+  auto& p = state_of(req);
   if (p.kind == operation_state::kind_type::receive) {
-    if (!test_receive(r)) return false;
+    if (!test_receive(req)) return false;
   } else {
     int done = 0;
     check_mpi(MPI_Test(&p.head, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
     check_mpi(MPI_Test(&p.body, &done, MPI_STATUS_IGNORE), "MPI_Test", comm_);
     if (done == 0) return false;
-    if (p.private_buffer != nullptr && r.bytes > 0) std::memcpy(r.data, p.private_buffer, r.bytes);
-    if (p.reduce != nullptr) p.reduce->finish(r.data, r.bytes, size_);
+    if (p.private_buffer != nullptr && req.bytes > 0) std::memcpy(req.data, p.private_buffer, req.bytes);
+    if (p.reduce != nullptr) p.reduce->finish(req.data, req.bytes, size_);
   }
-  finish(r);
+  finish(req);
   return true;
 }
 
-void mpi_transport::cancel(request& r) noexcept {
-  auto& p = state_of(r);
-  r.owner = nullptr;
+void mpi_transport::cancel(request& req) noexcept {
+  auto& p = state_of(req);
+  req.owner = nullptr;
   if (library_->abandoned()) return;
   const bool is_receive = p.kind == operation_state::kind_type::receive;
   for (MPI_Request* pending : {&p.head, &p.body}) {
@@ -244,10 +244,10 @@ void mpi_transport::cancel(request& r) noexcept {
     }
   };
   if (ends_in_time()) {
-    const bool has_head = is_receive && r.tag != 0 && (p.head_done || has_message(heads, head));
+    const bool has_head = is_receive && req.tag != 0 && (p.head_done || has_message(heads, head));
     if (has_head && p.message_slot->head().bytes > inline_limit && !has_message(bodies, body))
-      return discard_body(*p.message_slot, p.head_done ? r.source : head.MPI_SOURCE);
-    return finish(r);
+      return discard_body(*p.message_slot, p.head_done ? req.source : head.MPI_SOURCE);
+    return finish(req);
   }
   // A send that no rank receives only reads, and its caller no longer needs it; its slot stays in use. A native
   // collective in a private buffer may continue there. Any other operation may still write into memory that is about to
@@ -258,7 +258,7 @@ void mpi_transport::cancel(request& r) noexcept {
   // revoking the communicator ends all its pending operations, including control messages under way
   if (survives_deaths_) {
     revoke(comm_);
-    if (ends_in_time()) return finish(r);
+    if (ends_in_time()) return finish(req);
   }
   library_->abandon();
 }
@@ -292,7 +292,7 @@ void mpi_transport::notify(int peer, const control_message& message) {
   // mpi_library::retire.
   const bool may_arrive_late = message.type == control_message::kind::leave && !survives_deaths_;
   if (library_->abandoned() || may_arrive_late) return;
-  sent_end_ = sent_end_ || message.is_end();
+  reported_failure_ = reported_failure_ || message.reports_failure();
   std::erase_if(control_sends_, [](const auto& outgoing) {
     int done = 0;
     return MPI_Test(&outgoing->sent, &done, MPI_STATUS_IGNORE) == MPI_SUCCESS && done != 0;
@@ -337,7 +337,7 @@ bool mpi_transport::poll(control_message& message) {
   if (is_available == 0) return false;
   check_mpi(MPI_Recv(&message, sizeof message, MPI_BYTE, status.MPI_SOURCE, control_tag, comm_, MPI_STATUS_IGNORE),
             "MPI_Recv", comm_);
-  if (message.is_end()) end_senders_.insert(status.MPI_SOURCE);
+  if (message.reports_failure()) failed_senders_.insert(status.MPI_SOURCE);
   last_poll_ = {};
   return true;
 }
@@ -364,13 +364,13 @@ std::unique_ptr<transport> mpi_transport::subgroup(const subgroup_call& call) {
   check_mpi(MPI_Group_incl(all_ranks, static_cast<int>(call.members.size()), call.members.data(), &members),
             "MPI_Group_incl");
   MPI_Group_free(&all_ranks);
-  const auto result = library_->in_time(
+  const auto result = library_->run_with_deadline(
       [comm = comm_, members, tag = static_cast<int>(call.id % 32768)] {
         MPI_Comm created = MPI_COMM_NULL;
         const int code = MPI_Comm_create_group(comm, members, tag, &created);
         return std::pair(code, created);
       },
-      call.until);
+      call.deadline);
   if (!result) {
     throw timeout_error("split", {},
                         "a split did not finish in time (MPI waits for a rank that stopped while it made the "

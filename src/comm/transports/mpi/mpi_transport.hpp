@@ -40,11 +40,11 @@ class mpi_transport final : public transport {
   [[nodiscard]] int size() const override { return size_; }
   [[nodiscard]] transport_abilities abilities() const override;
   [[nodiscard]] bool oversubscribed() const override { return oversubscribed_; }
-  void send(request& r) override;
-  void receive(request& r) override;
-  bool native(const collective_call& call, request& r) override;
-  bool test(request& r) override;
-  void cancel(request& r) noexcept override;
+  void send(request& req) override;
+  void receive(request& req) override;
+  bool native(const collective_call& call, request& req) override;
+  bool test(request& req) override;
+  void cancel(request& req) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point deadline) override;
@@ -88,24 +88,24 @@ class mpi_transport final : public transport {
     const reduction* reduce;  // reduction to finish after a native collective
   };
   static_assert(sizeof(operation_state) <= sizeof(request::transport_storage));
-  static operation_state& state_of(request& r) { return *reinterpret_cast<operation_state*>(r.transport_storage); }
+  static operation_state& state_of(request& req) { return *reinterpret_cast<operation_state*>(req.transport_storage); }
 
-  operation_state& begin(request& r, operation_state::kind_type kind);
-  void post_body(request& r, int source, int tag);
-  bool test_receive(request& r);
+  operation_state& begin(request& req, operation_state::kind_type kind);
+  void post_body(request& req, int source, int tag);
+  bool test_receive(request& req);
   void discard_body(slot& message_slot, int source) noexcept;
   void reclaim_slots() noexcept;
   bool poll_deaths(control_message& message);
-  void finish(request& r) noexcept;
+  void finish(request& req) noexcept;
 
   std::shared_ptr<mpi_library> library_;
   MPI_Comm comm_;
   int rank_ = 0;
   int size_ = 1;
   bool oversubscribed_;
-  int idle_pauses_ = 0;        // number of pauses since a request was finished
-  bool sent_end_ = false;      // set when this rank has reported its failure to the peers
-  std::set<int> end_senders_;  // ranks that have reported their failure to this rank
+  int idle_pauses_ = 0;            // number of pauses since a request was finished
+  bool reported_failure_ = false;  // set when this rank has reported its failure to the peers
+  std::set<int> failed_senders_;   // ranks that have reported their failure to this rank
   clock::time_point last_poll_{};
   bool survives_deaths_ = false;  // set if MPI continues when ranks die
   clock::time_point last_death_check_{};

@@ -64,7 +64,7 @@ void communicator::require_peer(const char* operation, int peer) const {
 }
 
 registration communicator::register_bytes([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
-  state_->enter();
+  state_->check_before_call();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
   void* handle = nullptr;
   detail::check_nccl(ncclCommRegister(state_->comm(), memory, bytes, &handle), "registering memory", state_->comm());
@@ -79,7 +79,7 @@ registration communicator::register_bytes([[maybe_unused]] void* memory, [[maybe
 }
 
 work communicator::start(std::span<const device_call> calls, device_stream_ref stream) {
-  state_->enter();
+  state_->check_before_call();
   if (calls.empty()) return {};
   return work(std::make_shared<detail::nccl_operation>(state_, calls, stream));
 }

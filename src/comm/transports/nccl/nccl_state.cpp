@@ -145,7 +145,7 @@ void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t co
 // ---- connecting ----
 
 nccl_state::nccl_state(group& ranks, seconds timeout)
-    : ranks_(ranks.state()), rank_(ranks.rank()), size_(ranks.size()), device_(current_device()), timeout_(timeout) {
+    : group_(ranks.state()), rank_(ranks.rank()), size_(ranks.size()), device_(current_device()), timeout_(timeout) {
   const rank_description mine = describe_this_rank(rank_ == 0);
   std::vector<rank_description> descriptions(static_cast<std::size_t>(size_));
   allgather(ranks, std::span(&mine, 1), std::span(descriptions), {.timeout = timeout});
@@ -189,7 +189,7 @@ void nccl_state::require_success(ncclResult_t result, const std::string& call_na
 
 // ---- calls ----
 
-void nccl_state::enter() {
+void nccl_state::check_before_call() {
   if (!failure_) poll_group();
   if (failure_) std::rethrow_exception(failure_);
   if (const int device = current_device(); device != device_) {
@@ -262,15 +262,15 @@ void nccl_operation::wait() {
 void nccl_state::poll_group() {
   std::exception_ptr group_failure;
   {
-    const auto lock = ranks_->guard();
-    ranks_->poll_notices();
-    group_failure = ranks_->failure();
+    const auto lock = group_->guard();
+    group_->handle_control_messages();
+    group_failure = group_->failure();
   }
   if (group_failure) fail(group_failure);
 }
 
 void nccl_state::wait_for_failed_ranks() {
-  if (!ranks_->abilities.detects_death) return;
+  if (!group_->abilities.detects_death) return;
   const auto deadline = deadline_after(std::min(nccl_timing::failed_ranks, timeout_));
   while (!failure_ && clock::now() < deadline) {
     poll_group();
@@ -287,8 +287,8 @@ void nccl_state::fail(std::exception_ptr cause) noexcept {
   if (failure_) return;
   failure_ = cause;
   {
-    const auto lock = ranks_->guard();
-    ranks_->abort(describe(cause), exit_status_of(cause));
+    const auto lock = group_->guard();
+    group_->abort(describe(cause), exit_status_of(cause));
   }
   abort_communicator();
 }

@@ -37,11 +37,11 @@ class nccl_state {
   [[nodiscard]] int size() const noexcept { return size_; }
   [[nodiscard]] seconds timeout() const noexcept { return timeout_; }
   [[nodiscard]] bool failed() const noexcept { return failure_ != nullptr; }
-  [[nodiscard]] bool connects(const group& ranks) const noexcept { return !failed() && ranks_ == ranks.state(); }
+  [[nodiscard]] bool connects(const group& ranks) const noexcept { return !failed() && group_ == ranks.state(); }
   [[nodiscard]] ncclComm_t comm() const noexcept { return comm_; }
   /// Checks the group before a call. Throws the failure of a failed communicator, or configuration_error if the current
   /// device is not the communicator's.
-  void enter();
+  void check_before_call();
   /// Starts calls on a stream, several calls as one NCCL group, and waits until NCCL has accepted them or until the
   /// deadline. Returns one sequence number for all of the calls.
   std::uint64_t start_calls(std::span<const nccl::device_call> calls, device_stream_ref stream,
@@ -65,7 +65,7 @@ class nccl_state {
   void abort_communicator() noexcept;
 
   ncclComm_t comm_ = nullptr;
-  std::shared_ptr<group_state> ranks_;
+  std::shared_ptr<group_state> group_;
   int rank_;
   int size_;
   int device_;

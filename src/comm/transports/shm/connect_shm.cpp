@@ -26,7 +26,7 @@ std::unique_ptr<shm_transport> connect_host(const settings& configuration, const
                                             std::string_view suffix) {
   if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin(rank);
   return connect_anew(socket_name(configuration, launch) + std::string(suffix), rank, size,
-                      std::make_shared<segment>(reserve_for(size)), seconds(configuration.positive(setting::timeout)),
+                      std::make_shared<segment>(reserve_for(size)), seconds(configuration.number(setting::timeout)),
                       {});
 }
 

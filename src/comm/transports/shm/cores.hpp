@@ -42,7 +42,7 @@ bool move_to_core(std::uint32_t core) noexcept;
 /// rank waits twice as long before the next move.
 class core_spreader {
  public:
-  explicit core_spreader(int ranks) : last_cores_(static_cast<std::size_t>(ranks)) {}
+  explicit core_spreader(int rank_count) : last_cores_(static_cast<std::size_t>(rank_count)) {}
 
   /// Returns true if a check is due. Called at each collective.
   [[nodiscard]] bool is_due() noexcept { return ++calls_ % calls_between_checks == 0; }

@@ -40,13 +40,13 @@ void shm_host::release_retired(bool all) noexcept {
   });
 }
 
-std::size_t reserve_for(int ranks) noexcept {
+std::size_t reserve_for(int rank_count) noexcept {
   struct sysinfo machine {};
   std::size_t memory = std::size_t{16} << 30;
   if (::sysinfo(&machine) == 0) memory = machine.totalram * machine.mem_unit;
   constexpr std::size_t addresses = std::size_t{32} << 40;  // a quarter of a process's address space
   constexpr std::size_t page = std::size_t{2} << 20;
-  return std::min(memory * 2, addresses / static_cast<std::size_t>(ranks)) / page * page;
+  return std::min(memory * 2, addresses / static_cast<std::size_t>(rank_count)) / page * page;
 }
 
 }}}  // namespace muster::v0::detail

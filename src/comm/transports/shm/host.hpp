@@ -85,7 +85,7 @@ class shm_host {
 
 /// Returns the address space in bytes to reserve for each rank's memory in each process: enough for all memory of the
 /// host, and small enough that every rank's memory fits.
-[[nodiscard]] std::size_t reserve_for(int ranks) noexcept;
+[[nodiscard]] std::size_t reserve_for(int rank_count) noexcept;
 
 /// Throws the peer_failure of a bootstrap in which `rank` ended.
 [[noreturn]] void fail_bootstrap_without(int rank);

@@ -35,18 +35,18 @@ shm_messages::shm_messages(shm_group& shm)
 
 // ---- sending ----
 
-void shm_messages::send(request& r, transport& owner) {
-  r.owner = &owner;
-  r.state = message_progress::waiting;
-  ::new (r.transport_storage) message_progress{.group = &group_, .announces = r.tag != 0 && r.bytes > eager};
-  outbox& sends = outgoing_to(r.peer).sends;
-  sends.push(r);
-  if (sends.front() == &r) send_pending(r.peer);
+void shm_messages::send(request& req, transport& owner) {
+  req.owner = &owner;
+  req.state = message_progress::waiting;
+  ::new (req.transport_storage) message_progress{.group = &group_, .announces = req.tag != 0 && req.bytes > eager};
+  outbox& sends = outgoing_to(req.peer).sends;
+  sends.push(req);
+  if (sends.front() == &req) send_pending(req.peer);
 }
 
 // Copies as much of [moved, bytes) into the ring as there is room for. Returns true when all bytes are in the ring.
 bool shm_messages::push(int peer, const std::byte* data, std::uint64_t bytes, std::uint64_t& moved) {
-  fifo& ring = shm_.messages(shm_.rank(), peer);
+  fifo& ring = shm_.message_ring(shm_.rank(), peer);
   const std::uint64_t capacity = shm_.layout().fifo_bytes;
   std::uint64_t head = ring.head.load(std::memory_order_relaxed);
   if (head == fifo::severed) return false;
@@ -81,8 +81,8 @@ bool shm_messages::push(int peer, const envelope& message) {
 void shm_messages::send_pending(int peer) {
   outgoing& out = outgoing_to(peer);
   for (;;) {
-    request* const r = out.sends.front();
-    if (r == nullptr || !progress_of(*r).has_head) {
+    request* const req = out.sends.front();
+    if (req == nullptr || !progress_of(*req).has_head) {
       while (!out.clear_to_send.empty()) {
         envelope reply;
         reply.kind = message_kind::cts;
@@ -90,26 +90,26 @@ void shm_messages::send_pending(int peer) {
         if (!push(peer, reply)) return;
         out.clear_to_send.erase(out.clear_to_send.begin());
       }
-      if (r == nullptr || !begin_sending(peer, *r)) return;
-      if (!progress_of(*r).has_head) continue;  // the message was announced
+      if (req == nullptr || !begin_sending(peer, *req)) return;
+      if (!progress_of(*req).has_head) continue;  // the message was announced
     }
-    if (!push(peer, r->data, r->bytes, progress_of(*r).moved)) return;
+    if (!push(peer, req->data, req->bytes, progress_of(*req).moved)) return;
     out.sends.pop();
-    out.sends.finish(*r);
+    out.sends.finish(*req);
   }
 }
 
 // Copies the header of the first queued send into the ring, or announces the send. Returns false when the ring has no
 // room.
-bool shm_messages::begin_sending(int peer, request& r) {
+bool shm_messages::begin_sending(int peer, request& req) {
   outgoing& out = outgoing_to(peer);
-  auto& p = progress_of(r);
-  const bool announces = p.announces && r.state == message_progress::waiting;
+  auto& p = progress_of(req);
+  const bool announces = p.announces && req.state == message_progress::waiting;
   const message_kind kind = announces ? message_kind::rts : p.announces ? message_kind::data : message_kind::message;
   const std::uint64_t number = announces ? out.announcements : p.number;
-  if (!push(peer, {.signature = r.signature, .total = r.bytes, .number = number, .tag = r.tag, .kind = kind}))
+  if (!push(peer, {.signature = req.signature, .total = req.bytes, .number = number, .tag = req.tag, .kind = kind}))
     return false;
-  r.state = message_progress::moving;
+  req.state = message_progress::moving;
   p.has_head = !announces;
   if (announces) out.sends.announce(out.announcements++);
   return true;
@@ -118,7 +118,7 @@ bool shm_messages::begin_sending(int peer, request& r) {
 // Marks the ring as severed: a message cannot continue without memory. The receiver gets an error in place of the rest
 // and the later messages.
 void shm_messages::sever(int peer) noexcept {
-  shm_.messages(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
+  shm_.message_ring(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
   shm_.wake(peer);
 }
 
@@ -136,7 +136,7 @@ void shm_messages::require(int peer, const char* fault) const {
 
 // Returns the number of unread bytes in the ring from `peer`. Throws if a peer has written an impossible position.
 std::uint64_t shm_messages::unread(int peer) {
-  fifo& ring = shm_.messages(peer, shm_.rank());
+  fifo& ring = shm_.message_ring(peer, shm_.rank());
   const std::uint64_t head = ring.head.load(std::memory_order_acquire);
   if (head == fifo::severed) throw_broken(peer, "it is out of memory");
   const std::uint64_t available = head - ring.tail.load(std::memory_order_relaxed);
@@ -144,17 +144,17 @@ std::uint64_t shm_messages::unread(int peer) {
   return available;
 }
 
-void shm_messages::receive(request& r, transport& owner) {
-  r.owner = &owner;
-  r.state = message_progress::waiting;
-  ::new (r.transport_storage) message_progress{.group = &group_, .receives = true};
-  matcher_.post(r);
+void shm_messages::receive(request& req, transport& owner) {
+  req.owner = &owner;
+  req.state = message_progress::waiting;
+  ::new (req.transport_storage) message_progress{.group = &group_, .receives = true};
+  matcher_.post(req);
 }
 
 // Reads the header of the next message and finds its receive. Returns false if there is no message, or if no receive is
 // posted for it and none for a message that may follow it.
 bool shm_messages::begin_message(int peer, incoming& in) {
-  fifo& ring = shm_.messages(peer, shm_.rank());
+  fifo& ring = shm_.message_ring(peer, shm_.rank());
   const std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
   if (unread(peer) == 0) return false;
   header head;
@@ -162,7 +162,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
   outbox& sends = outgoing_to(peer).sends;
   auto& target = matcher_.target_of(peer);
   if (head.kind == message_kind::cts) {
-    require(peer, sends.clear(head.number));
+    require(peer, sends.on_clear_to_send(head.number));
   } else if (head.kind == message_kind::data) {
     require(peer, matcher_.match_body(peer, head, target));
   } else if (!matcher_.match(peer, head, sends.awaits_clear(), target)) {
@@ -176,7 +176,7 @@ bool shm_messages::begin_message(int peer, incoming& in) {
 
 // Copies the bytes that have arrived of the message in progress.
 void shm_messages::copy_payload(int peer, incoming& in) {
-  fifo& ring = shm_.messages(peer, shm_.rank());
+  fifo& ring = shm_.message_ring(peer, shm_.rank());
   const auto& target = matcher_.target_of(peer);
   const std::uint64_t capacity = shm_.layout().fifo_bytes;
   std::uint64_t tail = ring.tail.load(std::memory_order_relaxed);
@@ -229,15 +229,15 @@ void shm_messages::progress() {
   }
 }
 
-void shm_messages::cancel(request& r) noexcept {
+void shm_messages::cancel(request& req) noexcept {
   has_unfinished_ = true;
-  if (progress_of(r).receives) return matcher_.cancel(r);
-  outbox& sends = outgoing_to(r.peer).sends;
+  if (progress_of(req).receives) return matcher_.cancel(req);
+  outbox& sends = outgoing_to(req.peer).sends;
   // the receiver has matched the message and needs the rest
-  const bool must_finish = r.state == message_progress::moving;
-  if (must_finish && sends.adopt(r) == nullptr) sever(r.peer);
-  sends.drop(r);
-  r.owner = nullptr;
+  const bool must_finish = req.state == message_progress::moving;
+  if (must_finish && sends.adopt(req) == nullptr) sever(req.peer);
+  sends.drop(req);
+  req.owner = nullptr;
 }
 
 }}}  // namespace muster::v0::detail

@@ -26,18 +26,18 @@ class shm_messages {
 
   explicit shm_messages(shm_group& shm);
 
-  void send(request& r, transport& owner);
-  void receive(request& r, transport& owner);
-  bool test(request& r) {
+  void send(request& req, transport& owner);
+  void receive(request& req, transport& owner);
+  bool test(request& req) {
     progress();
     if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
-    return r.owner == nullptr;
+    return req.owner == nullptr;
   }
   /// Returns true if a message may be unfinished that no request represents any more.
   [[nodiscard]] bool has_unfinished() const noexcept { return has_unfinished_; }
   /// Advances all messages that are under way.
   void progress();
-  void cancel(request& r) noexcept;
+  void cancel(request& req) noexcept;
 
  private:
   struct outgoing {
@@ -56,7 +56,7 @@ class shm_messages {
   void send_pending(int peer);
   bool push(int peer, const std::byte* data, std::uint64_t bytes, std::uint64_t& moved);
   bool push(int peer, const envelope& head);
-  bool begin_sending(int peer, request& r);
+  bool begin_sending(int peer, request& req);
   void sever(int peer) noexcept;
   [[nodiscard]] std::uint64_t unread(int peer);
   [[noreturn]] void throw_broken(int peer, const char* reason) const;

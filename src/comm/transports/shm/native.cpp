@@ -61,7 +61,9 @@ bool shm_native::all_finished(std::uint64_t sequence) {
 
 // Returns true if this rank may write its contribution: all ranks have finished the collective whose contribution had
 // the same place.
-bool shm_native::slot_is_free() { return sequence_ <= slot_head::turns || all_finished(sequence_ - slot_head::turns); }
+bool shm_native::slot_is_free() {
+  return sequence_ <= slot_head::contribution_count || all_finished(sequence_ - slot_head::contribution_count);
+}
 
 void shm_native::publish_core() noexcept {
   if (!shm_.host().oversubscribed()) return;
@@ -84,8 +86,8 @@ bool shm_native::waits_for_this_core() const {
     // A rank that waits for the same root as this rank does not need the core, unless that rank is behind.
     const bool is_behind = slot.finished.load(std::memory_order_relaxed) + 1 < sequence_;
     if (has_contributed_ && plan_.awaits_root && p != call_->root && !is_behind) continue;
-    const auto number =
-        static_cast<std::uint32_t>(slot.contributions[turn()].sequence.load(std::memory_order_relaxed) >> 32);
+    const auto number = static_cast<std::uint32_t>(
+        slot.contributions[contribution_index()].sequence.load(std::memory_order_relaxed) >> 32);
     const bool has_contributed = plan_.is_small && number == static_cast<std::uint32_t>(sequence_);
     if (!has_contributed) return true;
   }
@@ -94,9 +96,9 @@ bool shm_native::waits_for_this_core() const {
 
 void shm_native::publish_small(const std::byte* small, std::size_t bytes) {
   auto& mine = shm_.mine();
-  contribution& own = mine.contributions[turn()];
+  contribution& own = mine.contributions[contribution_index()];
   publish_core();
-  mine.signatures[turn()] = call_->signature();
+  mine.signatures[contribution_index()] = call_->signature();
   if (bytes > 0) copy(bytes <= contribution::inline_limit ? own.bytes : slot_buffer_of(shm_.rank()), small, bytes);
   own.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
@@ -104,9 +106,9 @@ void shm_native::publish_small(const std::byte* small, std::size_t bytes) {
 
 void shm_native::publish_buffers() {
   auto& mine = shm_.mine();
-  contribution& own = mine.contributions[turn()];
+  contribution& own = mine.contributions[contribution_index()];
   publish_core();
-  mine.signatures[turn()] = call_->signature();
+  mine.signatures[contribution_index()] = call_->signature();
   own.flags = 0;
   auto& memory = shm_.host().own();
   const auto offset_of_buffer = [&](const std::byte* data, std::size_t bytes, std::uint32_t flag) -> std::uint64_t {
@@ -114,8 +116,8 @@ void shm_native::publish_buffers() {
     own.flags |= flag;
     return memory.offset_of(data);
   };
-  own.place.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
-  own.place.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
+  own.offsets.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
+  own.offsets.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
   if (plan_.publishes && (own.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
     copy_bytes(slot_buffer_of(shm_.rank()), call_->in, plan_.contributed);
     own.flags |= contribution::published;
@@ -137,11 +139,11 @@ std::size_t shm_native::bytes_out() const noexcept {
 }
 
 bool shm_native::contributed(int peer) {
-  const contribution& peer_contribution = shm_.slot(peer).contributions[turn()];
+  const contribution& peer_contribution = shm_.slot(peer).contributions[contribution_index()];
   const std::uint64_t word = peer_contribution.sequence.load(std::memory_order_acquire);
   if (word == sequence_word(sequence_, signature_hash_)) {
     // A peer that is ahead has published its next contribution too: the prefetch overlaps with this collective.
-    __builtin_prefetch(&shm_.slot(peer).contributions[(sequence_ + 1) % slot_head::turns]);
+    __builtin_prefetch(&shm_.slot(peer).contributions[(sequence_ + 1) % slot_head::contribution_count]);
     return true;
   }
   if (static_cast<std::uint32_t>(word >> 32) == static_cast<std::uint32_t>(sequence_)) throw_mismatch(peer);
@@ -160,7 +162,7 @@ bool shm_native::all_contributed() {
 void shm_native::throw_mismatch(int peer) {
   request own_call;
   own_call.signature = call_->signature();
-  check_arrival(own_call, shm_.reported_rank(peer), shm_.slot(peer).signatures[turn()], 0);
+  check_arrival(own_call, shm_.reported_rank(peer), shm_.slot(peer).signatures[contribution_index()], 0);
   throw mismatch_error("the ranks disagree about collective " + std::to_string(call_->signature().sequence) +
                        " of the group (rank " + std::to_string(shm_.reported_rank(peer)) +
                        " is in the same collective, but made a different call before); every rank must make the same "
@@ -200,8 +202,8 @@ shm_native::start_result shm_native::start(const collective_call& call) {
   return start_result::pending;
 }
 
-bool shm_native::test(request& r) {
-  if (r.owner == nullptr) return true;
+bool shm_native::test(request& req) {
+  if (req.owner == nullptr) return true;
   if (plan_.is_small) {
     if (!test_small()) return false;
   } else {
@@ -211,7 +213,7 @@ bool shm_native::test(request& r) {
     body_.reset();
     if (failure) std::rethrow_exception(failure);
   }
-  r.owner = nullptr;
+  req.owner = nullptr;
   call_ = nullptr;  // the caller may destroy the call now
   return true;
 }
@@ -281,13 +283,13 @@ std::byte* shm_native::slot_buffer_of(int rank) noexcept {
   // the lines would have left the cache. In a group of more than two ranks all ranks read the buffer, so it does not
   // matter which rank writes there next.
   const bool keeps_place = shm_.size() > 2 || (one_way && plan_.is_small);
-  const int slot = keeps_place ? rank : shm_.rotated_slot(rank, sequence_ / slot_head::turns, 1);
-  return shm_.small(slot, sequence_);
+  const int slot = keeps_place ? rank : shm_.rotated_slot(rank, sequence_ / slot_head::contribution_count, 1);
+  return shm_.slot_buffer(slot, sequence_);
 }
 
 const std::byte* shm_native::small_payload(int peer) {
   if (peer == shm_.rank()) return call_->in;
-  const contribution& peer_contribution = shm_.slot(peer).contributions[turn()];
+  const contribution& peer_contribution = shm_.slot(peer).contributions[contribution_index()];
   std::size_t bytes = plan_.contributed;
   if (call_->kind == collective::allgather)
     bytes = block_of(call_->count, peer, shm_.size()).count * call_->element_size;

@@ -49,7 +49,7 @@ class shm_native {
   /// complete.
   start_result start(const collective_call& call);
   /// Advances the collective. Returns true when the collective is complete.
-  bool test(request& r);
+  bool test(request& req);
   /// Returns true if a rank that has not contributed yet last ran on this rank's core: that rank can contribute only
   /// after this rank yields. Every other missing rank has its own core and contributes soon. In the direct and staged
   /// modes every rank that last ran on this core counts. Returns true if no collective is pending.
@@ -63,7 +63,7 @@ class shm_native {
   [[nodiscard]] std::size_t size() const noexcept { return static_cast<std::size_t>(shm_.size()); }
 
   // Contributions.
-  [[nodiscard]] std::size_t turn() const noexcept { return sequence_ % slot_head::turns; }
+  [[nodiscard]] std::size_t contribution_index() const noexcept { return sequence_ % slot_head::contribution_count; }
   [[nodiscard]] std::size_t bytes_in() const noexcept;
   [[nodiscard]] std::size_t bytes_out() const noexcept;
   [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(shm_.rank()); }

@@ -54,7 +54,7 @@ bool shm_native::peers_need_block() const noexcept {
 
 // Returns true if every buffer that peers access is registered.
 bool shm_native::is_direct() {
-  const auto flags = [&](int rank) { return shm_.slot(rank).contributions[turn()].flags; };
+  const auto flags = [&](int rank) { return shm_.slot(rank).contributions[contribution_index()].flags; };
   for (int p = 0; p < shm_.size(); ++p) {
     const bool in_matters = call_->kind != collective::allgather;
     const bool out_matters = call_->kind != collective::reduce_scatter && rank_needs_block(p, p);
@@ -66,7 +66,7 @@ bool shm_native::is_direct() {
 
 bool shm_native::all_published() const noexcept {
   for (int p = 0; p < shm_.size(); ++p) {
-    if ((shm_.slot(p).contributions[turn()].flags & contribution::published) == 0) return false;
+    if ((shm_.slot(p).contributions[contribution_index()].flags & contribution::published) == 0) return false;
   }
   return true;
 }
@@ -77,10 +77,10 @@ std::byte* shm_native::staging_slot(int staging_rank, std::uint64_t round, int b
   const std::uint64_t global = global_round(round);
   // The chunk for each peer has a fixed index, counted from this rank: the rank that reads a place is the next to write
   // there. The place of the folded chunk, which all ranks read, passes to another rank each time the area is reused.
-  const int ranks = shm_.size();
-  const int chunk_index = block == ranks ? block : (block - staging_rank + ranks) % ranks;
+  const int rank_count = shm_.size();
+  const int chunk_index = block == rank_count ? block : (block - staging_rank + rank_count) % rank_count;
   const std::size_t place = global % depth_ * (size() + 1) + static_cast<std::size_t>(chunk_index);
-  return shm_.staging(shm_.rotated_slot(staging_rank, global / depth_, chunk_index == ranks ? 1 : chunk_index)) +
+  return shm_.staging(shm_.rotated_slot(staging_rank, global / depth_, chunk_index == rank_count ? 1 : chunk_index)) +
          place * chunk_;
 }
 
@@ -166,7 +166,7 @@ bool shm_native::try_fold_part(int block, std::size_t begin, std::size_t bytes) 
   const std::size_t offset = block_of(c.count, block, shm_.size()).first * c.element_size;
   std::size_t outs = 0;
   for (int p = 0; p < shm_.size(); ++p) {
-    const auto& place = shm_.slot(p).contributions[turn()].place;
+    const auto& place = shm_.slot(p).contributions[contribution_index()].offsets;
     const int host_rank = shm_.host_rank(p);
     const auto at = [&](std::uint64_t base) { return shm_.host().at(host_rank, base) + offset + begin; };
     if (c.kind != collective::allgather) peers_in_[static_cast<std::size_t>(p)] = at(place.in);
@@ -313,7 +313,7 @@ task shm_native::broadcast(scheduler_type& scheduler, shm_native& self) {
   } else {
     co_await scheduler.until([&self, root] { return self.contributed(root); });
   }
-  const contribution& root_contribution = self.shm_.slot(root).contributions[self.turn()];
+  const contribution& root_contribution = self.shm_.slot(root).contributions[self.contribution_index()];
   if ((root_contribution.flags & contribution::registered_in) == 0) {
     co_await broadcast_staged(scheduler, self);
     self.publish_finished();
@@ -324,7 +324,7 @@ task shm_native::broadcast(scheduler_type& scheduler, shm_native& self) {
     co_await scheduler.until([&self] { return self.all_finished(self.sequence_); });
     co_return;
   }
-  copy_out(c.out, self.shm_.host().at(self.shm_.host_rank(root), root_contribution.place.in), bytes, bytes);
+  copy_out(c.out, self.shm_.host().at(self.shm_.host_rank(root), root_contribution.offsets.in), bytes, bytes);
   if (self.shm_.slot(root).revoked.load(std::memory_order_seq_cst) != 0) co_await scheduler.until([] { return false; });
   self.publish_finished();
 }

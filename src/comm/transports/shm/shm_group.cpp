@@ -31,28 +31,28 @@ bool can_be_asymmetric() noexcept {
 
 }  // namespace
 
-slot_layout::slot_layout(int ranks) noexcept {
-  const auto n = static_cast<std::size_t>(ranks);
+slot_layout::slot_layout(int rank_count) noexcept {
+  const auto n = static_cast<std::size_t>(rank_count);
   // Each ordered pair of ranks has a ring. A ring is so large that its bytes have left a second-level cache when their
   // place is reused: a write to a line that the peer has just read costs the most. Rings are smaller in a larger group,
   // so that all rings together take at most 64 MiB among up to 64 ranks.
   fifo_bytes = std::clamp(std::bit_floor((std::size_t{64} << 20) / (n * n)), smallest_fifo, largest_fifo);
   fifo_stride = sizeof(fifo) + fifo_bytes;
   small = round_up(sizeof(slot_head), 4096);
-  staging = small + slot_head::turns * published_limit;
+  staging = small + slot_head::contribution_count * published_limit;
   mailboxes = staging + staging_bytes(n);
   fifos = round_up(mailboxes + n * sizeof(control_mailbox), 4096);
   total = round_up(fifos + n * fifo_stride, 4096);
 }
 
-std::uint64_t shm_group::allocate_slot(segment& memory, int ranks) {
-  const slot_layout layout(ranks);
+std::uint64_t shm_group::allocate_slot(segment& memory, int rank_count) {
+  const slot_layout layout(rank_count);
   void* const slot = memory.allocate(layout.total, cache_line);
   // The memory may have been used before, so the fields are cleared. The payload areas between the fields need no
   // initial content.
   std::memset(slot, 0, layout.small);
   std::memset(static_cast<std::byte*>(slot) + layout.mailboxes, 0, layout.fifos - layout.mailboxes);
-  for (std::size_t i = 0; i < static_cast<std::size_t>(ranks); ++i)
+  for (std::size_t i = 0; i < static_cast<std::size_t>(rank_count); ++i)
     std::memset(static_cast<std::byte*>(slot) + layout.fifos + i * layout.fifo_stride, 0, sizeof(fifo));
   auto& head = *static_cast<slot_head*>(slot);
   head.can_be_asymmetric = can_be_asymmetric();

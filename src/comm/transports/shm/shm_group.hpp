@@ -51,7 +51,8 @@
 //   fifo.tail              receiver           owner (sender)   release / acquire    after bytes are copied out
 //
 // Invariants:
-// - A rank writes contribution number n only when all ranks have finished collective n - `slot_head::turns`.
+// - A rank writes contribution number n only when all ranks have finished collective n -
+// `slot_head::contribution_count`.
 // - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
 //   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
 //   detects the other. A writer that stays stopped for longer than `shm_timing::peer_write` is not awaited: the owner
@@ -95,7 +96,7 @@ inline constexpr std::size_t published_limit = std::size_t{128} << 10;
 /// access.
 struct alignas(false_sharing_distance) contribution {
   static constexpr std::size_t inline_limit = 48;
-  struct places {  // offsets of the buffers in the rank's segment, if the buffers are registered
+  struct buffer_offsets {  // offsets of the buffers in the rank's segment, if the buffers are registered
     std::uint64_t in;
     std::uint64_t out;
   };
@@ -107,7 +108,7 @@ struct alignas(false_sharing_distance) contribution {
   std::uint32_t flags;
   union {
     alignas(16) std::byte bytes[inline_limit];
-    places place;
+    buffer_offsets offsets;
   };
 };
 
@@ -146,9 +147,9 @@ struct fifo {
 struct slot_head {
   // Number of contributions that a slot holds. A rank may be this many collectives ahead of the ranks that still read
   // its contributions; the root of consecutive broadcasts usually is ahead.
-  static constexpr std::uint64_t turns = 8;
-  contribution contributions[turns];
-  alignas(false_sharing_distance) collective_signature signatures[turns];
+  static constexpr std::uint64_t contribution_count = 8;
+  contribution contributions[contribution_count];
+  alignas(false_sharing_distance) collective_signature signatures[contribution_count];
   // Steps of a large collective (`step_word`): rounds whose chunks are staged, rounds that are folded, rounds whose
   // chunks this rank has copied from the root. In a direct collective the only step is this rank's block: any rank
   // claims and folds the block.
@@ -174,7 +175,7 @@ struct slot_head {
 /// The layout of the slots in a group of `ranks` ranks, the same in all slots, in bytes: the offsets of the parts, then
 /// the sizes of a fifo with its ring, of a ring, and of the slot.
 struct slot_layout {
-  explicit slot_layout(int ranks) noexcept;
+  explicit slot_layout(int rank_count) noexcept;
   std::size_t small, staging, mailboxes, fifos, fifo_stride, fifo_bytes, total;
 };
 
@@ -206,8 +207,8 @@ class shm_group {
   }
   [[nodiscard]] slot_head& mine() noexcept { return *mine_; }
   /// Returns the slot buffer for a payload that does not fit the contribution's line.
-  [[nodiscard]] std::byte* small(int rank, std::uint64_t sequence) noexcept {
-    return slot_address(rank) + layout_.small + sequence % slot_head::turns * published_limit;
+  [[nodiscard]] std::byte* slot_buffer(int rank, std::uint64_t sequence) noexcept {
+    return slot_address(rank) + layout_.small + sequence % slot_head::contribution_count * published_limit;
   }
   [[nodiscard]] std::byte* staging(int rank) noexcept { return slot_address(rank) + layout_.staging; }
   /// Returns the rank whose slot `rank` writes into, for the reader that is `reader` ranks after `rank`, in the given
@@ -221,7 +222,7 @@ class shm_group {
   [[nodiscard]] control_mailbox& mailboxes(int sender, int receiver) noexcept {
     return reinterpret_cast<control_mailbox*>(slot_address(sender) + layout_.mailboxes)[receiver];
   }
-  [[nodiscard]] fifo& messages(int sender, int receiver) noexcept {
+  [[nodiscard]] fifo& message_ring(int sender, int receiver) noexcept {
     return *reinterpret_cast<fifo*>(slot_address(sender) + layout_.fifos +
                                     static_cast<std::size_t>(receiver) * layout_.fifo_stride);
   }
@@ -252,7 +253,7 @@ class shm_group {
 
   /// Allocates a rank's slot for a new group and returns its offset in that rank's segment. The offset is exchanged
   /// before the group is made.
-  [[nodiscard]] static std::uint64_t allocate_slot(segment& memory, int ranks);
+  [[nodiscard]] static std::uint64_t allocate_slot(segment& memory, int rank_count);
 
  private:
   [[nodiscard]] std::byte* slot_address(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }

@@ -18,26 +18,26 @@ transport_abilities shm_transport::abilities() const {
   return result;
 }
 
-bool shm_transport::native(const collective_call& call, request& r) {
-  r.state = native_state;
-  r.owner = this;  // set before the start, so that the caller cancels the request if the start throws
+bool shm_transport::native(const collective_call& call, request& req) {
+  req.state = native_state;
+  req.owner = this;  // set before the start, so that the caller cancels the request if the start throws
   const auto started = native_.start(call);
-  if (started != shm_native::start_result::pending) r.owner = nullptr;
+  if (started != shm_native::start_result::pending) req.owner = nullptr;
   return started != shm_native::start_result::unsupported;
 }
 
-void shm_transport::cancel(request& r) noexcept {
-  if (r.state == native_state) {
-    r.owner = nullptr;
+void shm_transport::cancel(request& req) noexcept {
+  if (req.state == native_state) {
+    req.owner = nullptr;
     native_.cancel();
   } else {
-    messages_.cancel(r);
+    messages_.cancel(req);
   }
 }
 
-bool shm_transport::move_buffer(request& r, std::byte* destination) noexcept {
-  if (r.state == native_state) return false;
-  r.data = destination;
+bool shm_transport::move_buffer(request& req, std::byte* destination) noexcept {
+  if (req.state == native_state) return false;
+  req.data = destination;
   return true;
 }
 
@@ -96,10 +96,10 @@ bool shm_transport::poll(control_message& message) {
 
 void shm_transport::pause(clock::time_point deadline) {
   shm_.wait(deadline);
-  look_after_peers();
+  check_for_ended_peers();
 }
 
-void shm_transport::look_after_peers() {
+void shm_transport::check_for_ended_peers() {
   const auto now = clock::now();
   if (ended_peer_ >= 0 || now < next_check_) return;
   next_check_ = now + transport_timing::death_poll;

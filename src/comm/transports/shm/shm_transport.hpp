@@ -21,21 +21,21 @@ class shm_transport final : public transport {
   [[nodiscard]] std::pmr::memory_resource* memory() const override { return memory_; }
   [[nodiscard]] bool oversubscribed() const override { return shm_.host().oversubscribed(); }
   [[nodiscard]] bool should_yield() const override { return oversubscribed() && native_.waits_for_this_core(); }
-  void send(request& r) override { messages_.send(r, *this); }
-  void receive(request& r) override { messages_.receive(r, *this); }
-  bool native(const collective_call& call, request& r) override;
-  bool test(request& r) override {
-    if (r.state != native_state) return messages_.test(r);
+  void send(request& req) override { messages_.send(req, *this); }
+  void receive(request& req) override { messages_.receive(req, *this); }
+  bool native(const collective_call& call, request& req) override;
+  bool test(request& req) override {
+    if (req.state != native_state) return messages_.test(req);
     if (messages_.has_unfinished()) messages_.progress();
-    return native_.test(r);
+    return native_.test(req);
   }
-  void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* destination) noexcept override;
+  void cancel(request& req) noexcept override;
+  bool move_buffer(request& req, std::byte* destination) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
-  void pause(clock::time_point until) override;
+  void pause(clock::time_point deadline) override;
   /// Checks from time to time, while a rank waits, whether a peer has ended. The next `poll` reports the peer.
-  void look_after_peers();
+  void check_for_ended_peers();
   /// See `shm_group::reported_rank`.
   void set_reported_ranks(std::vector<int> ranks) noexcept { shm_.set_reported_ranks(std::move(ranks)); }
   /// Allocates this rank's slot for a group with those members and returns the slot's offset.

@@ -106,9 +106,9 @@ std::unique_ptr<tcp_transport> connect_mesh(const tcp_plan& plan, int rank, cons
 tcp_plan plan_of(const settings& configuration) {
   tcp_plan plan;
   plan.lazy = configuration.choice(setting::connections, {"all", "lazy"}) == 1;
-  plan.beat = seconds(configuration.positive(setting::heartbeat));
+  plan.beat = seconds(configuration.number(setting::heartbeat));
   plan.missed_heartbeats = static_cast<int>(configuration.integer(setting::missed_heartbeats));
-  plan.connect_timeout = seconds(configuration.positive(setting::timeout));
+  plan.connect_timeout = seconds(configuration.number(setting::timeout));
   plan.limits.checksum = configuration.choice(setting::checksum, {"off", "on"}) == 1;
   return plan;
 }

@@ -24,7 +24,7 @@ tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::u
     : peer_(peer),
       messages_(messages),
       limits_(limits),
-      number_(number),
+      incarnation_(number),
       send_credit_(limits.credit),
       target_(messages.target_of(peer)) {}
 
@@ -42,38 +42,38 @@ void tcp_link::sever(std::string reason) noexcept {
 
 // ---- sending: requests ----
 
-void tcp_link::send(request& r) {
-  auto& p = progress_of(r);
-  p.announces = credit_cost(r.bytes) > send_credit_ || (r.tag != 0 && r.bytes > limits_.eager);
-  if (!p.announces) send_credit_ -= credit_cost(r.bytes);
-  sends_.push(r);
+void tcp_link::send(request& req) {
+  auto& p = progress_of(req);
+  p.announces = credit_cost(req.bytes) > send_credit_ || (req.tag != 0 && req.bytes > limits_.eager);
+  if (!p.announces) send_credit_ -= credit_cost(req.bytes);
+  sends_.push(req);
   // An announced message waits for a clear-to-send anyway: later frames may share a packet with the announcement.
-  if (!p.announces && sends_.front() == &r) write_pending();
+  if (!p.announces && sends_.front() == &req) write_pending();
 }
 
-void tcp_link::cancel_send(request& r) noexcept {
-  const bool continues = r.state == message_progress::moving && failure().empty() && keep_payload_copy(r);
+void tcp_link::cancel_send(request& req) noexcept {
+  const bool continues = req.state == message_progress::moving && failure().empty() && keep_payload_copy(req);
   if (!continues) {
-    if (frame_out_.payload_request == &r) frame_out_.payload_request = nullptr;
-    if (!progress_of(r).announces) send_credit_ += credit_cost(r.bytes);
-    sends_.drop(r);
+    if (frame_out_.payload_request == &req) frame_out_.payload_request = nullptr;
+    if (!progress_of(req).announces) send_credit_ += credit_cost(req.bytes);
+    sends_.drop(req);
   }
-  r.owner = nullptr;
+  req.owner = nullptr;
 }
 
-void tcp_link::move_send(const request& r, const std::byte* data) noexcept {
-  if (frame_out_.payload_request == &r) frame_out_.data = data;
+void tcp_link::move_send(const request& req, const std::byte* data) noexcept {
+  if (frame_out_.payload_request == &req) frame_out_.data = data;
 }
 
 // Copies the payload of a cancelled send, because the receiver needs the rest. Returns false without memory for the
 // copy: the connection breaks.
-bool tcp_link::keep_payload_copy(request& r) noexcept {
-  request* const copy = sends_.adopt(r);
+bool tcp_link::keep_payload_copy(request& req) noexcept {
+  request* const copy = sends_.adopt(req);
   if (copy == nullptr) {
     sever("no memory left");  // short enough to need no allocation
     return false;
   }
-  if (frame_out_.payload_request == &r) {
+  if (frame_out_.payload_request == &req) {
     frame_out_.data = copy->data;
     frame_out_.payload_request = copy;
   }
@@ -164,15 +164,15 @@ bool tcp_link::begin_next_frame() {
     return true;
   }
   if (sends_.front() == nullptr) return false;
-  request& r = *sends_.front();
-  const auto& p = progress_of(r);
+  request& req = *sends_.front();
+  const auto& p = progress_of(req);
   frame head;
-  head.tag = r.tag;
-  head.generation = p.generation;
-  head.signature = r.signature;
-  head.total = r.bytes;
-  const bool announces = p.announces && r.state == message_progress::waiting;
-  r.state = message_progress::moving;
+  head.tag = req.tag;
+  head.generation = p.group_id;
+  head.signature = req.signature;
+  head.total = req.bytes;
+  const bool announces = p.announces && req.state == message_progress::waiting;
+  req.state = message_progress::moving;
   if (announces) {
     head.kind = frame_kind::rts;
     sends_.announce(next_out_);  // the sequence number of the announcement
@@ -184,7 +184,7 @@ bool tcp_link::begin_next_frame() {
     head.set_number(p.number);
   }
   sends_.pop();
-  begin_frame(head, &r);
+  begin_frame(head, &req);
   return true;
 }
 
@@ -195,7 +195,7 @@ void tcp_link::write_pending() noexcept {
       if (!is_sending()) continue;
       frame_out_.write_some(socket_, limits_.burst, has_frame());
       if (is_sending()) return;
-      if (request* const r = std::exchange(frame_out_.payload_request, nullptr)) sends_.finish(*r);
+      if (request* const req = std::exchange(frame_out_.payload_request, nullptr)) sends_.finish(*req);
     } while (begin_next_frame());
   } catch (const socket_error& failure) {
     write_error_ = failure.describe_observation();

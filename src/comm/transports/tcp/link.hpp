@@ -84,7 +84,7 @@ class tcp_link {
   tcp_link& operator=(const tcp_link&) = delete;
 
   [[nodiscard]] int peer() const noexcept { return peer_; }
-  [[nodiscard]] std::uint32_t number() const noexcept { return number_; }
+  [[nodiscard]] std::uint32_t number() const noexcept { return incarnation_; }
   [[nodiscard]] int file() const noexcept { return socket_.file(); }
   [[nodiscard]] bool connected() const noexcept { return static_cast<bool>(socket_); }
   /// Returns true if the link was ever connected.
@@ -98,13 +98,13 @@ class tcp_link {
   /// Closes the connection for good, and fails the peer's requests.
   void sever(std::string reason) noexcept;
 
-  void send(request& r);
+  void send(request& req);
   /// Queues a clear-to-send for the announced message `number`. The next `write_pending` sends it.
   void send_clear(std::uint64_t number) { queue_frame(frame_kind::cts, number); }
   /// Withdraws the send; if a frame of the send has begun, a copy of the payload is sent to the end.
-  void cancel_send(request& r) noexcept;
+  void cancel_send(request& req) noexcept;
   /// Makes the send read the rest of its payload from the buffer at `data`, which has the same bytes.
-  void move_send(const request& r, const std::byte* data) noexcept;
+  void move_send(const request& req, const std::byte* data) noexcept;
   void queue_goodbye() { queue_frame(frame_kind::goodbye, 0); }
 
   [[nodiscard]] bool has_output() const noexcept {
@@ -131,7 +131,7 @@ class tcp_link {
   [[nodiscard]] bool is_sending() const noexcept { return frame_out_.sent < frame_out_.length(); }
   bool begin_next_frame();
   void begin_frame(frame head, request* payload_request);
-  bool keep_payload_copy(request& r) noexcept;
+  bool keep_payload_copy(request& req) noexcept;
 
   // In.
   void read_frames();
@@ -150,7 +150,7 @@ class tcp_link {
   int peer_;
   matcher& messages_;
   const tcp_limits& limits_;
-  const std::uint32_t number_;
+  const std::uint32_t incarnation_;
   tcp_socket socket_;
   std::string connection_error_;
   std::string write_error_;  // set when writing failed; bytes that the peer had sent before are still read

@@ -21,7 +21,7 @@ envelope envelope_of(const frame& head) {
   return {.signature = head.signature,
           .total = head.total,
           .number = announces ? head.sequence : head.number(),
-          .generation = head.generation,
+          .group_id = head.generation,
           .tag = head.tag,
           .kind = announces ? message_kind::rts : message_kind::message};
 }
@@ -98,10 +98,10 @@ void tcp_link::read_frames() {
   for (;;) {
     // The buffered bytes.
     while (in_payload_ || begin_payload()) {
-      const request* const r = target_.receive;
+      const request* const req = target_.receive;
       std::span<const std::byte> bytes = buffered(payload_left_);
-      if (r != nullptr && r->combine != nullptr)
-        bytes = bytes.first(bytes.size() / r->combine->element_size() * r->combine->element_size());
+      if (req != nullptr && req->combine != nullptr)
+        bytes = bytes.first(bytes.size() / req->combine->element_size() * req->combine->element_size());
       process_payload(bytes);
       consume(bytes.size());
       if (payload_left_ > 0 || !end_payload()) break;
@@ -172,7 +172,7 @@ bool tcp_link::begin_payload() {
   if (!parse_header()) return false;
   // A group that lost the peer must first discard the requests and messages of the old connection.
   const bool begins = frame_in_.kind == frame_kind::message || frame_in_.kind == frame_kind::rts;
-  frame_held_ = number_ > 0 && begins && messages_.is_gone(peer_, frame_in_.generation);
+  frame_held_ = incarnation_ > 0 && begins && messages_.is_gone(peer_, frame_in_.generation);
   if (frame_held_) return false;
   target_ = {};
   switch (frame_in_.kind) {
@@ -185,7 +185,7 @@ bool tcp_link::begin_payload() {
       handle_announce();
       break;
     case frame_kind::cts:
-      require(sends_.clear(frame_in_.number()));
+      require(sends_.on_clear_to_send(frame_in_.number()));
       break;
     case frame_kind::credit:
       if (frame_in_.number() > limits_.credit - std::min<std::uint64_t>(send_credit_, limits_.credit))

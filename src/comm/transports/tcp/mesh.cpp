@@ -17,13 +17,13 @@ constexpr std::uint32_t max_positions = 64;
 // Returns the number of ranks on that host, divided by the number of cores on which any rank there may run.
 double ranks_a_core(const std::vector<tcp_peer>& peers, const std::string& host) {
   cpu_set_t cores{};
-  int ranks = 0;
+  int rank_count = 0;
   for (const auto& peer : peers) {
     if (peer.host != host) continue;
-    ++ranks;
+    ++rank_count;
     CPU_OR(&cores, &cores, &peer.cores);
   }
-  return static_cast<double>(ranks) / std::max(1, CPU_COUNT(&cores));
+  return static_cast<double>(rank_count) / std::max(1, CPU_COUNT(&cores));
 }
 
 }  // namespace
@@ -139,11 +139,11 @@ void tcp_mesh::open(matching_group& group) {
     if (!state(peer).lost_reason.empty()) report_lost_peer(group, peer, state(peer).lost_reason);
   }
   for (auto& early : early_messages_) {
-    if (early.generation != group.generation() || group.member(early.peer) < 0) continue;
+    if (early.generation != group.group_id() || group.member(early.peer) < 0) continue;
     early.message.origin = group.member(early.peer);
     group.post_control_message(early.message);
   }
-  std::erase_if(early_messages_, [&](const early_message& early) { return early.generation == group.generation(); });
+  std::erase_if(early_messages_, [&](const early_message& early) { return early.generation == group.group_id(); });
 }
 
 void tcp_mesh::close(matching_group& group) noexcept {

@@ -37,15 +37,15 @@ void tcp_channel::set_asleep(bool is_asleep) noexcept {
   (void)!::read(wake_.get(), &count, sizeof count);
 }
 
-void tcp_transport::begin(request& r, bool receives) noexcept {
-  r.owner = this;
-  r.state = message_progress::waiting;
-  ::new (r.transport_storage) message_progress{
-      .group = &group_, .generation = group_.generation(), .connection = no_connection, .receives = receives};
-  if (r.signature.kind == collective::none || r.signature.sequence < group_.called) return;
-  group_.called = r.signature.sequence + 1;
-  mesh_->position_.generation = group_.generation();
-  mesh_->position_.signature = r.signature;
+void tcp_transport::begin(request& req, bool receives) noexcept {
+  req.owner = this;
+  req.state = message_progress::waiting;
+  ::new (req.transport_storage) message_progress{
+      .group = &group_, .group_id = group_.group_id(), .connection = no_connection, .receives = receives};
+  if (req.signature.kind == collective::none || req.signature.sequence < group_.started_collectives) return;
+  group_.started_collectives = req.signature.sequence + 1;
+  mesh_->position_.generation = group_.group_id();
+  mesh_->position_.signature = req.signature;
 }
 
 link_quality tcp_transport::quality(int peer) {
@@ -55,67 +55,67 @@ link_quality tcp_transport::quality(int peer) {
                                                                            : link_quality();
 }
 
-void tcp_transport::send(request& r) {
+void tcp_transport::send(request& req) {
   const std::lock_guard lock(mesh_->mutex_);
-  begin(r, false);
-  const int peer = group_.peer(r.peer);
+  begin(req, false);
+  const int peer = group_.peer(req.peer);
   if (peer == mesh_->rank_) {
-    const envelope head{.signature = r.signature, .total = r.bytes, .generation = group_.generation(), .tag = r.tag};
-    mesh_->messages_.deliver_own(peer, head, r);
-    end(r);
+    const envelope head{.signature = req.signature, .total = req.bytes, .group_id = group_.group_id(), .tag = req.tag};
+    mesh_->messages_.deliver_own(peer, head, req);
+    end(req);
     return;
   }
-  if (group_.has_ended(r.peer)) return;
-  progress_of(r).connection = mesh_->link(peer).number();
-  mesh_->link(peer).send(r);
+  if (group_.has_ended(req.peer)) return;
+  progress_of(req).connection = mesh_->link(peer).number();
+  mesh_->link(peer).send(req);
   if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);
 }
 
-void tcp_transport::receive(request& r) {
+void tcp_transport::receive(request& req) {
   const std::lock_guard lock(mesh_->mutex_);
-  begin(r, true);
-  mesh_->messages_.post(r);  // the next test sends the clear-to-send, perhaps together with others
-  if (r.peer == any_source || r.peer == group_.rank()) return;
-  const int peer = group_.peer(r.peer);
+  begin(req, true);
+  mesh_->messages_.post(req);  // the next test sends the clear-to-send, perhaps together with others
+  if (req.peer == any_source || req.peer == group_.rank()) return;
+  const int peer = group_.peer(req.peer);
   if (!mesh_->link(peer).connected()) mesh_->manager_.request_connection(peer);
 }
 
-bool tcp_transport::test(request& r) {
+bool tcp_transport::test(request& req) {
   const std::lock_guard lock(mesh_->mutex_);
-  if (r.owner != nullptr && !group_.failure) mesh_->progress();
+  if (req.owner != nullptr && !group_.failure) mesh_->progress();
   group_.finished_at_last_test = group_.finished;
   if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
-  return r.owner == nullptr;
+  return req.owner == nullptr;
 }
 
-void tcp_transport::cancel(request& r) noexcept {
+void tcp_transport::cancel(request& req) noexcept {
   const std::lock_guard lock(mesh_->mutex_);
-  if (r.owner == nullptr) return;
-  const auto& p = progress_of(r);
+  if (req.owner == nullptr) return;
+  const auto& p = progress_of(req);
   if (!p.receives) {
-    auto& link = mesh_->link(group_.peer(r.peer));
+    auto& link = mesh_->link(group_.peer(req.peer));
     if (p.connection == link.number()) {
-      link.cancel_send(r);
+      link.cancel_send(req);
     } else {  // the connection of the send no longer exists
-      r.owner = nullptr;
+      req.owner = nullptr;
     }
   } else {
-    mesh_->messages_.cancel(r);
+    mesh_->messages_.cancel(req);
   }
 }
 
-bool tcp_transport::move_buffer(request& r, std::byte* destination) noexcept {
+bool tcp_transport::move_buffer(request& req, std::byte* destination) noexcept {
   const std::lock_guard lock(mesh_->mutex_);
-  if (r.owner == nullptr) return false;
-  if (!progress_of(r).receives) mesh_->link(group_.peer(r.peer)).move_send(r, destination);
-  r.data = destination;
+  if (req.owner == nullptr) return false;
+  if (!progress_of(req).receives) mesh_->link(group_.peer(req.peer)).move_send(req, destination);
+  req.data = destination;
   return true;
 }
 
 void tcp_transport::notify(int member, const control_message& message) {
   frame head;
   head.kind = frame_kind::control_message;
-  head.generation = group_.generation();
+  head.generation = group_.group_id();
   const int peer = group_.peer(member);
   const bool is_required = message.type != control_message::kind::position;
   mesh_->manager_.send_control_frame(peer, head, encode_control_message(message), is_required);
@@ -155,7 +155,7 @@ bool tcp_transport::renew(int member, clock::time_point deadline) {
     mesh_->replace_link(peer);
     mesh_->manager_.request_connection(peer, deadline);
   }
-  mesh_->messages_.drop_unexpected_of(peer, group_.generation());
+  mesh_->messages_.drop_unexpected_of(peer, group_.group_id());
   group_.ended_members[static_cast<std::size_t>(member)] = false;
   return true;
 }

@@ -43,11 +43,11 @@ class tcp_transport final : public transport {
     return tcp_abilities_with(mesh_->most_ranks_a_core());
   }
   [[nodiscard]] bool oversubscribed() const override { return mesh_->oversubscribed(); }
-  void send(request& r) override;
-  void receive(request& r) override;
-  bool test(request& r) override;
-  void cancel(request& r) noexcept override;
-  bool move_buffer(request& r, std::byte* destination) noexcept override;
+  void send(request& req) override;
+  void receive(request& req) override;
+  bool test(request& req) override;
+  void cancel(request& req) noexcept override;
+  bool move_buffer(request& req, std::byte* destination) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.next_control_message(message); }
   void pause(clock::time_point deadline) override;
@@ -61,7 +61,7 @@ class tcp_transport final : public transport {
   [[nodiscard]] tcp_mesh& mesh() noexcept { return *mesh_; }
 
  private:
-  void begin(request& r, bool receives) noexcept;
+  void begin(request& req, bool receives) noexcept;
 
   std::shared_ptr<tcp_mesh> mesh_;
   tcp_channel group_;

@@ -90,12 +90,12 @@ class opening {
     return detail::own_addresses(interface(), request_.configuration.origin(setting::interface));
   }
   // Returns the addresses at which the others may reach a port of this host.
-  [[nodiscard]] std::string own_list(std::uint16_t port) const {
+  [[nodiscard]] std::string own_endpoints(std::uint16_t port) const {
     return detail::joined(own_addresses(), ",",
                           [&](const auto& own_address) { return own_address.with_port(port).to_string(); });
   }
   // Returns an address with a free port, which rank 0 then publishes.
-  [[nodiscard]] std::string anywhere() const {
+  [[nodiscard]] std::string listen_address() const {
     return interface() == "auto" ? ":0" : own_addresses().front().to_string();
   }
 
@@ -114,8 +114,8 @@ std::uint16_t opening::serve(const std::string& listen, const std::string& file)
 
 // Starts muster-store, which announces itself in the file if one is named; returns its address.
 detail::address opening::start_store(const std::string& listen, const std::string& file) const {
-  const auto refuse = [](const std::string& why) {
-    throw configuration_error("the store of the elastic job cannot be started (" + why +
+  const auto refuse = [](const std::string& reason) {
+    throw configuration_error("the store of the elastic job cannot be started (" + reason +
                               "); name it by --store-program / MUSTER_STORE_PROGRAM, or start one separately and set "
                               "--rendezvous tcp://HOST:PORT");
   };
@@ -164,7 +164,7 @@ std::unique_ptr<any_store> opening::connect(std::string where) {
   // The serving host itself connects to its own port by the loopback first, and by its other addresses if the loopback
   // is down.
   if (server_ && !where.starts_with(detail::store_file_scheme) && server_->address() != where)
-    where = "127.0.0.1:" + std::to_string(server_->port()) + "," + own_list(server_->port());
+    where = "127.0.0.1:" + std::to_string(server_->port()) + "," + own_endpoints(server_->port());
   return std::make_unique<tcp_store>(where, token_, request_.until, std::move(server_),
                                      request_.is_elastic() ? when_lost::connect_again : when_lost::fail);
 }
@@ -208,7 +208,7 @@ std::unique_ptr<any_store> opening::by_pmix(std::string& why_not) {
         const bool draws = token_.empty();
         if (draws) token_ = detail::random_token();
         try {
-          return "at " + own_list(serve(anywhere())) + " " + (draws ? token_ : "");
+          return "at " + own_endpoints(serve(listen_address())) + " " + (draws ? token_ : "");
         } catch (const configuration_error& failed) {
           return "error " + std::string(failed.what());
         }
@@ -264,7 +264,7 @@ std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
   if (presence == store_presence::gone || (presence == store_presence::silent && !request_.is_elastic())) {
     token_ = detail::random_token();
     try {
-      (void)serve(anywhere(), path);
+      (void)serve(listen_address(), path);
     } catch (const configuration_error& failed) {  // the others would wait for the file until their deadlines
       detail::report_by_store_file(path, failed.what());
       throw;

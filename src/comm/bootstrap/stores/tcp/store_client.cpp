@@ -32,7 +32,7 @@ job_secret store_secret(std::string_view token) {
 namespace {
 
 // Returns the identity of the pid namespace in which a process number is unique.
-std::string process_space() { return boot_number() + "/" + process_numbers(); }
+std::string process_space() { return boot_number() + "/" + pid_namespace(); }
 
 }  // namespace
 
@@ -99,16 +99,16 @@ std::optional<store_client::answer> store_client::wait_for(store_request request
                                                            const std::stop_token& stop) {
   if (request.call != store_call::open) check_store_key(request.key, where_);
   check_store_value(request.value, where_);
-  waiting mine;
+  pending_call mine;
   std::unique_lock held(mutex_);
-  if (!lost_.empty()) fail();
+  if (!lost_.empty()) throw_lost();
   request.id = ++last_id_;
   send(request);
   calls_.emplace(request.id, &mine);  // no reply is handled before this call waits
   mine.answered.wait_until(held, stop, until, [&] { return mine.reply || !lost_.empty(); });
   calls_.erase(request.id);
   if (mine.reply) return std::move(mine.reply);
-  if (!lost_.empty()) fail();
+  if (!lost_.empty()) throw_lost();
   if (request.call == store_call::watch) send({.call = store_call::cancel, .id = request.id});
   return std::nullopt;
 }
@@ -116,16 +116,16 @@ std::optional<store_client::answer> store_client::wait_for(store_request request
 void store_client::on_reply(const store_reply& reply) {
   const auto found = calls_.find(reply.id);
   if (found == calls_.end()) return;  // the caller no longer waits
-  found->second->reply = answer{reply.status, reply.number, std::string(reply.value)};
+  found->second->reply = answer{reply.status, reply.version, std::string(reply.value)};
   found->second->answered.notify_all();
 }
 
-void store_client::lose(const std::string& why) {
-  if (lost_.empty()) lost_ = why;
+void store_client::mark_lost(const std::string& reason) {
+  if (lost_.empty()) lost_ = reason;
   for (auto& [id, call] : calls_) call->answered.notify_all();
 }
 
-void store_client::fail() const {
+void store_client::throw_lost() const {
   throw peer_failure({}, "the store " + where_ + " is lost (" + lost_ + "); check that its server runs");
 }
 
@@ -141,13 +141,13 @@ void store_client::write() {
   try {
     server_.write();
   } catch (const socket_error& failed) {
-    lose(failed.what());
+    mark_lost(failed.what());
     loop_.wake();
   }
 }
 
 void store_client::run() noexcept {
-  std::string why = "this process has closed it";
+  std::string reason = "this process has closed it";
   try {
     for (;;) {
       clock::time_point next;
@@ -164,11 +164,11 @@ void store_client::run() noexcept {
       loop_.dispatch();
     }
   } catch (const std::exception& failed) {
-    why = failed.what();
+    reason = failed.what();
   }
   const std::lock_guard held(mutex_);
   server_.socket().shutdown_write();
-  lose(why);
+  mark_lost(reason);
 }
 
 void store_client::ping(clock::time_point now) {
@@ -285,7 +285,7 @@ struct tcp_store::connection {
   // Opens the store and returns the identity of the table. `patience`: milliseconds until the deadline of the opening;
   // 0: the client connects again (store_call::open).
   std::string open(detail::store_client& client, std::uint64_t patience, clock::time_point until) const {
-    return client.call("open", {.call = store_call::open, .number = patience, .value = name}, until).value;
+    return client.call("open", {.call = store_call::open, .version = patience, .value = name}, until).value;
   }
 
   // Returns the connected client. Connects again first, if the connection is lost and `on_loss` allows it.
@@ -357,14 +357,14 @@ store_swap tcp_store::compare_and_swap(std::string_view key, std::uint64_t expec
                                        std::optional<std::string_view> value, clock::time_point until,
                                        store_life life) {
   auto reply = self_->get(until)->call(
-      "compare_and_swap", {.call = store_call::swap, .number = expected, .key = key, .value = value, .life = life},
+      "compare_and_swap", {.call = store_call::swap, .version = expected, .key = key, .value = value, .life = life},
       until);
   return {reply.status == store_status::done, {reply.number, std::move(reply.value)}};
 }
 
 std::optional<store_entry> tcp_store::watch(std::string_view key, std::uint64_t known, clock::time_point until,
                                             const std::stop_token& stop) {
-  auto reply = self_->get(until)->wait_for({.call = store_call::watch, .number = known, .key = key}, until, stop);
+  auto reply = self_->get(until)->wait_for({.call = store_call::watch, .version = known, .key = key}, until, stop);
   if (!reply) return std::nullopt;
   if (reply->status == store_status::full) {
     throw error(error_kind::other,

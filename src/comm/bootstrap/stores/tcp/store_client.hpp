@@ -70,16 +70,16 @@ class store_client {
   }
 
  private:
-  struct waiting {
+  struct pending_call {
     std::condition_variable_any answered;
     std::optional<answer> reply;
   };
-  [[noreturn]] void fail() const;
+  [[noreturn]] void throw_lost() const;
 
   // The following functions require mutex_.
   void send(const store_request& request);
   void write();
-  void lose(const std::string& why);
+  void mark_lost(const std::string& reason);
   void on_reply(const store_reply& reply);
   void ping(clock::time_point now);
 
@@ -88,13 +88,13 @@ class store_client {
 
   std::string where_;
   mutable std::mutex mutex_;
-  connection server_;                        // the thread reads without mutex_; writes are guarded by mutex_
-  std::map<std::uint64_t, waiting*> calls_;  // outstanding calls by id; guarded by mutex_
-  std::uint64_t last_id_ = 0;                // guarded by mutex_
-  std::string lost_;                         // the reason for the loss; empty while connected; guarded by mutex_
-  int pings_ = 0;                            // pings since the last reply of the server; used by the thread only
-  clock::time_point next_ping_;              // used by the thread only
-  bool stopping_ = false;                    // guarded by mutex_
+  connection server_;                             // the thread reads without mutex_; writes are guarded by mutex_
+  std::map<std::uint64_t, pending_call*> calls_;  // outstanding calls by id; guarded by mutex_
+  std::uint64_t last_id_ = 0;                     // guarded by mutex_
+  std::string lost_;                              // the reason for the loss; empty while connected; guarded by mutex_
+  int pings_ = 0;                                 // pings since the last reply of the server; used by the thread only
+  clock::time_point next_ping_;                   // used by the thread only
+  bool stopping_ = false;                         // guarded by mutex_
   event_loop loop_;
   event_loop::registration ready_;
   std::thread thread_;

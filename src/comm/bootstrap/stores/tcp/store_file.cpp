@@ -30,7 +30,7 @@ constexpr std::size_t longest = 4096;  // largest size of the file; an address h
 }  // namespace
 
 void write_store_file(const std::string& path, const store_place& place) {
-  const auto list = joined(place.addresses, ",", [](const address& where) { return where.to_string(); });
+  const auto list = joined(place.addresses, ",", [](const address& destination) { return destination.to_string(); });
   atomic_file file(path, 0600);
   file.write(std::string(signature) + list + " " + place.token + "\n");
   file.commit();

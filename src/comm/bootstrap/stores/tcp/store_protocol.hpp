@@ -29,7 +29,7 @@ enum class store_call : std::uint8_t {
 struct store_request {
   store_call call = store_call::get;
   std::uint64_t id = 0;  ///< chosen by the client; the reply contains it too
-  std::uint64_t number = 0;
+  std::uint64_t version = 0;
   std::string_view key{};
   std::optional<std::string_view> value{};
   store_life life = store_life::of_store;  ///< life of the value
@@ -45,7 +45,7 @@ enum class store_status : std::uint8_t {
 struct store_reply {
   std::uint64_t id = 0;
   store_status status = store_status::done;
-  std::uint64_t number = 0;  ///< version of `value`; 0: the key does not exist
+  std::uint64_t version = 0;  ///< version of `value`; 0: the key does not exist
   std::string_view value{};
 };
 

@@ -35,17 +35,17 @@ struct protocol_violation {};
 
 detail::tcp_socket listen_at(std::string_view text) {
   const bool anywhere = text.starts_with(':');
-  const auto where = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
-  if (where.empty()) {
+  const auto destination = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
+  if (destination.empty()) {
     throw configuration_error("a store cannot be served at '" + std::string(text) +
                               "' (not a numeric address and a port); write 10.0.0.1:29500, [::1]:0 or :29500");
   }
   try {
-    return detail::tcp_socket::listen(anywhere ? detail::address::any(where.port()) : where);
+    return detail::tcp_socket::listen(anywhere ? detail::address::any(destination.port()) : destination);
   } catch (const detail::socket_error& failed) {
-    const std::string why = "a store cannot be served: " + std::string(failed.what()) + "; choose another address";
-    if (failed.code() == EADDRINUSE) throw store_address_taken(why);
-    throw configuration_error(why);
+    const std::string reason = "a store cannot be served: " + std::string(failed.what()) + "; choose another address";
+    if (failed.code() == EADDRINUSE) throw store_address_taken(reason);
+    throw configuration_error(reason);
   }
 }
 
@@ -168,13 +168,13 @@ struct store_server::implementation {
   void open(client_number number, client& peer, const detail::store_request& request) {
     peer.name = request.value.value_or("");
     std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
-    if (request.number == 0) {
+    if (request.version == 0) {
       peer.has_part = true;
       return static_cast<void>(table.handle(number, request));
     }
     // Waits for absent clients at most half of the client's own time. If an absent client may still live then, the
     // client continues with the present table.
-    const std::chrono::milliseconds patience(std::min<std::uint64_t>(request.number / 2, 1'000'000));
+    const std::chrono::milliseconds patience(std::min<std::uint64_t>(request.version / 2, 1'000'000));
     openings.push_back({number, request.id, clock::now() + patience});
   }
 

@@ -49,12 +49,12 @@ struct journal_record {
 
 // Returns the record at the beginning of the text; nothing if it is incomplete or damaged.
 std::optional<journal_record> first_record(std::string_view text) {
-  wire_reader in(text);
-  const auto length = in.number();
-  const auto checksum = in.number<std::uint32_t>();
-  if (!in.good() || length > store_frame_limit) return std::nullopt;
-  const auto body = in.bytes(length);
-  if (!in.good() || crc32c(body) != checksum) return std::nullopt;
+  wire_reader reader(text);
+  const auto length = reader.number();
+  const auto checksum = reader.number<std::uint32_t>();
+  if (!reader.good() || length > store_frame_limit) return std::nullopt;
+  const auto body = reader.bytes(length);
+  if (!reader.good() || crc32c(body) != checksum) return std::nullopt;
   wire_reader record(body);
   journal_record found{.bytes = head_bytes + body.size(), .version = record.number(), .key = {}, .value = {}};
   const bool has_value = record.number<std::uint8_t>() != 0;
@@ -88,8 +88,8 @@ store_table::store_table(reply_handler reply, const std::string& folder, is_only
 }
 
 void store_table::open_journal(const std::string& folder) {
-  const auto refuse = [&](const std::string& why) {
-    throw configuration_error("the store cannot be kept in '" + folder + "' (" + why + "); choose another folder");
+  const auto refuse = [&](const std::string& reason) {
+    throw configuration_error("the store cannot be kept in '" + folder + "' (" + reason + "); choose another folder");
   };
   path_ = folder + "/store";
   if (::mkdir(folder.c_str(), 0700) != 0 && errno != EEXIST) refuse(std::strerror(errno));
@@ -186,7 +186,7 @@ bool store_table::handle(client sender, const store_request& request) {
 void store_table::reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status) {
   const auto found = items_.find(key);
   if (found == items_.end()) return reply_(receiver, {.id = id, .status = status});
-  reply_(receiver, {.id = id, .status = status, .number = found->second.version, .value = found->second.value});
+  reply_(receiver, {.id = id, .status = status, .version = found->second.version, .value = found->second.value});
 }
 
 void store_table::open(client sender, std::uint64_t id) {
@@ -207,7 +207,7 @@ void store_table::open(client sender, std::uint64_t id) {
 void store_table::swap(client sender, const store_request& request) {
   const auto found = items_.find(request.key);
   const bool exists = found != items_.end();
-  if (request.number != (exists ? found->second.version : 0))
+  if (request.version != (exists ? found->second.version : 0))
     return reply_entry(sender, request.id, request.key, store_status::refused);
   if (!request.value) {
     if (exists) {
@@ -223,7 +223,7 @@ void store_table::swap(client sender, const store_request& request) {
   const bool ends_with_client = request.life == store_life::of_client;
   items_[std::string(request.key)] = {std::string(*request.value), ++version_, ends_with_client ? sender : 0};
   record(request.key, ends_with_client ? std::nullopt : request.value);
-  reply_(sender, {.id = request.id, .number = version_});
+  reply_(sender, {.id = request.id, .version = version_});
   wake(request.key);
 }
 
@@ -232,7 +232,7 @@ bool store_table::watch(client sender, const store_request& request) {
   const auto is_same = [&](const waiting& entry) { return entry.watcher == sender && entry.id == request.id; };
   if (std::ranges::any_of(watches_, is_same)) return false;
   const auto found = items_.find(request.key);
-  if (request.number != (found != items_.end() ? found->second.version : 0)) {
+  if (request.version != (found != items_.end() ? found->second.version : 0)) {
     reply_entry(sender, request.id, request.key);
   } else if (std::ranges::count_if(watches_, of_client) >= most_of_a_client) {
     reply_(sender, {.id = request.id, .status = store_status::full});
