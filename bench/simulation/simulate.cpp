@@ -79,8 +79,8 @@ void allreduce(muster::group& world, const words& flags) {
     hierarchy levels(world, static_cast<int>(number(flags, "per-host")));
     time = timed(world, [&] { levels.allreduce(data); });
   } else {
-    const muster::collective_options collective_options{.algorithm = by_name(algorithm)};
-    time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, options); });
+    const muster::collective_options call_options{.algorithm = by_name(algorithm)};
+    time = timed(world, [&] { muster::allreduce(world, std::span(data), muster::sum, call_options); });
   }
   for (const float value : data) {
     if (value != static_cast<float>(world.size())) {

@@ -1,4 +1,5 @@
-// muster: distributed training for C++. This header is all of it but the vendors' parts.
+// muster: distributed training for C++. Includes the public headers that a training program uses. Excludes serving,
+// test kits, the stores over tcp and etcd, PostgreSQL, MPI, NCCL, devices, and the library's algorithms.
 //
 //   #include <muster/muster.hpp>
 //   #include "mlp.hpp"

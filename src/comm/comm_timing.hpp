@@ -66,8 +66,8 @@ struct tcp_timing {
   /// Interval between two attempts to connect: it doubles each time, from `first_retry` to `last_retry`.
   static constexpr std::chrono::milliseconds first_retry{5};
   static constexpr std::chrono::milliseconds last_retry{500};
-  /// Interval between two checks whether connecting is still useful.
-  static constexpr std::chrono::milliseconds cancelled_poll{5};
+  /// Interval between two calls of `is_aborted` in `tcp_mesh::await_all`.
+  static constexpr std::chrono::milliseconds abort_poll{5};
   /// Interval between two checks whether this process can still accept connections.
   static constexpr std::chrono::milliseconds acceptor_poll{100};
   /// Time that ranks still have to connect once a connected rank has ended.

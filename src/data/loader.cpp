@@ -155,7 +155,7 @@ struct loader::engine {
     reads = true;
   }
 
-  /// Lets threads start to prepare the part of the batch at `where`.
+  /// Lets threads start to prepare the part of the batch at `position`.
   void begin(const muster::cursor& position, batch_shard part) {
     auto slot = ring->take();
     slot->position = position;

@@ -214,8 +214,8 @@ class elastic_backend final : public session_backend {
     return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(target));
   }
 
-  // Counts the failures of a step with the same members. Throws `why` after more than 20 failures: such a step will not
-  // succeed.
+  // Counts the failures of a step with the same members. Throws `failure` after more than 20 failures: such a step will
+  // not succeed.
   void limit_repetitions(const state& target, const std::exception_ptr& failure) {
     constexpr int max_repetitions = 20;
     const auto progress = progress_of(target);

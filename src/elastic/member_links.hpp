@@ -26,8 +26,8 @@ class job_member;
 
 /// A process's part in an elastic job that is not a sequence of steps. A thread stops each generation as soon as it
 /// is over, connects the next one and stores its connections for the owner. The owner continues over the old
-/// connections until it calls `take`. Thus no process waits for a busy process, and messages under way at the change
-/// are lost.
+/// connections until it calls `take_new_links`. Thus no process waits for a busy process, and messages under way at the
+/// change are lost.
 class member_links {
  public:
   /// The connections of one generation, by rank.
@@ -48,7 +48,7 @@ class member_links {
   /// Calls `move` and returns true if there are new connections; otherwise returns false, after reading one word.
   /// Throws departure when this process's part in the job is over, and the errors that prevented a connection.
   bool take_new_links(const mover& move);
-  /// Waits for new connections, then calls `take`.
+  /// Waits for new connections, then calls `take_new_links`.
   void await_new_links(const mover& move);
   /// Reports a broken connection of `end`'s generation. If it is the present generation, its members connect again,
   /// without members that have gone.

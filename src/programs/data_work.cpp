@@ -36,7 +36,7 @@ json describe_bad(const muster::bad_record& bad) {
   return entry;
 }
 
-// Returns the path of muster's own records; empty for another source.
+// Returns the file or folder of a `records:` source, without `?follow`. Returns an empty text for another source.
 std::string path_of_records(const std::string& specification) {
   if (!specification.starts_with("records:")) return {};
   const std::string path = muster::spec_reader::of_source(specification).path();

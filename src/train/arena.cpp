@@ -40,7 +40,7 @@ std::vector<block> place_tensors(const std::vector<tensor_shape>& shapes) {
 std::size_t tensor_shape::size() const {
   std::size_t size = 1;
   for (const std::size_t extent : extents) {
-    // A quarter of the range is reserved for rounding up and for the bytes of an element.
+    // Limits the bytes of the elements, 4 each, to a quarter of the range, so that rounding up does not overflow.
     if (extent != 0 && size > std::numeric_limits<std::size_t>::max() / 16 / extent) {
       throw configuration_error("tensor '" + name +
                                 "' is too large (its elements do not fit 64 bits); check its shape");

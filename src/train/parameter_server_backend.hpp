@@ -34,7 +34,8 @@ class parameter_server_backend {
   parameter_server_backend(context& ctx, arena& values, std::string update, bool sparse);
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
-  // Returns true for the first of the living workers, which begins, evaluates and saves.
+  // Returns true at the first worker in this process's shard map, which begins, evaluates and saves. Joining workers
+  // come last in the map. Sends nothing.
   [[nodiscard]] bool is_first() { return ended_first_.value_or(!is_server() && job_.tables().is_first_worker()); }
   // Returns the group of the workers that were started together; at a server the group of the servers. When a rank
   // dies, collectives in its group fail.

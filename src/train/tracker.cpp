@@ -43,7 +43,8 @@ const goal_metric& metric_named(const std::string& name) {
                             (suggestion ? "; did you mean '" + *suggestion + "'?" : "; write such as accuracy=0.85"));
 }
 
-// Measures this rank's connections: a system call for each rank, once an epoch.
+// Returns this rank's report of an epoch, with the busiest connections. Measures the connections by a system call for
+// each rank. `own_seconds` is the time on the batch clock without the time in collectives.
 rank_report describe_rank(group& world, double samples, double own_seconds) {
   rank_report report{.samples = samples, .own_seconds = own_seconds, .links = {}};
   std::vector<std::pair<link_quality, int>> all;

@@ -79,8 +79,8 @@ std::span<const minibatch> training_step::micro_batches(std::span<const minibatc
   return batches;
 }
 
-// The rows of other ranks are zeros at this rank, so the sum over all ranks only gathers the rows, in whatever order it
-// adds.
+// Places the rows of this rank's shards between zeros. The allreduce therefore only gathers the rows of all shards, in
+// whatever order the allreduce adds.
 void training_step::mean_over_shards(std::span<const float> mine, std::span<float> means) {
   const batch_shard own_shard = shard();
   const auto [first, last] = part_of(static_cast<std::uint64_t>(own_shard.virtual_shards),
@@ -314,9 +314,9 @@ sync_options training::of_ranks(sync_options options) {
   return options;
 }
 
-arena& training::on_host(const char* feature) {
+arena& training::on_host(const char* problem) {
   if (auto* const values = dynamic_cast<arena*>(&sync_.base_arena())) return *values;
-  throw configuration_error(std::string(feature) +
+  throw configuration_error(std::string(problem) +
                             " (the parameters are on a device); give update() an optimizer of the device, in mode "
                             "allreduce, or train on the host");
 }

@@ -13,8 +13,8 @@ struct block {
   bool operator==(const block&) const = default;
 };
 
-/// Returns rank `rank`'s block of `count` elements divided among `ranks`: from floor(rank * count / ranks) to the start
-/// of the next block. The sizes of blocks differ by one element at most, and any count works.
+/// Returns rank `rank`'s block of `count` elements divided among `rank_count`: from floor(rank * count / ranks) to the
+/// start of the next block. The sizes of blocks differ by one element at most, and any count works.
 [[nodiscard]] constexpr block block_of(std::size_t count, int rank, int rank_count) noexcept {
   const auto n = static_cast<std::size_t>(rank_count);
   // this form does not overflow
@@ -40,7 +40,7 @@ template <class Byte>
   return rest.size() < exchange_piece ? rest : rest.first(exchange_piece);
 }
 
-/// `count` elements at `data`, divided into `parts` blocks.
+/// `count` elements at `data`, divided into `block_count` blocks.
 struct blocks {
   std::byte* data;
   std::size_t count;

@@ -88,7 +88,8 @@ class settings {
   [[nodiscard]] double number(const setting_info& info) const;
   /// Throws for the first number outside its range, even if this run does not use the setting. Called by `context`.
   void check_numbers() const;
-  /// Returns the value's index in `choices`. Otherwise throws configuration_error with the list of choices.
+  /// Returns the index in `choices` of the value of the setting `info`. Throws configuration_error with the list of
+  /// choices for another value.
   [[nodiscard]] std::size_t choice(const setting_info& info, const std::vector<std::string>& choices) const;
 
  private:

@@ -16,10 +16,10 @@ namespace muster { inline namespace v0 {
 /// The memory of a future dataset, initially zero. Threads may fill different samples at once. finish() copies nothing.
 class dataset_builder {
  public:
-  /// Creates a builder for `rows` samples of `features` values each.
+  /// Creates a builder for `row_count` samples of `features` values each.
   [[nodiscard]] static dataset_builder dense(std::string name, std::size_t row_count, std::size_t features);
-  /// Creates a builder for `rows` samples that have `entries` values in total, with indices below `features` (at most
-  /// 2^32 - 1). Throws configuration_error for more features.
+  /// Creates a builder for `row_count` samples that have `entries` values in total, with indices below `features` (at
+  /// most 2^32 - 1). Throws configuration_error for more features.
   [[nodiscard]] static dataset_builder sparse(std::string name, std::size_t row_count, std::size_t features,
                                               std::size_t entries);
 

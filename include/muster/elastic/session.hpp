@@ -64,7 +64,7 @@ class session_backend {
   /// Runs the function of one attempt and does not catch its exceptions.
   virtual void attempt(const std::function<void()>& f) { f(); }
   /// Handles an attempt that threw; the state is already restored. Returns if the attempt may be repeated without the
-  /// failed ranks. Otherwise throws `why`, which ends the run.
+  /// failed ranks. Otherwise throws `failure`, which ends the run.
   virtual void recover(state& /*of*/, std::exception_ptr failure) { std::rethrow_exception(failure); }
   /// Reports that a step (not an evaluation) was committed.
   virtual void committed(const state& /*of*/) noexcept {}

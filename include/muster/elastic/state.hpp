@@ -75,7 +75,8 @@ class state_parts {
   /// Adds a property of the owner that is not saved and is the same at all ranks, such as an option. Ranks compare the
   /// properties before they train together, and their error names the first that differs.
   void add_property(std::string name, std::string value) { properties_.push_back({std::move(name), std::move(value)}); }
-  /// Adds the hooks of an owner that keeps the changes of a step apart until the step commits. `begin` is called before
+  /// Adds the hooks of an owner that keeps the changes of a step apart until the step commits, such as an arena, which
+  /// keeps the updates of the step. `begin` is called before
   /// a step or an evaluation starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No
   /// hook throws. Each may be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {

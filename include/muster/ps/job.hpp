@@ -125,8 +125,8 @@ void save_tables(job& parameters, group& workers, const std::string& folder, con
 struct saved_tables {
   std::uint64_t clock = 0;
   state_position position{};  ///< for `state::move_to` before the first step
-  /// Batches before `at` that still have to be trained, for `client::begin_order`. Only in tables that servers saved
-  /// after all workers had died.
+  /// Batches before `position` that still have to be trained, for `client::begin_order`. Only in tables that servers
+  /// saved after all workers had died.
   std::vector<lease> left{};
 };
 

@@ -107,8 +107,9 @@ class any_predictor {
   any_predictor(any_predictor&&) noexcept = default;
   any_predictor& operator=(any_predictor&&) noexcept = default;
 
-  /// The functions of predictor.
+  /// Returns the description that the model returned at construction.
   [[nodiscard]] const model_info& info() const noexcept { return info_; }
+  /// Calls predict() of the model.
   void predict(prediction_batch& batch) { predict_(batch); }
   /// The functions of preparing_predictor. prepared_bytes() is 0 if the model is not a preparing_predictor.
   [[nodiscard]] std::size_t prepared_bytes() const noexcept { return prepared_bytes_; }

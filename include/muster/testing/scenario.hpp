@@ -77,7 +77,7 @@ inline std::string scenario::describe(int rank_count) const {
   return text.str();
 }
 
-/// Returns a random case for a group of `ranks`. Draws the same numbers at every rank.
+/// Returns a random case for a group of `rank_count`. Draws the same numbers at every rank.
 inline scenario draw(random_stream& random, int rank_count, const draw_options& choices) {
   scenario s;
   s.seed = random();

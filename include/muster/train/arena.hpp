@@ -68,8 +68,9 @@ class arena_base {
   /// `arena_sharing::beside`. All parts are replicated, unless `share` declared another kind.
   void describe(state_parts& parts);
 
-  /// Declares how the reducer of the gradients shares the arrays, until `end_sharing`. Throws configuration_error when
-  /// the arrays are shared already.
+  /// Sets the kinds of the parameters and of the optimizer's arrays, and the moment at which a step changes the arrays,
+  /// until `end_sharing`. Called by the gradient_sync of the arena. Throws configuration_error when the arena has a
+  /// gradient_sync already.
   void share(arena_sharing sharing);
   void end_sharing() noexcept { sharing_ = {}; }
 

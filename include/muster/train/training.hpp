@@ -317,8 +317,9 @@ class training {
   [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& ctx,
                                                                          const sync_options& options);
   void refuse_shards_of(const cursor& data) const;
-  // Returns the arena on the host. Throws configuration_error for gradients in other memory.
-  [[nodiscard]] arena& on_host(const char* feature);
+  // Returns the arena on the host. Throws configuration_error that begins with `problem` ("mode ps cannot be used") if
+  // the arena is on a device.
+  [[nodiscard]] arena& on_host(const char* problem);
   bool evaluate_once(const std::function<void(step&)>& f);
   void note(tracker& owner) noexcept { tracker_ = &owner; }
   void note(schedule& owner) noexcept { schedule_ = &owner; }

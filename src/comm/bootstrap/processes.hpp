@@ -38,7 +38,7 @@ class life {
   [[nodiscard]] bool ended() const noexcept;
   /// Returns true if the process is stopped (SIGSTOP, a debugger).
   [[nodiscard]] bool is_stopped() const;
-  /// Kills the process (SIGKILL), if it is still the same process. Does nothing if `file` is -1.
+  /// Kills the process (SIGKILL), if it is still the same process. Does nothing if `file_` is -1.
   void kill() const noexcept;
 
  private:

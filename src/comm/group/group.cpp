@@ -113,6 +113,7 @@ bool work::test() {
     group_->check_deadline();
   }
   if (!operation_->done) return false;
+  group_->record_end(*operation_);
   take_result();
   return true;
 }

@@ -127,7 +127,7 @@ bool group_state::wait(operation_state& op, clock::time_point limit) {
       }
     }
   }
-  if (op.deadline != clock::time_point::max()) failures_.calls().ended(op.call.sequence, clock::now());
+  record_end(op);
   return true;
 }
 

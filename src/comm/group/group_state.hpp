@@ -67,6 +67,10 @@ class group_state {
   /// Fails the group when its first call is past its deadline. The time of a call starts with the first check. Returns
   /// the current time.
   clock::time_point check_deadline() noexcept;
+  /// Records the end of a completed call for the flight record. A call without a deadline has no times.
+  void record_end(const operation_state& op) noexcept {
+    if (op.deadline != clock::time_point::max()) failures_.calls().ended(op.call.sequence, clock::now());
+  }
 
   /// Handles the control messages, a revocation, and a failure of the parent group: each may fail the group.
   void handle_control_messages() noexcept;

@@ -183,7 +183,7 @@ bool address::operator==(const address& other) const noexcept {
 
 namespace {
 
-// Looks up a name. If no address is found, returns none and sets `why`.
+// Looks up a name. If no address is found, returns none and sets `reason`.
 std::vector<address> look_up(const host_port& where, std::string& reason) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;  // without it each address is listed once per kind of socket

@@ -51,23 +51,23 @@ void tcp_socket::fail(const std::string& operation, int code) const {
   throw socket_error(code, operation + " " + peer_.to_string() + " failed (" + describe_code(code) + ")");
 }
 
-tcp_socket tcp_socket::listen(const address& destination, int backlog) {
-  tcp_socket result = reserve(destination);
+tcp_socket tcp_socket::listen(const address& local_address, int backlog) {
+  tcp_socket result = reserve(local_address);
   result.start_listening(backlog);
   return result;
 }
 
-tcp_socket tcp_socket::reserve(const address& destination) {
-  tcp_socket result(open_socket(destination), destination);
+tcp_socket tcp_socket::reserve(const address& local_address) {
+  tcp_socket result(open_socket(local_address), local_address);
   const int on = 1;
   const int off = 0;
   // A port whose last connections ended some seconds ago is free. A port that the system chooses must not be given to
   // another process before this one listens.
-  if (destination.port() != 0)
+  if (local_address.port() != 0)
     result.check_listens(::setsockopt(result.file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
-  if (destination.family() == AF_INET6)
+  if (local_address.family() == AF_INET6)
     result.check_listens(::setsockopt(result.file(), IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof off));
-  result.check_listens(::bind(result.file(), destination.get(), destination.length()));
+  result.check_listens(::bind(result.file(), local_address.get(), local_address.length()));
   return result;
 }
 

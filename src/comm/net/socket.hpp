@@ -47,11 +47,11 @@ class tcp_socket {
 
   tcp_socket() = default;
 
-  /// Listens at `where`. Port 0 selects a free port, which `local` returns. The unspecified address of IPv6 accepts
-  /// IPv4 too. A port in use is a socket_error with EADDRINUSE.
-  [[nodiscard]] static tcp_socket listen(const address& destination, int backlog = most_waiting);
+  /// Listens at `local_address`. Port 0 selects a free port, which `local` returns. The unspecified address of IPv6
+  /// accepts IPv4 too. A port in use is a socket_error with EADDRINUSE.
+  [[nodiscard]] static tcp_socket listen(const address& local_address, int backlog = most_waiting);
   /// Binds a port. No peer can connect there before `start_listening`.
-  [[nodiscard]] static tcp_socket reserve(const address& destination);
+  [[nodiscard]] static tcp_socket reserve(const address& local_address);
   void start_listening(int backlog = most_waiting) const;
   /// Returns the next connection; an empty socket when none is waiting. Throws socket_error for a failure in this
   /// process (no descriptor left). A peer that has already closed its connection is skipped.

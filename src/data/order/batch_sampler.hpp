@@ -25,10 +25,10 @@ class sampler {
   /// Creates the order of zero samples.
   sampler() = default;
 
-  /// Becomes the order of the epoch that contains `where`. The order depends only on the cursor's order, seed, epoch,
-  /// size, block and window. O(size) for a `shuffled` epoch, in the memory of the previous epoch. O(1) for the other
-  /// orders, and if this is already the order of the epoch. Throws configuration_error for a size that the order does
-  /// not support.
+  /// Becomes the order of the epoch that contains `position`. The order depends only on the cursor's order, seed,
+  /// epoch, size, block and window. O(size) for a `shuffled` epoch, in the memory of the previous epoch. O(1) for the
+  /// other orders, and if this is already the order of the epoch. Throws configuration_error for a size that the order
+  /// does not support.
   void assign(const cursor& position);
 
   /// Returns true if assign(where) would change nothing.
@@ -73,7 +73,8 @@ class batch_sampler {
   void set_classes(std::vector<std::string> names) { classes_ = std::move(names); }
   [[nodiscard]] const std::vector<std::string>& classes() const noexcept { return classes_; }
 
-  /// Declares that the data are in shards, and that ranks may have different shards.
+  /// Declares that ranks may have different shards of the data. Ranks then do not compare the size and the digest of
+  /// their data. The order of the samples stays the same at all ranks.
   void set_sharded() noexcept { sharded_ = true; }
   /// Returns true if all ranks read the same data in a single version.
   [[nodiscard]] bool reads_one_source() const noexcept { return !sharded_ && !follows(); }
@@ -121,18 +122,18 @@ class batch_sampler {
   /// number of ranks.
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
 
-  /// Returns the number of samples in the batch at `where`, over all `world` ranks, or 0 at the end of the epoch.
+  /// Returns the number of samples in the batch at `position`, over all `world` ranks, or 0 at the end of the epoch.
   [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& position, int world = 1) noexcept;
-  /// Returns the position of the batch after the batch at `where`. At the end of an epoch it is the first batch of the
-  /// next epoch.
+  /// Returns the position of the batch after the batch at `position`. At the end of an epoch it is the first batch of
+  /// the next epoch.
   [[nodiscard]] static muster::cursor after(const muster::cursor& position, int world = 1) noexcept {
     return after(position, batch_size(position, world));
   }
-  /// Returns the position `samples` samples after `where`. At the end of an epoch it is the start of the next epoch.
+  /// Returns the position `samples` samples after `position`. At the end of an epoch it is the start of the next epoch.
   [[nodiscard]] static muster::cursor after(const muster::cursor& position, std::uint64_t samples) noexcept;
   /// Returns the cursor at the start of the epoch without joined samples. It identifies the epoch.
   [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor position) noexcept;
-  /// Writes the ids of `part`'s samples in the batch at `where`, in order, to `ids`.
+  /// Writes the ids of `part`'s samples in the batch at `position`, in order, to `ids`.
   void ids_of(const muster::cursor& position, batch_shard part, std::vector<sample_id>& ids);
 
  private:
@@ -145,13 +146,13 @@ class batch_sampler {
     std::uint64_t position;  // position of the cursor in the segment
   };
   [[nodiscard]] static segment segment_of(const muster::cursor& position) noexcept;
-  // Returns the position `samples` samples after `where`, perhaps in a later epoch. At a boundary it is the end of the
-  // epoch and not the start of the next epoch.
+  // Returns the position `samples` samples after `position`, perhaps in a later epoch. At a boundary it is the end of
+  // the epoch and not the start of the next epoch.
   [[nodiscard]] static muster::cursor advanced(muster::cursor position, std::uint64_t samples) noexcept;
   [[nodiscard]] static bool is_between_batches(const muster::cursor& at) noexcept;
   [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
-  // Writes the samples at the positions [first, first + ids.size()) after `where` to `ids`. They must be in a single
+  // Writes the samples at the positions [first, first + ids.size()) after `position` to `ids`. They must be in a single
   // segment.
   void ids(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);
   void ids_of_mixture(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);

@@ -289,7 +289,8 @@ class table {
   enum class kind { of_4_bytes, of_8_bytes, text };
   using row_places = detail::row_places;
 
-  // Determines the columns, and a SELECT expression for each column.
+  // Asks the server for the columns of the query. Writes the SELECT of all columns that are read: small numbers as
+  // float4, float8 unchanged, other types and the label as text. Throws configuration_error if the key is missing.
   void describe() {
     const auto empty_result = server_->run("SELECT * FROM (" + query_ + "\n) AS muster_query LIMIT 0");
     std::string aliases;  // aliases, because names may occur twice

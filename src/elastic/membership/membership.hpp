@@ -57,7 +57,8 @@ namespace muster { inline namespace v0 { namespace elastic {
 
 /// The limits and time-outs of a job.
 struct membership_policy {
-  /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, `min` suffice.
+  /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, `min_members`
+  /// suffice.
   int initial_members = 1;
   int min_members = 1;  ///< smallest number of members; a smaller group waits for joiners
   int max_members = 1 << 20;
@@ -66,8 +67,8 @@ struct membership_policy {
       std::chrono::milliseconds(500);  ///< a member without a heartbeat for so long is suspect
   double slow_factor = 0;           ///< a slow member's part of a step takes so many times the median; 0: none is slow
   bool slow_members_leave = false;  ///< true: a slow member leaves the job; false: it is only reported
-  clock::duration quorum_timeout =
-      std::chrono::seconds(30);  ///< how long to wait for a majority and for `min`; a hung member gets half the time
+  clock::duration quorum_timeout = std::chrono::seconds(
+      30);  ///< how long to wait for a majority and for `min_members`; a hung member gets half the time
   /// Number of ranks after a member's own, in a ring, that receive all its heartbeats and judge its silence. A dead
   /// host with so many ranks still has a monitor outside the host for each of them.
   int monitors = 16;
@@ -102,8 +103,9 @@ class membership_outlet {
   virtual void note(const std::string& text) = 0;
   /// Builds the generation's group.
   virtual void form(const generation_record& group) = 0;
-  /// Ends this process's part in the job; no further call follows. `is_first`: true at one of the members that end for
-  /// the same reason, as far as this member knows.
+  /// Ends this process's part in the job. The protocol calls no function of the outlet afterwards. `is_first`: true at
+  /// one of the members that end for the same reason, as far as this member knows; after `left` and `too_few` that
+  /// member saves the state of the job.
   virtual void end(exit_reason reason, const std::string& text, bool is_first) = 0;
 };
 

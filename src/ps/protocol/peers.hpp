@@ -38,7 +38,7 @@ struct peer_table {
     for (const auto& node : map.workers) all.try_emplace(node, peer{.is_worker = true, .last_received = now});
     std::erase_if(all, [&](const auto& entry) { return !map.has_server(entry.first) && !map.has_worker(entry.first); });
   }
-  /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `detection_silence`. The
+  /// Notes that time passes. Returns true if this process was not scheduled for a quarter of `silence`. The
   /// process could not receive messages meanwhile, so the time of the last message is reset for all peers.
   bool tick(clock::time_point now, clock::duration silence) {
     const bool was_away = now - last_tick > silence / 4;

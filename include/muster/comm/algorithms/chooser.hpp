@@ -17,10 +17,10 @@ namespace muster { inline namespace v0 {
 /// returns the first.
 [[nodiscard]] std::span<const algorithm> algorithms_of(collective kind) noexcept;
 
-/// Returns the seconds that the model predicts for `kind` over `bytes` among `ranks`. `bytes` is the size of the whole
-/// buffer, input or output, whichever is larger. The prediction is the number of rounds times the latency, plus the
-/// bytes on the longest path times their costs. If ranks share cores, the time is mostly the sum over all messages of
-/// all ranks. Native and registered algorithms have no model, and their result has no meaning.
+/// Returns the seconds that the model predicts for `kind` over `bytes` among `rank_count`. `bytes` is the size of the
+/// whole buffer, input or output, whichever is larger. The prediction is the number of rounds times the latency, plus
+/// the bytes on the longest path times their costs. If ranks share cores, the time is mostly the sum over all messages
+/// of all ranks. Native and registered algorithms have no model, and their result has no meaning.
 [[nodiscard]] double estimate(collective kind, algorithm name, std::size_t bytes, int rank_count,
                               const transport_costs& costs) noexcept;
 

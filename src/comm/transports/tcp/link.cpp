@@ -65,8 +65,8 @@ void tcp_link::move_send(const request& req, const std::byte* data) noexcept {
   if (frame_out_.payload_request == &req) frame_out_.data = data;
 }
 
-// Copies the payload of a cancelled send, because the receiver needs the rest. Returns false without memory for the
-// copy: the connection breaks.
+// Copies the payload of a cancelled send, because the receiver needs the rest. Breaks the connection and returns false
+// if no memory is left for the copy.
 bool tcp_link::keep_payload_copy(request& req) noexcept {
   request* const copy = sends_.adopt(req);
   if (copy == nullptr) {

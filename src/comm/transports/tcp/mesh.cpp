@@ -88,7 +88,7 @@ void tcp_mesh::await_all(clock::time_point deadline, const std::function<bool()>
     return missing_ranks.empty() || std::any_of(missing_ranks.begin(), missing_ranks.end(), is_lost);
   };
   const auto next_check = [&] {
-    return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::cancelled_poll : tcp_timing::acceptor_poll));
+    return std::min(deadline, clock::now() + (is_aborted ? tcp_timing::abort_poll : tcp_timing::acceptor_poll));
   };
   // Throws if the system lets this rank make no connection, even if the connection has also failed at the peer.
   const auto check_system_error = [&] {

@@ -97,8 +97,9 @@ using registration = std::shared_ptr<void>;
 /// to be current at each call too (configuration_error). Used by one thread at a time; its group by the same thread.
 class communicator {
  public:
-  /// Connects the devices. Collective over the ranks of `ranks`, which must live as long; uses their numbers. Two ranks
-  /// cannot have the same device, nor different versions of NCCL: configuration_error, naming them. Throws
+  /// Connects the devices that are current at the ranks. Collective over `ranks`, which must outlive the communicator;
+  /// the communicator has the rank numbers of `ranks`. `options` has the time limit. Throws configuration_error, with
+  /// the ranks, where two ranks have the same device or different versions of NCCL. Throws
   /// timeout_error when NCCL does not connect in time, and the group's error if a rank does not make this call at all.
   explicit communicator(group& ranks, const communicator_options& options = {});
   communicator(communicator&&) noexcept = default;

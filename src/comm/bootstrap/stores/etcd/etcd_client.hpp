@@ -55,7 +55,8 @@ class etcd_client {
   std::atomic<std::size_t> present_ = 0;  // index of the endpoint to ask first, modulo the number of endpoints
 };
 
-/// Reads a number. etcd writes 64-bit numbers as text, and omits zeros.
+/// Returns the number with that name. Accepts text, because etcd writes 64-bit numbers as text. Returns 0 for an absent
+/// member, because etcd omits zeros, and for a value that is no number.
 [[nodiscard]] std::uint64_t number_in(const nlohmann::json& object, const char* name);
 /// Returns the version and value of a key-value pair of a reply.
 [[nodiscard]] store_entry entry_in(const nlohmann::json& pair);

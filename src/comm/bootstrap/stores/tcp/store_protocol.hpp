@@ -15,11 +15,11 @@ inline constexpr std::string_view store_identity_key = "store/identity";
 
 enum class store_call : std::uint8_t {
   get = 1,
-  swap = 2,    ///< `number` is the expected version
-  watch = 3,   ///< `number` is the known version; answered when the version differs
+  swap = 2,    ///< `version` is the expected version
+  watch = 3,   ///< `version` is the known version; answered when the version differs
   cancel = 4,  ///< cancels the watch of the same id; not answered
   /// Opens the store; answered with the identity of the table. `value`: the client's name (store_client_identity).
-  /// `number`: milliseconds until the client's deadline, half of which the server may wait for the end of earlier
+  /// `version`: milliseconds until the client's deadline, half of which the server may wait for the end of earlier
   /// clients; 0: the client connects again, so the server answers at once and keeps the table.
   open = 5,
   leave = 6  ///< sent by a client that has opened the store and closes it; not answered
