@@ -23,6 +23,7 @@ usage: faults.py WHAT --program PATH --rounds N [--hosts one|each|two] [--seed S
   churn      processes join and leave again, two generations each: they leave no memory and no files behind
   few        fewer ranks than --min-ranks are left: all end with 11
   save       ranks are killed while the state is saved: the saved state is complete, and another job continues from it
+  ahead      each rank has loaded another state: all begin with the furthest
   disk       saving and reading the state take twice as long as --timeout: no rank dies
   storm      kills and joins, one after the other, as long as the job lasts
 --store file is a store that rank 0 starts, a muster-store of PATH, which the others find through a file in a folder.
@@ -49,7 +50,7 @@ from ports import free_port  # noqa: E402
 from ranks import DEADLINE, Failure, Process  # noqa: E402
 
 parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "anew", "leave", "store", "restarts", "lost", "churn", "few", "save", "disk", "storm"])
+parser.add_argument("what", choices=["kill", "first", "join", "replace", "pause", "freeze", "stop", "split", "anew", "leave", "store", "restarts", "lost", "churn", "few", "save", "disk", "ahead", "storm"])
 parser.add_argument("--program", required=True)
 parser.add_argument("--rounds", type=int, default=10)
 parser.add_argument("--first", type=int, default=0)
@@ -142,6 +143,8 @@ class Job:
                            MUSTER_RENDEZVOUS=self.store())
         words = ["--samples", "500", "--batch", "50", "--epochs", str(options.steps // 10), "--values",
                  str(options.values), "--steps", *self.flags, *more]
+        if options.what == "ahead" and rank > 0:
+            words += ["--ahead", str(rank)]  # the last of three ranks has trained two epochs of ten steps
         words = [word.replace("FOLDER", self.folder) for word in words]
         self.crew.append(Process(rank, [options.program, *words], environment))
         return self.crew[-1]
@@ -445,6 +448,15 @@ def act_few(job):
             raise Failure(f"rank {rank.rank} ends with {status}: {rank.lines[-2:]} {rank.errors}")
 
 
+def act_ahead(job):
+    """Checks that all ranks begin with the state of the rank that loaded the furthest one, whichever rank it is."""
+    job.end_well()
+    for rank in job.crew:
+        first = next(line for line in rank.lines if line.startswith("step "))
+        if int(first.split(" ")[1]) != 20:
+            raise Failure(f"rank {rank.rank} begins with {first}, though a rank had the state of step 20")
+
+
 def act_save(job):
     """Kills the rank that writes or other ranks, at any moment of the write."""
     job.await_start()
@@ -472,26 +484,9 @@ def go_on_after(job, steps, epochs):
         after.close()
 
 
-def go_on_from_the_furthest(job, steps, epochs):
-    """Checks that rank 0, whose folder has no checkpoint, takes the state of rank 1, which has loaded one."""
-    after = Job(job.draw, "furthest", 0, [*(flag.replace("FOLDER", job.folder) for flag in job.flags), "--epochs", str(epochs)])
-    after.ranks = 2
-    try:
-        after.start(0, "--checkpoint", f"{job.folder}/empty")
-        after.start(1)
-        after.end_well()
-        for rank in after.crew:
-            first = next(line for line in rank.lines if line.startswith("step "))
-            if int(first.split(" ")[1]) != steps:
-                raise Failure(f"rank {rank.rank} begins with {first}, though a rank had the state of step {steps}")
-    finally:
-        after.close()
-
-
 def act_disk(job):
     job.end_well()
     go_on_after(job, 20, 3)
-    go_on_from_the_furthest(job, 20, 3)
 
 
 def has_trained(rank):

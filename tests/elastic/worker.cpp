@@ -77,6 +77,7 @@ struct worker_options {
   bool steps = false;
   std::uint64_t throws = ~std::uint64_t{0};
   std::uint64_t breaks = ~std::uint64_t{0};
+  std::uint64_t ahead = 0;  // epochs that this rank has trained before the job
   std::string checkpoint;
   std::string until;
 };
@@ -95,6 +96,7 @@ worker_options parse_options(int argc, char** argv) {
     if (name == "--ballast") parsed.ballast = static_cast<std::size_t>(number() * 1e6);
     if (name == "--disk") bytes_a_second = number() * 1e6;
     if (name == "--steps") parsed.steps = true;
+    if (name == "--ahead") parsed.ahead = static_cast<std::uint64_t>(number());
     if (name == "--throws") parsed.throws = static_cast<std::uint64_t>(number());
     if (name == "--breaks") parsed.breaks = static_cast<std::uint64_t>(number());
     if (name == "--checkpoint" && i + 1 < argc) parsed.checkpoint = argv[++i];
@@ -124,6 +126,15 @@ void print_slow_ranks() {
 }
 
 std::uint64_t mark_of(std::uint64_t id, std::uint64_t epoch) { return muster::mix(id * 1000003 + epoch * 7 + 1); }
+
+// Returns the sum of the marks that these epochs use.
+std::uint64_t marks_of(std::uint64_t samples, std::uint64_t epochs) {
+  std::uint64_t sum = 0;
+  for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
+    for (std::uint64_t id = 0; id < samples; ++id) sum += mark_of(id, epoch);
+  }
+  return sum;
+}
 
 struct model {
   model(muster::context& context, std::size_t values, std::size_t more)
@@ -200,6 +211,15 @@ void train(muster::context& context, const worker_options& options) {
   auto loader = numbers{options.samples} | muster::shuffle(7) | muster::batch(options.batch);
   model learned(context, options.values, options.ballast);
   muster::state state{learned, loader.cursor()};
+  if (options.ahead > 0) {
+    learned.used = marks_of(options.samples, options.ahead);
+    learned.count = options.samples * options.ahead;
+    std::ranges::fill(learned.weights, static_cast<float>(learned.count));
+    auto position = state.position();
+    position.steps = learned.count / options.batch;
+    position.data.epoch = options.ahead;
+    state.move_to(position);
+  }
   const generations events;
   std::uint64_t rebuilt = 0;
   std::optional<muster::checkpoint> store;
@@ -263,11 +283,7 @@ void train(muster::context& context, const worker_options& options) {
     store->save(session, state);
     print_line("saved");
   }
-  std::uint64_t expected = 0;
-  for (std::uint64_t epoch = 0; epoch < epochs(); ++epoch) {
-    for (std::uint64_t id = 0; id < options.samples; ++id) expected += mark_of(id, epoch);
-  }
-  if (learned.used != expected || learned.count != options.samples * epochs()) {
+  if (learned.used != marks_of(options.samples, epochs()) || learned.count != options.samples * epochs()) {
     print_line("wrong samples: " + std::to_string(learned.count) + " used of " +
                std::to_string(options.samples * epochs()));
     std::_Exit(70);

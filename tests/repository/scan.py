@@ -124,7 +124,7 @@ def self_test():
         "include/muster/comm/transports/mpi/transport.hpp": "#pragma once\n#include <mpi.h>\n#include <muster/comm/group.hpp>\n",
         "include/muster/comm/transports/nccl/communicator.hpp": "#pragma once\n#include <muster/core/error.hpp>\n",
         "include/muster/train/device/sync.hpp": "#pragma once\n#include <muster/comm/transports/nccl/communicator.hpp>\n",
-        "src/comm/transports/mpi/mpi_transport.cpp": "#include <muster/comm/transports/mpi/transport.hpp>\n#include <mpi.h>\n",
+        "src/comm/transports/mpi/transport.cpp": "#include <muster/comm/transports/mpi/transport.hpp>\n#include <mpi.h>\n",
         "src/core/error.cpp": "#include <muster/core/error.hpp>\nusing namespace std::literals;\n",
         "src/programs/info.cpp": "#include <muster/muster.hpp>\n#include <nlohmann/json.hpp>\n",
     }
@@ -134,11 +134,11 @@ def self_test():
         "stands above every layer": {"include/muster/core/c.hpp": "#pragma once\n#include <muster/muster.hpp>\n"},
         "is in a leaf": {"src/comm/bootstrap/context.cpp": "#include <muster/comm/transports/mpi/transport.hpp>\n"},
         "train/device/arena.hpp> is in a leaf": {
-            "include/muster/train/device/device_arena.hpp": "#pragma once\n#include <muster/comm/transports/nccl/communicator.hpp>\n",
+            "include/muster/train/device/arena.hpp": "#pragma once\n#include <muster/comm/transports/nccl/communicator.hpp>\n",
             "include/muster/comm/transports/nccl/communicator.hpp": "#pragma once\n",
-            "src/train/arena.cpp": "#include <muster/train/device/device_arena.hpp>\n"},
+            "src/train/arena.cpp": "#include <muster/train/device/arena.hpp>\n"},
         "vendors' headers": {"include/muster/train/t.hpp": "#pragma once\n  # include <Eigen/Core>\n"},
-        "muster.hpp reaches <mpi.h> (muster.hpp -> train/all.hpp -> comm/transports/mpi/mpi_transport.hpp)": {
+        "muster.hpp reaches <mpi.h> (muster.hpp -> train/all.hpp -> comm/transports/mpi/transport.hpp)": {
             "include/muster/muster.hpp": "#pragma once\n#include <muster/train/all.hpp>\n",
             "include/muster/train/all.hpp": "#pragma once\n#include <muster/comm/transports/mpi/transport.hpp>\n"},
         "no #pragma once": {"include/muster/core/c.hpp": "// #pragma once\n"},

@@ -18,8 +18,8 @@ class random_stream {
   explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
       : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
 
-  static constexpr result_type min() noexcept { return 0; }
-  static constexpr result_type max() noexcept { return ~result_type{0}; }
+  static constexpr result_type min() noexcept { return 0; }                ///< the least number
+  static constexpr result_type max() noexcept { return ~result_type{0}; }  ///< the largest number
   /// Returns the next number; all 64-bit values are equally likely.
   constexpr result_type operator()() noexcept { return mix(key_ + 0x9e3779b97f4a7c15ULL * ++counter_); }
 

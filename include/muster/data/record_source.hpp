@@ -237,7 +237,7 @@ class any_record_source {
       return std::nullopt;
     }
     data_location location_of(sample_id id) const override {
-      if constexpr (requires { source.where(id); }) return source.where(id);
+      if constexpr (requires { source.location_of(id); }) return source.location_of(id);
       return {this->name + ", record " + std::to_string(id)};
     }
     held_shards available_shards() const override {

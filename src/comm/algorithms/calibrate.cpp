@@ -118,7 +118,8 @@ transport_costs fit_costs(std::span<const measured_time> times, int rank_count, 
   std::array<vector3, 3> matrix{};
   vector3 right{};
   for (const auto& t : times) {
-    if (t.algorithm == algorithm::native || std::ranges::count(all_algorithms, t.algorithm) == 0 || t.seconds <= 0) continue;
+    if (t.algorithm == algorithm::native || std::ranges::count(all_algorithms, t.algorithm) == 0 || t.seconds <= 0)
+      continue;
     const auto factor = [&](transport_costs unit) {
       unit.next_message = known.next_message;
       unit.ranks_a_core = known.ranks_a_core;
