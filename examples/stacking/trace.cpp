@@ -108,7 +108,7 @@ span::span(tracer& to, std::string name, std::optional<muster::trace_place> unde
     : to_(to), name_(std::move(name)), kind_(kind) {
   if (!to.is_on() || !under) return;
   parent_ = under->span;
-  place_ = {under->trace, to.next()};
+  place_ = {under->trace, to.new_span_id()};
 }
 
 span::span(const span& under, std::string name) : span(under.to_, std::move(name), under.place_, "") {}
@@ -139,7 +139,7 @@ void span::tag(const char* name, const std::string& value) {
 void span::add_part(std::string_view name, muster::clock::time_point begin, muster::clock::time_point end) const {
   if (!place_) return;
   json record = described(name, begin, end);
-  record["id"] = to_.next();
+  record["id"] = to_.new_span_id();
   record["parentId"] = place_->span;
   to_.add(std::move(record));
 }
