@@ -53,6 +53,12 @@ struct peer_table {
   [[nodiscard]] clock::duration patience(clock::duration silence) const noexcept {
     return std::max(silence, 16 * usual_gap);
   }
+  /// Returns the interval between two heartbeats to every peer. A process that waits for a processor sends fewer, since
+  /// the heartbeats of n processes wake n * n times, and then take the processors that the work needs. At least four
+  /// heartbeats arrive within the `patience` of a peer that waits as long.
+  [[nodiscard]] clock::duration heartbeat_interval(clock::duration retry) const noexcept {
+    return std::max(retry, 4 * usual_gap);
+  }
   /// Returns null for a node that is not in the map.
   [[nodiscard]] const peer* find(const member& node) const noexcept {
     const auto found = all.find(node);

@@ -63,7 +63,7 @@ void server::suspect_silent_peers(clock::time_point now) {
                              peers_.patience(known_peer.is_worker ? settings_.worker_silence : server_silence))
       known_peer.suspect = true;
   }
-  if (now - heartbeat_at_ < settings_.retry) return;
+  if (now - heartbeat_at_ < peers_.heartbeat_interval(settings_.retry)) return;
   heartbeat_at_ = now;
   for (const auto& entry : map_.servers) {
     if (entry.node != self_) out_.send(entry.node, {.kind = message_kind::pulse});

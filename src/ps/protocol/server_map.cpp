@@ -86,7 +86,7 @@ bool server::may_fence_suspects(clock::time_point now) {
     missed += misses ? 1 : 0;
     suspects += known_peer.suspect ? 1 : 0;
     // A computing worker may be silent for long, so its silence is no sign of a network failure.
-    present += !misses && now - known_peer.last_received <= settings_.detection_silence / 2 ? 1 : 0;
+    present += !misses && now - known_peer.last_received <= peers_.patience(settings_.detection_silence) / 2 ? 1 : 0;
   }
   const bool most = missed > present;
   // This server was cut off, and the other processes return in turn: the last has as much time as the first.

@@ -217,7 +217,7 @@ class worker {
       ++open.tries;
       send_pull(number, open, now);
     }
-    if (now - pulse_sent_at_ < settings_.retry) return;
+    if (now - pulse_sent_at_ < peers_.heartbeat_interval(settings_.retry)) return;
     pulse_sent_at_ = now;
     send_pulse(wants_reply);
   }

@@ -1,6 +1,7 @@
 // The common part of worker and server processes: the view of the shard map in the store, and the link.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <optional>
 #include <string>
@@ -95,7 +96,7 @@ struct process_setup {
   std::string job{};                                                       ///< unique name of the job
 };
 
-/// Number of ticks of the protocol in each `retry`.
+/// Number of ticks of the protocol in each `retry`, at most.
 inline constexpr int ticks_a_retry = 10;
 /// Number of unsuccessful polls before the process releases the processor.
 inline constexpr int spins_before_pause = 2000;
@@ -129,6 +130,15 @@ class process {
   bool renew_link() { return false; }
   void connect_again() {}
 #endif
+
+  /// Returns the time of the next tick, after a turn of the loop that began at `turn_began`. A turn costs time for each
+  /// process of the job, and longer where processes wait for a processor. Ticks take at most a tenth of the time, so
+  /// that a job of many processes on few cores proceeds, but there are two ticks in every `retry`.
+  [[nodiscard]] clock::time_point next_tick_after(clock::time_point turn_began) const noexcept {
+    const auto now = clock::now();
+    return now +
+           std::clamp<clock::duration>(10 * (now - turn_began), protocol_.retry / ticks_a_retry, protocol_.retry / 2);
+  }
 
   /// Calls `on_lost` for each process that has ended or whose connection broke. In an elastic job the membership is
   /// notified instead, and decides: `on_lost` is not called.

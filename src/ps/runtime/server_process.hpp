@@ -53,13 +53,12 @@ class server_process final : process, public server_output {
       const auto now = clock::now();
       if (renew_link()) core_->send_again();
       const bool received = link_.poll([&](auto frame, auto payload) { core_->on_frame(frame, now, payload); });
-      if (now >= next_tick) {
-        next_tick = now + protocol_.retry / ticks_a_retry;
-        tick(now);
-      }
+      const bool ticks = now >= next_tick;
+      if (ticks) tick(now);
       link_.set_identity({.sender = core_->self(), .map_version = core_->newest_map()});
       core_->flush();
       link_.flush();
+      if (ticks) next_tick = next_tick_after(now);
       any_finished_ = any_finished_ || core_->received_farewell();
       for (const auto& node : newest_.workers) {
         if (core_->has_left(node)) departed_workers_.insert(node.place);

@@ -180,8 +180,8 @@ class worker_process final : process, public worker_output {
       core_.apply_map(*map, now_);
       if (const auto lost = map->lost_range(); lost && !core_.is_leaving()) throw tables_lost(layout_, *lost);
     }
-    if (now_ >= next_tick_) {
-      next_tick_ = now_ + protocol_.retry / ticks_a_retry;
+    const bool ticks = now_ >= next_tick_;
+    if (ticks) {
       find_lost([&](node_id node, bool may_return) {
         if (may_return) return;
         core_.lose(node, now_);
@@ -191,6 +191,7 @@ class worker_process final : process, public worker_output {
       if (const auto next = core_.without_lost_holders(now_)) keeper_.swap(core_.map().version, *next);
     }
     flush_link();
+    if (ticks) next_tick_ = next_tick_after(now_);
   }
 
   template <class Ready>
