@@ -21,9 +21,8 @@ shm_host::shm_host(int rank, std::shared_ptr<segment> own, std::vector<peer> pee
 }
 
 bool shm_host::ended(int rank) const noexcept {
-  const auto& process_handle = peers_[static_cast<std::size_t>(rank)].process_handle;
-  pollfd watched{process_handle.get(), POLLIN, 0};
-  return process_handle && ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
+  pollfd watched{process_descriptor(rank), POLLIN, 0};  // poll ignores -1
+  return ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
 }
 
 void shm_host::retire(const retired& memory) {

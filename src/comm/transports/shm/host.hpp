@@ -56,6 +56,11 @@ class shm_host {
   }
   /// Returns true if that rank's process has ended. Costs one system call.
   [[nodiscard]] bool ended(int rank) const noexcept;
+  /// Returns the pidfd of that rank's process, which is readable when the process has ended; -1 where the system has no
+  /// pidfds.
+  [[nodiscard]] int process_descriptor(int rank) const noexcept {
+    return peers_[static_cast<std::size_t>(rank)].process_handle.get();
+  }
 
   /// Memory of `own` that is released when `users` ranks have raised `leavers`.
   struct retired {

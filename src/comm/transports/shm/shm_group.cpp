@@ -2,6 +2,7 @@
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
+#include <poll.h>
 #include <sys/syscall.h>
 
 #include <algorithm>
@@ -65,7 +66,8 @@ shm_group::shm_group(std::shared_ptr<shm_host> host, std::vector<int> members, i
       members_(std::move(members)),
       rank_(rank),
       layout_(static_cast<int>(members_.size())),
-      reported_ended_(members_.size(), false) {
+      reported_ended_(members_.size(), false),
+      watched_(members_.size()) {
   for (std::size_t r = 0; r < members_.size(); ++r) {
     slots_.push_back(host_->at(members_[r], slots[r]));
     reported_ranks_.push_back(static_cast<int>(r));
@@ -103,9 +105,16 @@ void shm_group::wait(clock::time_point deadline) {
 }
 
 int shm_group::find_ended_peer() {
+  // One system call for all peers: each rank of many looks after all others, many times a second.
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
-    if (r == rank_ || reported_ended_[index] || !host_->ended(host_rank(r))) continue;
+    const bool is_watched = r != rank_ && !reported_ended_[index];
+    watched_[index] = {is_watched ? host_->process_descriptor(host_rank(r)) : -1, POLLIN, 0};
+  }
+  if (::poll(watched_.data(), watched_.size(), 0) <= 0) return -1;
+  for (int r = 0; r < size(); ++r) {
+    const auto index = static_cast<std::size_t>(r);
+    if ((watched_[index].revents & POLLIN) == 0) continue;
     const control_mailbox& mailbox = mailboxes(r, rank_);
     const std::uint64_t written = mailbox.written.load(std::memory_order_acquire);
     // unread control messages are delivered first

@@ -61,6 +61,8 @@
 //   equals the size of the group.
 #pragma once
 
+#include <poll.h>
+
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
@@ -271,6 +273,7 @@ class shm_group {
   slot_head* mine_;
   bool asymmetric_ = true;  // set if all ranks can be asymmetric: `wait` then replaces the fence of each write
   std::vector<bool> reported_ended_;
+  std::vector<pollfd> watched_;  // of `find_ended_peer`, which allocates nothing
 };
 
 }}}  // namespace muster::v0::detail
