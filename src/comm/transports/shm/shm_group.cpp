@@ -111,10 +111,14 @@ int shm_group::find_ended_peer() {
     const bool is_watched = r != rank_ && !reported_ended_[index];
     watched_[index] = {is_watched ? host_->process_descriptor(host_rank(r)) : -1, POLLIN, 0};
   }
-  if (::poll(watched_.data(), watched_.size(), 0) <= 0) return -1;
+  const int ready = ::poll(watched_.data(), watched_.size(), 0);
+  if (ready == 0) return -1;
   for (int r = 0; r < size(); ++r) {
     const auto index = static_cast<std::size_t>(r);
-    if ((watched_[index].revents & POLLIN) == 0) continue;
+    if (watched_[index].fd < 0) continue;
+    // poll refuses more entries than this process may have descriptors
+    const bool has_ended = ready > 0 ? (watched_[index].revents & POLLIN) != 0 : host_->ended(host_rank(r));
+    if (!has_ended) continue;
     const control_mailbox& mailbox = mailboxes(r, rank_);
     const std::uint64_t written = mailbox.written.load(std::memory_order_acquire);
     // unread control messages are delivered first
