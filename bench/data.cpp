@@ -15,7 +15,7 @@
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/synthetic.hpp>
 
-#include "../src/data/order/permutation.hpp"
+#include <muster/data/order/permutation.hpp>
 #include "data_sources.hpp"
 #include "everywhere.hpp"
 

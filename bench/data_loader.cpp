@@ -26,7 +26,7 @@
 
 #include <muster/muster.hpp>
 
-#include "../src/data/order/batch_sampler.hpp"
+#include <muster/data/order/batch_sampler.hpp>
 #include "rows.hpp"
 
 namespace {

@@ -17,13 +17,13 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
+#include <muster/data/order/permutation.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/synthetic.hpp>
-#include "../src/data/order/permutation.hpp"
 
 namespace {
 

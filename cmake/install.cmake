@@ -8,9 +8,6 @@ set(left_out)  # the headers of parts that are not there
 if(NOT TARGET muster_mpi)
   list(APPEND left_out PATTERN "transports/mpi" EXCLUDE)
 endif()
-if(NOT TARGET muster_tcp)
-  list(APPEND left_out PATTERN "tcp_store.hpp" EXCLUDE)
-endif()
 if(NOT nccl IN_LIST muster_alone)
   list(APPEND left_out PATTERN "transports/nccl" EXCLUDE PATTERN "core/device" EXCLUDE PATTERN "train/device" EXCLUDE)
 endif()
@@ -18,13 +15,6 @@ if(NOT TARGET muster_serve)
   list(APPEND left_out PATTERN "muster/serve" EXCLUDE)
 endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
-
-install(FILES ${PROJECT_BINARY_DIR}/headers/install/muster/implementation.hpp DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster)
-install(DIRECTORY src/core src/data src/comm src/elastic src/ps src/train DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/src
-  FILES_MATCHING PATTERN "*.hpp" PATTERN "*.cpp" PATTERN "transports/mpi" EXCLUDE PATTERN "transports/nccl" EXCLUDE
-  PATTERN "transports/tcp" EXCLUDE PATTERN "stores/tcp" EXCLUDE PATTERN "stores/etcd" EXCLUDE PATTERN "comm/net" EXCLUDE
-  PATTERN "data/http" EXCLUDE
-  PATTERN "device" EXCLUDE)
 
 if(TARGET muster_info)
   set(programs muster_info)
@@ -116,7 +106,7 @@ endfunction()
 
 # What a static library needs at the end has to be said to whoever links it; a shared one knows it itself.
 muster_install_pc(muster-core "What all parts of muster stand on"
-  LIBS -L\${libdir} -lmuster_core -pthread CFLAGS -I\${includedir} -pthread)
+  LIBS -L\${libdir} -lmuster_core -pthread CFLAGS -I\${includedir} -DMUSTER_COMPILED=1 -pthread)
 muster_install_pc(muster-headers "muster without a library of its own" LIBS -pthread CFLAGS -I\${includedir} -pthread)
 if(mpi IN_LIST muster_parts)
   list(TRANSFORM MPI_C_INCLUDE_DIRS PREPEND -I OUTPUT_VARIABLE mpi_includes)

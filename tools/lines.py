@@ -3,7 +3,8 @@
 
     tools/lines.py [BEFORE] [AFTER]    revisions of git; AFTER is the work tree by default
 
-Below the rooms: the median length of a line, and the longest functions. serve and torch have no limit and are not counted in the total."""
+Below the rooms: the shares of include, the median length of a line, and the longest functions. serve and torch have no limit and are not
+counted in the total and the shares."""
 import argparse
 import collections
 import pathlib
@@ -16,6 +17,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^(include/muster|src)/(?:(.*)/)?[^/]+\.(hpp|cpp|cu)$")
 NOTHING = re.compile(r"^\s*(//.*)?$")
 # In the format of .clang-format, a function's body ends with the first brace at the head's indentation.
+UNCOUNTED = ("serve", "torch")
 HEAD = re.compile(r"^\s*(?!namespace\b|(?:template\b.*)?(?:class|struct)\b|enum\b|union\b|if\b|for\b|while\b|switch\b|else\b|do\b|try\b|\}|#)[^\s/].*\)[^;()]*\{$")
 
 
@@ -57,17 +59,23 @@ def functions_of(text):
 
 class Count:
     def __init__(self, revision):
-        self.rooms, self.files, self.lengths, self.functions = collections.Counter(), collections.Counter(), [], []
+        self.rooms, self.files, self.places = collections.Counter(), collections.Counter(), collections.Counter()
+        self.lengths, self.functions = [], []
         for path, text in files_of(revision):
             room = CODE.match(path)[2] or "."
             code = [line for line in text.splitlines() if not NOTHING.match(line)]
             self.rooms[room] += len(code)
+            if room.split("/")[0] not in UNCOUNTED:
+                self.places["src" if path.startswith("src/") else "-inl.hpp" if path.endswith("-inl.hpp") else "include"] += len(code)
             self.files[room] += 1
             self.lengths += map(len, code)
             self.functions += [(lines, f"{path}:{number}") for lines, number in functions_of(text)]
 
     def total(self):
-        return sum(lines for room, lines in self.rooms.items() if room.split("/")[0] not in ("serve", "torch"))
+        return sum(lines for room, lines in self.rooms.items() if room.split("/")[0] not in UNCOUNTED)
+
+    def share(self, *places):
+        return 100 * sum(self.places[place] for place in places) / self.total()
 
 
 def main():
@@ -84,6 +92,7 @@ def main():
         print(f"{room:32}" + "".join(f"{count.rooms[room]:8}{count.files[room]:5} files" for count in counts))
     print(f"{'in all':32}" + "".join(f"{count.total():8}{sum(count.files.values()):5} files" for count in counts))
     print("median length of a line        " + "".join(f"{statistics.median(count.lengths):8.0f}" + " " * 11 for count in counts))
+    print("share of include                " + "".join(f"{count.share('include'):8.1f} % without -inl.hpp, {count.share('include', '-inl.hpp'):.1f} % with" for count in counts))
     for count in counts:
         longest = sorted(count.functions, reverse=True)[:3]
         print("longest functions: " + ", ".join(f"{where} ({lines} lines)" for lines, where in longest))

@@ -52,14 +52,15 @@ WIDER = {
 UNAFFECTED = {
     "^repository: (?!run |the README's program|a program that links)": "reads, compiles or installs; the tests that run what it built are above",
     "^bench: the goals are judged": "judges figures in files",
+    "^python: ": "the long tier has them: they fetch packages of Python's index",
     "^(golden: (results|workflow)|platform: (files|secrets|holding|presets|process|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
     "package|flow|export|page))": "reads files of Python, or runs scripts of its own in place of muster's programs",
 }
 
 
 def room_of(path):
-    """Returns the key of ROOMS for a file such as src/comm/transports/tcp/link.cpp, or None."""
-    rest = path.removeprefix("include/muster/").removeprefix("src/")
+    """Returns the key of ROOMS for a file such as include/muster/comm/transports/tcp/detail/link-inl.hpp, or None."""
+    rest = path.removeprefix("include/muster/").removeprefix("src/").replace("/detail/", "/")
     return max((room for room in ROOMS if rest.startswith(room + "/")), key=len, default=None)
 
 

@@ -12,3 +12,7 @@
 #include <muster/comm/collectives/reduce_scatter.hpp>
 #include <muster/comm/collectives/scatter.hpp>
 #include <muster/comm/context.hpp>
+
+#ifndef MUSTER_COMPILED
+#include <muster/comm/detail/definitions.hpp>
+#endif

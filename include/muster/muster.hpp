@@ -147,3 +147,7 @@
 #include <muster/train/tracker.hpp>
 #include <muster/train/train_settings.hpp>
 #include <muster/train/training.hpp>
+
+#ifndef MUSTER_COMPILED
+#include <muster/train/detail/definitions.hpp>
+#endif

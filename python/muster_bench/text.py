@@ -8,13 +8,13 @@ from .errors import Refusal, closest, listed
 PLACEHOLDER = re.compile(r"\{\{|\}\}|\{(\*?)([A-Za-z_][A-Za-z0-9_.-]*)\}|\{|\}")
 UNITS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 SECRET_KEYS = ("password", "passwd", "pwd", "sig", "signature", "credential", "token", "secret", "secret_key", "access_key", "accesskey", "api_key", "apikey",
-               "secretkey", "auth", "authorization", "accesskeyid")   # ends of keys, the same as in src/core/error.cpp
+               "secretkey", "auth", "authorization", "accesskeyid")   # ends of keys, the same as in include/muster/core/detail/error-inl.hpp
 KEY_VALUE = re.compile(r"([A-Za-z_-]*)( *= *)(?! |\.\.\.)('(?:\\.|[^'\\])*'?|[^&?# \t\n'\")]*)")
 
 
 def without_secrets(text):
     """Returns the text for messages, tables and reports: without the user and password of an address, and with "..." for the values of password=, token=,
-    sig=, X-Amz-Signature= and other keys whose value gives access. The same as detail::without_secrets in src/core/error.cpp."""
+    sig=, X-Amz-Signature= and other keys whose value gives access. The same as detail::without_secrets in include/muster/core/detail/error-inl.hpp."""
     def user(match):
         word = match.group(1)
         end = min((at for at in map(word.find, "/?#") if at >= 0), default=len(word))

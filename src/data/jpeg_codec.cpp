@@ -14,7 +14,7 @@
 #include <jpeglib.h>
 
 #include <muster/core/error.hpp>
-#include "resample.hpp"
+#include <muster/data/resample.hpp>
 
 namespace muster { inline namespace v0 {
 namespace {

@@ -5,7 +5,7 @@
 #include <functional>
 #include <string>
 
-#include "../core/descriptor.hpp"
+#include <muster/core/descriptor.hpp>
 
 /// A Unix socket that serves one connection at a time; further connections wait. Each line is a request, and the answer
 /// is one line.

@@ -17,12 +17,12 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/spec.hpp>
+#include <muster/core/text.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/open.hpp>
+#include <muster/data/parallel.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
-#include "../core/text.hpp"
-#include "../data/parallel.hpp"
 
 namespace {
 

@@ -20,7 +20,7 @@
 
 #include <muster/core/number.hpp>
 
-#include "../core/random_bytes.hpp"
+#include <muster/core/random_bytes.hpp>
 
 namespace {
 

@@ -10,7 +10,7 @@
 #include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
 
-#include "../core/descriptor.hpp"
+#include <muster/core/descriptor.hpp>
 #include "command_line.hpp"
 #include "data_work.hpp"
 

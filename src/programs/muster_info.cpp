@@ -19,8 +19,8 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
-#include "../core/descriptor.hpp"
-#include "../core/text.hpp"
+#include <muster/core/descriptor.hpp>
+#include <muster/core/text.hpp>
 #include "print.hpp"
 #include "top.hpp"
 

@@ -33,9 +33,9 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
-#include "../comm/net/socket.hpp"
-#include "../core/descriptor.hpp"
-#include "../core/random_bytes.hpp"
+#include <muster/comm/net/socket.hpp>
+#include <muster/core/descriptor.hpp>
+#include <muster/core/random_bytes.hpp>
 #include "control_socket.hpp"
 #include "flight_report.hpp"
 #include "launch_guard.hpp"

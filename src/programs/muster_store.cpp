@@ -12,7 +12,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-#include "../core/descriptor.hpp"
+#include <muster/core/descriptor.hpp>
 #include "command_line.hpp"
 
 namespace {

@@ -36,12 +36,12 @@ int watch_job(int /*argc*/, char** /*argv*/, const char* /*usage*/) {
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/clock.hpp>
 
-#include "../comm/bootstrap/stores/tcp/store_file.hpp"
-#include "../comm/net/socket.hpp"
-#include "../core/text.hpp"
-#include "../elastic/job_member.hpp"
-#include "../elastic/membership/datagrams.hpp"
-#include "../elastic/membership/record.hpp"
+#include <muster/comm/bootstrap/stores/tcp/store_file.hpp>
+#include <muster/comm/net/socket.hpp>
+#include <muster/core/text.hpp>
+#include <muster/elastic/job_member.hpp>
+#include <muster/elastic/membership/datagrams.hpp>
+#include <muster/elastic/membership/record.hpp>
 #include "print.hpp"
 
 namespace {

@@ -5,7 +5,7 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
-#include "../core/scheduling.hpp"
+#include <muster/core/scheduling.hpp>
 #include "model_statistics.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {

@@ -10,8 +10,8 @@
 
 #include <simdjson.h>
 
-#include "../core/base64.hpp"
-#include "../core/wire.hpp"
+#include <muster/core/base64.hpp>
+#include <muster/core/wire.hpp>
 #include "datatypes.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {

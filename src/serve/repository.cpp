@@ -13,11 +13,11 @@
 
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/file_state.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
-#include "../core/scheduling.hpp"
-#include "../data/file_state.hpp"
+#include <muster/core/scheduling.hpp>
 #include "model_statistics.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {

@@ -19,12 +19,12 @@
 #include <boost/asio/post.hpp>
 #include <boost/asio/signal_set.hpp>
 
+#include <muster/core/descriptor.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
-#include "../core/descriptor.hpp"
-#include "../core/scheduling.hpp"
+#include <muster/core/scheduling.hpp>
 #include "http_connection.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {

@@ -11,7 +11,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
-#include "../core/text.hpp"
+#include <muster/core/text.hpp>
 #include "json_text.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {

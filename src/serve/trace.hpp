@@ -11,8 +11,8 @@
 #include <boost/beast/http/fields.hpp>
 
 #include <muster/core/clock.hpp>
+#include <muster/core/descriptor.hpp>
 #include <muster/core/trace_context.hpp>
-#include "../core/descriptor.hpp"
 
 namespace muster { inline namespace v0 { namespace serve {
 

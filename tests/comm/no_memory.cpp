@@ -12,10 +12,10 @@
 #include <vector>
 
 #include <muster/comm/transport.hpp>
+#include <muster/comm/transports/shm/segment.hpp>
 #include <muster/core/error.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
-#include "comm/transports/shm/segment.hpp"
 #include "require.hpp"
 
 namespace {

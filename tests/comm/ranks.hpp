@@ -13,12 +13,12 @@
 #include <vector>
 
 #include <muster/comm/group.hpp>
+#include <muster/comm/transports/hierarchical/hierarchical_transport.hpp>
+#include <muster/comm/transports/shm/shm_transport.hpp>
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
-#include "comm/transports/hierarchical/hierarchical_transport.hpp"
-#include "comm/transports/shm/shm_transport.hpp"
 #ifdef MUSTER_HAS_TCP
-#include "comm/transports/tcp/tcp_transport.hpp"
+#include <muster/comm/transports/tcp/tcp_transport.hpp>
 #endif
 
 namespace test {

@@ -1,9 +1,15 @@
 // A program that compiles muster itself: it needs only -I and threads. It fits a line to points in memory or in a
 // source, with the number of ranks and the launch mode of its flags:
-//   headers [SOURCE [FOLDER OF CHECKPOINTS]]
-#include <cstdio>
+//   headers [SOURCE [FOLDER OF CHECKPOINTS [EPOCHS]]]
+//   headers store HOST:PORT                             serves the store of an elastic job until a signal ends it
+#include <unistd.h>
 
-#include <muster/implementation.hpp>  // in one file
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <string_view>
+
+#include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/muster.hpp>
 
 namespace {
@@ -21,7 +27,7 @@ void copy(std::span<const float> from, std::span<float> to) { to[0] = from[0]; }
 
 bool is_near(float a, float b) { return a > b - 0.01f && a < b + 0.01f; }
 
-void fit(muster::context& context, muster::group& world, const char* source, const char* folder) {
+void fit(muster::context& context, muster::group& world, const char* source, const char* folder, std::uint64_t epochs) {
   auto loader = (source == nullptr ? points_in_memory() : muster::open_source(source)) | muster::shuffle(1) |
                 muster::batch(20) | muster::map(muster::each<float, float>({1}, copy)) |
                 muster::cache({.memory = 1 << 20}) | muster::prefetch(2);
@@ -29,7 +35,9 @@ void fit(muster::context& context, muster::group& world, const char* source, con
   const auto slope = arena.parameter(0), offset = arena.parameter(1);
   auto optimizer = muster::make_optimizer(arena, context.configuration());
   muster::training training(context, arena, optimizer, loader);
-  training.run({.epochs = 10, .checkpoint = folder, .log = nullptr}, [&](muster::training_step& step) {
+  bool has_begun = false;
+  training.run({.epochs = epochs, .checkpoint = folder, .log = nullptr}, [&](muster::training_step& step) {
+    if (!std::exchange(has_begun, true)) std::printf("begun\n"), std::fflush(stdout);
     step.backward(step.next(loader), [&](const muster::minibatch& part, muster::backward_pass& pass) {
       pass.clear();
       for (std::size_t k = 0; k < part.samples.size(); ++k) {
@@ -49,8 +57,13 @@ void fit(muster::context& context, muster::group& world, const char* source, con
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && argv[1] == std::string_view("store")) {
+    const muster::store_server server(argv[2], "");
+    for (;;) ::pause();
+  }
   const auto body = [&](muster::context& context, muster::group& world) {
-    fit(context, world, argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : "");
+    fit(context, world, argc > 1 ? argv[1] : nullptr, argc > 2 ? argv[2] : "",
+        argc > 3 ? std::strtoull(argv[3], nullptr, 10) : 10);
   };
-  return muster::run_main(argc, argv, body, {.help = [] { return "headers [SOURCE [FOLDER]]\n"; }});
+  return muster::run_main(argc, argv, body, {.help = [] { return "headers [SOURCE [FOLDER [EPOCHS]]]\n"; }});
 }

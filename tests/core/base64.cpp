@@ -1,4 +1,4 @@
-#include "core/base64.hpp"
+#include <muster/core/base64.hpp>
 
 #include <utility>
 

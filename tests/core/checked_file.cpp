@@ -1,4 +1,4 @@
-#include "core/checked_file.hpp"
+#include <muster/core/checked_file.hpp>
 
 #include <unistd.h>
 
@@ -9,8 +9,8 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
+#include <muster/core/wire.hpp>
 #include "catch.hpp"
-#include "core/wire.hpp"
 
 TEST_CASE("a checked file has its checksum behind it, and is written and read in pieces after which others are heard") {
   using muster::detail::file_piece;

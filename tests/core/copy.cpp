@@ -1,5 +1,5 @@
 // Copies with any size between any addresses, which write nothing else.
-#include "core/copy.hpp"
+#include <muster/core/copy.hpp>
 
 #include <algorithm>
 #include <vector>

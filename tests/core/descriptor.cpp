@@ -1,5 +1,5 @@
 // Descriptors in a process whose standard streams are closed.
-#include "core/descriptor.hpp"
+#include <muster/core/descriptor.hpp>
 
 #include <sys/eventfd.h>
 #include <sys/mman.h>

@@ -1,4 +1,4 @@
-#include "core/scheduling.hpp"
+#include <muster/core/scheduling.hpp>
 
 #include <sys/resource.h>
 #include <sys/syscall.h>

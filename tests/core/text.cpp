@@ -1,4 +1,4 @@
-#include "core/text.hpp"
+#include <muster/core/text.hpp>
 
 #include <string>
 #include <string_view>

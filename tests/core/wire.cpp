@@ -1,4 +1,4 @@
-#include "core/wire.hpp"
+#include <muster/core/wire.hpp>
 
 #include <vector>
 

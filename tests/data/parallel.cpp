@@ -1,4 +1,4 @@
-#include "../../src/data/parallel.hpp"
+#include <muster/data/parallel.hpp>
 
 #include <chrono>
 #include <string>

@@ -7,7 +7,7 @@
 #include <variant>
 #include <vector>
 
-#include "elastic/membership/membership.hpp"
+#include <muster/elastic/membership/membership.hpp>
 
 /// A structure for each function of `membership_outlet`.
 namespace act {

@@ -16,10 +16,10 @@
 #include <muster/elastic/session.hpp>
 #include <muster/train/checkpoint.hpp>
 
+#include <muster/data/records/manifest_file.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "data/files.hpp"
-#include "data/records/manifest_file.hpp"
 
 namespace {
 

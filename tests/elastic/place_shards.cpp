@@ -10,10 +10,10 @@
 #include <muster/core/error.hpp>
 #include <muster/data/open.hpp>
 
+#include <muster/data/records/manifest_file.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
 #include "data/files.hpp"
-#include "data/records/manifest_file.hpp"
 #include "data/test_records.hpp"
 
 namespace {

@@ -1,4 +1,4 @@
-#include "elastic/state_transfer.hpp"
+#include <muster/elastic/state_transfer.hpp>
 
 #include <cstdlib>
 #include <mutex>

@@ -10,11 +10,11 @@
 #include <vector>
 
 #include <muster/core/error.hpp>
+#include <muster/data/records/manifest_file.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/source_statistics.hpp>
+#include <muster/data/sources/array_file.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
-#include "../../src/data/records/manifest_file.hpp"
-#include "../../src/data/sources/array_file.hpp"
 #include "text.hpp"
 
 namespace fuzz {

@@ -12,7 +12,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 
-#include "train/checkpoint_file.hpp"
+#include <muster/train/checkpoint_file.hpp>
 
 namespace fuzz {
 

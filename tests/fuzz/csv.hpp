@@ -6,7 +6,7 @@
 
 #include <muster/core/log.hpp>
 #include <muster/data/sources/csv.hpp>
-#include "../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "text.hpp"
 
 namespace fuzz {

@@ -6,7 +6,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "comm/transports/tcp/frame.hpp"
+#include <muster/comm/transports/tcp/frame.hpp>
 
 namespace fuzz {
 

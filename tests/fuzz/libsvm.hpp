@@ -5,7 +5,7 @@
 #include <utility>
 
 #include <muster/data/sources/libsvm.hpp>
-#include "../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "text.hpp"
 
 namespace fuzz {

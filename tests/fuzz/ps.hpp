@@ -7,7 +7,7 @@
 #include <stdexcept>
 #include <vector>
 
-#include "ps/protocol/message.hpp"
+#include <muster/ps/protocol/message.hpp>
 
 namespace fuzz {
 

@@ -10,8 +10,8 @@
 #include <tuple>
 #include <vector>
 
-#include "comm/bootstrap/stores/tcp/store_protocol.hpp"
-#include "comm/bootstrap/stores/tcp/store_table.hpp"
+#include <muster/comm/bootstrap/stores/tcp/store_protocol.hpp>
+#include <muster/comm/bootstrap/stores/tcp/store_table.hpp>
 
 namespace fuzz {
 

@@ -27,11 +27,11 @@
 #include <muster/train/sync/gradient_sync.hpp>
 #include <muster/train/tracker.hpp>
 
+#include <muster/ps/table_files.hpp>
 #include "../comm/ranks.hpp"
 #include "../elastic/numbers.hpp"
 #include "../ps/jobs.hpp"
 #include "../train/heap.hpp"
-#include "ps/table_files.hpp"
 
 namespace {
 

@@ -3,8 +3,8 @@
 
 #include <string>
 
+#include <muster/comm/group/call_history.hpp>
 #include "catch.hpp"
-#include "comm/group/call_history.hpp"
 #include "muster/core/random.hpp"
 
 namespace {

@@ -5,9 +5,9 @@
 #include <string>
 #include <vector>
 
+#include <muster/ps/protocol/server_protocol.hpp>
+#include <muster/ps/runtime/tables.hpp>
 #include "jobs.hpp"
-#include "ps/protocol/server_protocol.hpp"
-#include "ps/runtime/tables.hpp"
 
 /// The server, and the messages that it sends.
 struct bare_server : ps::server_output {

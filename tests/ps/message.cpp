@@ -1,5 +1,5 @@
 // Messages of the parameter server as bytes.
-#include "ps/protocol/message.hpp"
+#include <muster/ps/protocol/message.hpp>
 
 #include <muster/core/random.hpp>
 

@@ -1,5 +1,5 @@
 // The order of a training's samples as servers assign it: each sample is used once, whichever processes die.
-#include "ps/protocol/order.hpp"
+#include <muster/ps/protocol/order.hpp>
 
 #include <algorithm>
 #include <cstdlib>
@@ -10,9 +10,9 @@
 
 #include <muster/core/random.hpp>
 
+#include <muster/data/order/batch_sampler.hpp>
+#include <muster/ps/protocol/used_places.hpp>
 #include "catch.hpp"
-#include "data/order/batch_sampler.hpp"
-#include "ps/protocol/used_places.hpp"
 
 namespace ps = muster::ps;
 

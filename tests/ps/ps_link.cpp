@@ -1,5 +1,5 @@
 // Frames between processes over every transport.
-#include "ps/runtime/ps_link.hpp"
+#include <muster/ps/runtime/ps_link.hpp>
 
 #include <algorithm>
 #include <atomic>

@@ -1,5 +1,5 @@
 // Bounded rows compared with a plain map, and copies of rows that stay equal.
-#include "ps/runtime/row_store.hpp"
+#include <muster/ps/runtime/row_store.hpp>
 
 #include <algorithm>
 #include <map>

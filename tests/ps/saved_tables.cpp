@@ -15,9 +15,9 @@
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
 
+#include <muster/ps/table_files.hpp>
 #include "catch.hpp"
 #include "jobs.hpp"
-#include "ps/table_files.hpp"
 
 TEST_CASE("tables come back from files on another number of servers, with what their updates remember", "[slow]") {
   const std::string update = GENERATE("add", "momentum:0.1,0.9", "adam:0.01");

@@ -1,5 +1,5 @@
 // The servers of a chain: copies for servers that learn a range.
-#include "ps/protocol/server_protocol.hpp"
+#include <muster/ps/protocol/server_protocol.hpp>
 
 #include <vector>
 

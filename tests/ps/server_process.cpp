@@ -1,5 +1,5 @@
 // A server's process, and its reaction to the end of other processes.
-#include "ps/runtime/server_process.hpp"
+#include <muster/ps/runtime/server_process.hpp>
 
 #include <atomic>
 #include <functional>

@@ -1,5 +1,5 @@
 // A server and a worker without other processes: the server's reaction to pushes that the public calls would not send.
-#include "ps/protocol/server_protocol.hpp"
+#include <muster/ps/protocol/server_protocol.hpp>
 
 #include <algorithm>
 #include <atomic>
@@ -13,11 +13,11 @@
 #include <muster/comm/bootstrap/memory_store.hpp>
 #include <muster/core/error.hpp>
 
+#include <muster/ps/runtime/server_process.hpp>
+#include <muster/ps/runtime/worker_process.hpp>
 #include "bare_server.hpp"
 #include "catch.hpp"
 #include "jobs.hpp"
-#include "ps/runtime/server_process.hpp"
-#include "ps/runtime/worker_process.hpp"
 
 namespace {
 

@@ -8,9 +8,9 @@
 #include <thread>
 #include <vector>
 
+#include <muster/ps/runtime/worker_process.hpp>
 #include "catch.hpp"
 #include "jobs.hpp"
-#include "ps/runtime/worker_process.hpp"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The parameter server's maps: the distribution of ranges, moves, and the bytes that form a map.
-#include "ps/protocol/shard_map.hpp"
+#include <muster/ps/protocol/shard_map.hpp>
 
 #include <algorithm>
 #include <map>

@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
-#include "ps/protocol/order.hpp"
-#include "ps/protocol/server_protocol.hpp"
+#include <muster/ps/protocol/order.hpp>
+#include <muster/ps/protocol/server_protocol.hpp>
 
 namespace simulation {
 

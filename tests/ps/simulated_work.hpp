@@ -2,7 +2,7 @@
 // the check that each sample is used once at every range.
 #pragma once
 
-#include "data/order/batch_sampler.hpp"
+#include <muster/data/order/batch_sampler.hpp>
 #include "simulation.hpp"
 
 namespace simulation {

@@ -22,8 +22,8 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include "ps/protocol/server_protocol.hpp"
-#include "ps/protocol/worker.hpp"
+#include <muster/ps/protocol/server_protocol.hpp>
+#include <muster/ps/protocol/worker.hpp>
 
 #include "simulated_values.hpp"
 

@@ -1,5 +1,5 @@
 // A worker alone, and its reaction to lost servers.
-#include "ps/protocol/worker.hpp"
+#include <muster/ps/protocol/worker.hpp>
 
 #include "catch.hpp"
 

@@ -7,15 +7,15 @@ import subprocess
 import sys
 
 include, compiler = sys.argv[1:]
-# Lines that are not blank: comments leave blank lines. With these muster.hpp has about 100,000 lines.
-LIMITS = {"muster/muster.hpp": 71_900, "muster/collectives.hpp": 64_000}
+# With the compiled library. Lines that are not blank: comments leave blank lines. With these muster.hpp has about 100,000 lines.
+LIMITS = {"muster/muster.hpp": 72_300, "muster/collectives.hpp": 64_000}
 # 1,500 to 8,600 lines each: code that needs them is compiled, or has its own loop.
 LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
 
 failed = False
 for header, limit in LIMITS.items():
     program = f"#include <{header}>\nfloat sum(muster::group& world, float x) {{ return muster::allreduce(world, x, muster::sum); }}\n"
-    text = subprocess.run([compiler, "-std=c++20", f"-I{include}", "-E", "-x", "c++", "-"], input=program, check=True,
+    text = subprocess.run([compiler, "-std=c++20", "-DMUSTER_COMPILED", f"-I{include}", "-E", "-x", "c++", "-"], input=program, check=True,
                           capture_output=True, text=True).stdout
     lines = sum(1 for line in text.splitlines() if line.strip())
     needless = sorted(LEFT_OUT & set(re.findall(r'^# \d+ "[^"]*/([a-z_]+)" 1', text, re.M)))

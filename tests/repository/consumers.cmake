@@ -81,6 +81,24 @@ add_test(NAME "repository: run headers over shm" COMMAND Python3::Interpreter ${
   ${CMAKE_BINARY_DIR}/tests/consumer_headers)
 set_tests_properties("repository: run headers over shm" PROPERTIES TIMEOUT 60 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers
   PASS_REGULAR_EXPRESSION "2 ranks over shm have learnt the line")
+set(headers_programs ${CMAKE_BINARY_DIR}/tests/consumer_headers)
+if(MUSTER_CLANG)
+  add_test(NAME "repository: build headers by clang" COMMAND ${MUSTER_CLANG} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
+    ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers_clang)
+  set_tests_properties("repository: build headers by clang" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
+  list(APPEND headers_programs ${CMAKE_BINARY_DIR}/tests/consumer_headers_clang)
+endif()
+foreach(program IN LISTS headers_programs)
+  get_filename_component(name ${program} NAME)
+  add_test(NAME "repository: run headers on two hosts, ${name}" COMMAND Python3::Interpreter ${consumers}/headers_hosts.py ${program})
+  set_tests_properties("repository: run headers on two hosts, ${name}" PROPERTIES TIMEOUT 300 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers
+    RESOURCE_LOCK headers_hosts SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+endforeach()
+if(NOT BUILD_SHARED_LIBS)
+  add_test(NAME "repository: headers compute the library's bits" COMMAND Python3::Interpreter ${consumers}/digests.py
+    ${stage}/${CMAKE_INSTALL_INCLUDEDIR} ${stage}/${CMAKE_INSTALL_LIBDIR} ${consumers}/digests.cpp ${CMAKE_CXX_COMPILER} ${MUSTER_CLANG})
+  set_tests_properties("repository: headers compute the library's bits" PROPERTIES TIMEOUT 900 PROCESSORS 2 ${compiles} FIXTURES_REQUIRED stage)
+endif()
 
 # In a project of a user nothing that developers need is on.
 add_test(NAME "repository: configure add_subdirectory" COMMAND ${CMAKE_COMMAND} -S ${consumers}/add_subdirectory

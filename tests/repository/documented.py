@@ -17,6 +17,9 @@ import sys
 import tempfile
 import xml.etree.ElementTree as xml
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import scan  # noqa: E402  (beside this file)
+
 STANDARD = {"begin", "end", "data", "size", "empty", "at", "front", "back", "get", "reset", "what", "swap", "operator[]", "operator*", "operator->",
             "operator==", "operator!=", "operator<=>", "operator bool", "operator=", "to_string"}
 
@@ -61,7 +64,10 @@ def public_names(root):
     def look(entity, name):
         where = entity.find("location")
         file, line = where.get("declfile") or where.get("file"), int(where.get("declline") or where.get("line"))
-        lines = texts.setdefault(file, (pathlib.Path(root, "include", file)).read_text().splitlines())
+        text = pathlib.Path(root, "include", file).read_text()
+        if scan.is_internal(file.removeprefix("muster/"), scan.code_of(text)):
+            return
+        lines = texts.setdefault(file, text.splitlines())
         found.append((file, line, name, has_comment(entity) or stands_below_comment(lines, line)))
 
     for compound in compounds:

@@ -20,6 +20,9 @@ import subprocess
 import sys
 import tempfile
 
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent))
+import scan  # noqa: E402  (beside this file)
+
 LIST = "docs/outward.txt"
 OF_PROGRAMS = ("benchmark", "document")   # kinds that only built programs print
 CPP = (".cpp", ".hpp", ".cu")
@@ -135,7 +138,7 @@ class Sources:
             for part in word.split():
                 self.add("program", f"muster-{part}")
         for path, name in self.files("include", ends=(".hpp",)):
-            if "/detail/" not in name:
+            if not scan.is_internal(name.removeprefix("include/muster/"), scan.code_of(path.read_text())):
                 self.add("header", name.removeprefix("include/"))
         presets = json.loads((self.root / "CMakePresets.json").read_text())
         for preset in presets["configurePresets"]:
@@ -284,15 +287,15 @@ HEAD = """# The names of muster that users, scripts and files depend on, a line 
 def self_test(root):
     """Renames a name for each kind in a copy of the sources, and checks that its line is missing from the list of the
     copy."""
-    renames = [("setting --timeout", "src/comm/comm_settings.cpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
+    renames = [("setting --timeout", "include/muster/comm/detail/comm_settings-inl.hpp", '"timeout", "SECONDS"', '"patience", "SECONDS"'), ("flag programs/launch-plan --grace", "src/programs/launch_plan.cpp", "--grace", "--mercy"),
                ("flag muster_bench --dry-run", "python/muster_bench/cli.py", "--dry-run", "--look"), ("flag bench/train_step --models", "bench/train_step.cpp", "--models", "--nets"),
                ("command muster_bench revisions", "python/muster_bench/cli.py", '"revisions"', '"commits"'), ("variable MUSTER_FLOW_SLURM", "python/muster_flow/wrapper.py", "MUSTER_FLOW_SLURM", "MUSTER_SLURM"),
-               ("key train world_size", "src/train/tracker_report.cpp", '"world_size"', '"size"'), ("key muster_bench wall_seconds", "python/muster_bench/runner.py", '"wall_seconds"', '"wall"'),
-               ("word train warmup", "src/train/optimizers/schedule.cpp", '"warmup"', '"ramp"'), ("word muster_bench exclude", "python/muster_bench/experiment.py", '"exclude"', '"except"'),
+               ("key train world_size", "include/muster/train/detail/tracker_report-inl.hpp", '"world_size"', '"size"'), ("key muster_bench wall_seconds", "python/muster_bench/runner.py", '"wall_seconds"', '"wall"'),
+               ("word train warmup", "include/muster/train/optimizers/detail/schedule-inl.hpp", '"warmup"', '"ramp"'), ("word muster_bench exclude", "python/muster_bench/experiment.py", '"exclude"', '"except"'),
                ("exit-status 5 error_kind timeout", "include/muster/core/error.hpp", "timeout = 5", "timeout = 8"), ("exit-status 5 muster_bench SLOWER", "python/muster_bench/errors.py", "4, 5, 130", "4, 6, 130"),
                ("metric muster_serve_batch_rows", "src/serve/metrics.cpp", "muster_serve_batch_rows", "muster_serve_rows"), ("metric muster_runs", "python/muster_bench/dashboard/exporter.py", '"muster_runs"', '"muster_jobs"'),
-               ("store-key ps ps/map", "src/ps/job.cpp", "ps/map", "ps/shards"), ('format data heading "muster-records 1"', "src/data/records/manifest.cpp", "muster-records 1", "muster-records 2"),
-               ("format train current_version 4", "src/train/checkpoint_file.cpp", "current_version = 4", "current_version = 5"), ("option MUSTER_INSTALL", "cmake/options.cmake", "MUSTER_INSTALL", "MUSTER_PUT"),
+               ("store-key ps ps/map", "include/muster/ps/detail/job-inl.hpp", "ps/map", "ps/shards"), ('format data heading "muster-records 1"', "include/muster/data/records/detail/manifest-inl.hpp", "muster-records 1", "muster-records 2"),
+               ("format train current_version 4", "include/muster/train/detail/checkpoint_file-inl.hpp", "current_version = 4", "current_version = 5"), ("option MUSTER_INSTALL", "cmake/options.cmake", "MUSTER_INSTALL", "MUSTER_PUT"),
                ("target muster::elastic", "src/CMakeLists.txt", "muster_add_layer(elastic", "muster_add_layer(flexible"), ("program muster-data", "src/programs/CMakeLists.txt", "muster-data", "muster-records"),
                ("entry-point muster-flow", "python/pyproject.toml", "muster-flow =", "muster-steps ="), ("python muster_bench.tracker end_epoch", "python/muster_bench/tracker.py", "def end_epoch", "def epoch_ends"),
                ("request get /api/runs", "python/muster_bench/dashboard/openapi.json", '"/api/runs"', '"/api/jobs"'), ("preset core-only", "CMakePresets.json", '"core-only"', '"core"'),

@@ -1,5 +1,5 @@
 // Ranks that share each batch by their speed.
-#include "train/speed_balance.hpp"
+#include <muster/train/speed_balance.hpp>
 
 #include <algorithm>
 #include <atomic>

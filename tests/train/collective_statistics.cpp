@@ -4,9 +4,9 @@
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/synthetic.hpp>
 
+#include <muster/data/sources/text_format.hpp>
 #include "catch.hpp"
 #include "comm/ranks.hpp"
-#include "data/sources/text_format.hpp"
 
 TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks", "[slow]") {
   const auto data = muster::synthetic_epsilon(700, 4);

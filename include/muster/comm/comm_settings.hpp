@@ -12,3 +12,7 @@ extern const setting_info transport, between, ranks, job, rendezvous, token, hos
     remote_servers, role, flight_recorder;
 
 }}}  // namespace muster::v0::setting
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

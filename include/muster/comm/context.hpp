@@ -16,6 +16,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/env.hpp>
+#include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -210,3 +211,7 @@ bool link_etcd_store() noexcept;
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

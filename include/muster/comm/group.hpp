@@ -97,3 +97,7 @@ class group {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -13,6 +13,8 @@
 #include <muster/core/float16.hpp>
 #include <muster/core/simd.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// An operation as a value. The numbers are part of the signature that ranks compare, so the numbers never change.
@@ -362,3 +364,9 @@ class reduction {
 };
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

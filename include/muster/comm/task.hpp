@@ -345,3 +345,7 @@ class [[nodiscard]] task {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -305,3 +305,7 @@ void deliver(request& receive, const std::byte* incoming, std::size_t bytes, std
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -12,3 +12,7 @@ namespace muster { inline namespace v0 { inline namespace literals {
 
 }  // namespace literals
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -21,3 +21,7 @@ void convert_add(std::span<const float16> source, float weight, std::span<float>
 void convert_add(std::span<const bfloat16> source, float weight, std::span<float> destination);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -122,3 +122,7 @@ class settings {
 [[nodiscard]] std::optional<std::string> environment(const char* name);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -152,3 +152,7 @@ class training_error : public error {
 [[nodiscard]] std::optional<std::string> closest(std::string_view word, const std::vector<std::string>& candidates);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

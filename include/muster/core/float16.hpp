@@ -76,3 +76,7 @@ struct bfloat16 {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <cstring>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Vectors of floats or doubles on any machine. Arithmetic is element by element. They are not wider than the vectors
@@ -44,3 +46,5 @@ inline void load(const float* at, Vector& vector) noexcept {
 }
 
 }}}  // namespace muster::v0::detail
+
+#include <muster/core/detail/exact_end.hpp>

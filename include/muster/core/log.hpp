@@ -40,3 +40,7 @@ void set_log_rank(int rank) noexcept;
 void log(log_level level, std::string_view text) noexcept;
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -101,3 +101,7 @@ auto* add_number(App& app, const std::string& flag, T& target, const number_rang
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

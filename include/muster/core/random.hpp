@@ -5,6 +5,8 @@
 
 #include <muster/core/hash.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A counter-based generator: the n-th number is a function of (seed, stream, n) alone. Streams are parts of one
@@ -49,3 +51,9 @@ class random_stream {
 };
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -2,6 +2,8 @@
 // kind.
 #pragma once
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 { namespace detail {
 
 // MUSTER_PORTABLE lets tests run the code of other machines. Compilers for devices do not know these attributes.
@@ -31,3 +33,5 @@ auto run_vectorised(Arguments... arguments) {
 }
 
 }}}  // namespace muster::v0::detail
+
+#include <muster/core/detail/exact_end.hpp>

@@ -120,3 +120,7 @@ void require_registrable(std::string_view subject, std::string_view name, const 
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

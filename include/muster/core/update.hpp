@@ -9,3 +9,7 @@
 #include <muster/core/update/lars.hpp>
 #include <muster/core/update/sgd.hpp>
 #include <muster/core/update/update_step.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

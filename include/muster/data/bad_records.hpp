@@ -62,3 +62,7 @@ class bad_record_log {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -24,3 +24,7 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -137,3 +137,7 @@ static_assert(mapped_record_source<dataset>);
 [[nodiscard]] dataset load(const any_record_source& source, const read_options& options = {});
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -128,3 +128,7 @@ inline constexpr image_augmentation crop_flip({.pad = 4, .flip = true},
                                               {.mean = cifar10_mean, .deviation = cifar10_deviation});
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

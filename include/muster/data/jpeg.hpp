@@ -89,3 +89,7 @@ class random_jpeg_crop : public detail::jpeg_reader {
 static_assert(record_augmentation<random_jpeg_crop>);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

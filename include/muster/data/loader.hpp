@@ -271,3 +271,7 @@ template <sample_source Source>
 [[nodiscard]] loader operator|(loader pipeline, on_bad_records step);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -55,3 +55,7 @@ class mixture : public detail::source_with_facts {
 static_assert(mapped_record_source<mixture>);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

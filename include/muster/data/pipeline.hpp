@@ -38,3 +38,7 @@ template <record_augmentation G>
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

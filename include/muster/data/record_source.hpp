@@ -307,3 +307,7 @@ inline void fetch_ahead(std::span<const std::byte> record) noexcept {
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -79,3 +79,7 @@ inline constexpr int statistics_parts = 64;
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -49,3 +49,7 @@ struct standardise_by_source {
 [[nodiscard]] loader operator|(loader pipeline, standardise_by_source step);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -48,3 +48,7 @@ class departure : public error {
 };
 
 }}}  // namespace muster::v0::elastic
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

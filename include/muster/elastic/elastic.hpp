@@ -57,3 +57,7 @@ struct session_options {
 [[nodiscard]] muster::session session(context& parent, session_options options = {});
 
 }}}  // namespace muster::v0::elastic
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

@@ -10,3 +10,7 @@ namespace muster { inline namespace v0 { namespace setting {
 extern const setting_info min_ranks, max_ranks, slow_ranks, slow_factor, slow_steps, mode;
 
 }}}  // namespace muster::v0::setting
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

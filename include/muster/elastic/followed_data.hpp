@@ -44,3 +44,7 @@ class followed_data {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

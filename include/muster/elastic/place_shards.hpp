@@ -28,3 +28,7 @@ void place_shards(group& ranks, const std::optional<any_record_source>& records,
                   const placement_options& options = {});
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

@@ -147,3 +147,7 @@ class session {
 [[nodiscard]] session fixed_session(context& parent);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

@@ -260,3 +260,7 @@ class state {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

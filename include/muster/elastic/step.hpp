@@ -42,3 +42,7 @@ class step {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/elastic/detail/definitions.hpp>
+#endif

@@ -161,3 +161,7 @@ class client {
 };
 
 }}}  // namespace muster::v0::ps
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

@@ -58,3 +58,7 @@ struct consistency {
 [[nodiscard]] std::string to_string(const consistency& model);
 
 }}}  // namespace muster::v0::ps
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

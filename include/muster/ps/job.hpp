@@ -137,3 +137,7 @@ struct saved_tables {
 std::optional<saved_tables> load_tables(job& parameters, group& workers, const std::string& folder);
 
 }}}  // namespace muster::v0::ps
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

@@ -64,3 +64,7 @@ struct batch_place {
 };
 
 }}}  // namespace muster::v0::ps
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

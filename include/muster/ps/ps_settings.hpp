@@ -10,3 +10,7 @@ namespace muster { inline namespace v0 { namespace setting {
 extern const setting_info servers, standby, replicas, consistency, compress;
 
 }}}  // namespace muster::v0::setting
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

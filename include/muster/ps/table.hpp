@@ -109,3 +109,7 @@ class table_layout {
 };
 
 }}}  // namespace muster::v0::ps
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/ps/detail/definitions.hpp>
+#endif

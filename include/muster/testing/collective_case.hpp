@@ -336,3 +336,7 @@ std::function<void()> begin_as_its_type(const scenario& s, group& world) {
 inline void check(const scenario& s, group& world) { begin(s, world)(); }
 
 }}}  // namespace muster::v0::testing
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

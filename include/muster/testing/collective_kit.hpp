@@ -65,3 +65,7 @@ inline void check_algorithm(collective kind, algorithm method, const case_list& 
 }
 
 }}}  // namespace muster::v0::testing
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

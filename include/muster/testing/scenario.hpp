@@ -129,3 +129,7 @@ inline scenario draw(random_stream& random, int rank_count, const draw_options& 
 }
 
 }}}  // namespace muster::v0::testing
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

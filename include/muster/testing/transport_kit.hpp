@@ -246,3 +246,7 @@ inline void check_transport(group& world, const case_list& cases = {.count = 200
 }
 
 }}}  // namespace muster::v0::testing
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -187,3 +187,7 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

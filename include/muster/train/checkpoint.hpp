@@ -107,3 +107,7 @@ class checkpoint {
 [[nodiscard]] seconds checkpoint_interval(seconds cost, seconds between_failures);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -14,3 +14,7 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] source_statistics statistics(const loader& data, group& ranks);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

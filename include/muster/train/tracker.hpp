@@ -210,3 +210,7 @@ class tracker final : public event_sink {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -10,3 +10,7 @@ namespace muster { inline namespace v0 { namespace setting {
 extern const setting_info optimizer, balance, virtual_shards, trace, metrics;
 
 }}}  // namespace muster::v0::setting
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include <muster/core/inline.hpp>
 #include <muster/data/loader.hpp>
 #ifdef MUSTER_HAS_TCP  // elastic sessions need the tcp transport
 #include <muster/elastic/elastic.hpp>
@@ -366,3 +367,7 @@ class training {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -16,10 +16,10 @@
 
 #include <muster/core/clock.hpp>
 
-#include "../../core/descriptor.hpp"
-#include "../cache/lru_cache.hpp"
-#include "../cache/record_store.hpp"
-#include "../records/remote_folder.hpp"
+#include <muster/core/descriptor.hpp>
+#include <muster/data/cache/lru_cache.hpp>
+#include <muster/data/cache/record_store.hpp>
+#include <muster/data/records/remote_folder.hpp>
 #include "http_server.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {

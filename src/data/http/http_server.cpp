@@ -10,7 +10,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/spec.hpp>
 
-#include "../../core/text.hpp"
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

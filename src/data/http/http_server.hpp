@@ -8,7 +8,7 @@
 
 #include <muster/core/clock.hpp>
 
-#include "../../core/descriptor.hpp"
+#include <muster/core/descriptor.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 

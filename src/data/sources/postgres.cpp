@@ -19,15 +19,15 @@
 
 #include <libpq-fe.h>
 
+#include <muster/core/descriptor.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
 #include <muster/data/dataset_builder.hpp>
-#include "../../core/descriptor.hpp"
-#include "../label.hpp"
-#include "blocked_records.hpp"
-#include "decimal.hpp"
-#include "table_columns.hpp"
+#include <muster/data/label.hpp>
+#include <muster/data/sources/blocked_records.hpp>
+#include <muster/data/sources/decimal.hpp>
+#include <muster/data/sources/table_columns.hpp>
 
 namespace muster { inline namespace v0 {
 namespace {

@@ -5,10 +5,10 @@
 
 #include <zstd.h>
 
+#include <muster/core/descriptor.hpp>
 #include <muster/core/error.hpp>
+#include <muster/data/records/layout.hpp>
 #include <muster/data/sources/mapped_file.hpp>
-#include "../../core/descriptor.hpp"
-#include "../records/layout.hpp"
 
 namespace muster { inline namespace v0 {
 namespace {

@@ -7,7 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/train/train_settings.hpp>
 
-#include "../optimizers/optimizer_named.hpp"
+#include <muster/train/optimizers/optimizer_named.hpp>
 #include "device_gradients.hpp"
 
 namespace muster { inline namespace v0 {

@@ -5,8 +5,8 @@
 
 #include <muster/core/hash.hpp>
 
+#include <muster/train/sync/compressed_gradients.hpp>
 #include "../../core/device/device_powersgd.hpp"
-#include "../sync/compressed_gradients.hpp"
 #include "device_gradients.hpp"
 
 namespace muster { inline namespace v0 {

@@ -6,9 +6,9 @@
 #include <string>
 #include <thread>
 
-#include "comm/bootstrap/stores/tcp/store_client.hpp"
-#include "comm/net/handshake.hpp"
-#include "comm/net/socket.hpp"
+#include <muster/comm/bootstrap/stores/tcp/store_client.hpp>
+#include <muster/comm/net/handshake.hpp>
+#include <muster/comm/net/socket.hpp>
 #include "places.hpp"
 
 /// Replies to the first client that connects, and ends after it has received that client's proof. No process listens at

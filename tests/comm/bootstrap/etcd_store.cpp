@@ -9,10 +9,10 @@
 
 #include <muster/core/error.hpp>
 
+#include <muster/comm/net/socket.hpp>
+#include <muster/core/base64.hpp>
 #include "catch.hpp"
 #include "comm/bootstrap/stores/etcd/etcd_client.hpp"
-#include "comm/net/socket.hpp"
-#include "core/base64.hpp"
 #include "places.hpp"
 
 using places::place;

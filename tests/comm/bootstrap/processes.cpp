@@ -1,5 +1,5 @@
 // The observation of the processes of a host.
-#include "comm/bootstrap/processes.hpp"
+#include <muster/comm/bootstrap/processes.hpp>
 
 #include <fcntl.h>
 #include <signal.h>

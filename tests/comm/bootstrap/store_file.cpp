@@ -1,5 +1,5 @@
 // The file through which clients find a store.
-#include "comm/bootstrap/stores/tcp/store_file.hpp"
+#include <muster/comm/bootstrap/stores/tcp/store_file.hpp>
 
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,8 +13,8 @@
 #include <muster/comm/bootstrap/tcp_store.hpp>
 #include <muster/core/error.hpp>
 
+#include <muster/comm/net/socket.hpp>
 #include "catch.hpp"
-#include "comm/net/socket.hpp"
 #include "places.hpp"
 #include "worker.hpp"
 

@@ -1,4 +1,4 @@
-#include "comm/bootstrap/stores/tcp/store_protocol.hpp"
+#include <muster/comm/bootstrap/stores/tcp/store_protocol.hpp>
 
 #include <chrono>
 #include <iterator>

@@ -22,12 +22,12 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
+#include <muster/comm/bootstrap/stores/tcp/store_client.hpp>
+#include <muster/comm/bootstrap/stores/tcp/store_protocol.hpp>
+#include <muster/comm/net/handshake.hpp>
+#include <muster/comm/net/socket.hpp>
 #include "catch.hpp"
-#include "comm/bootstrap/stores/tcp/store_client.hpp"
-#include "comm/bootstrap/stores/tcp/store_protocol.hpp"
 #include "comm/net/exactly.hpp"
-#include "comm/net/handshake.hpp"
-#include "comm/net/socket.hpp"
 #include "dying.hpp"
 #include "places.hpp"
 #include "worker.hpp"

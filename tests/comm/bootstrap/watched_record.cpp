@@ -1,5 +1,5 @@
 // An entry of a store, as seen by an owner that never waits.
-#include "comm/bootstrap/stores/watched_record.hpp"
+#include <muster/comm/bootstrap/stores/watched_record.hpp>
 
 #include <atomic>
 #include <new>

@@ -7,6 +7,7 @@
 #include <memory>
 #include <thread>
 
+#include <muster/comm/bootstrap/rank_threads.hpp>
 #include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
@@ -15,7 +16,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
-#include "comm/bootstrap/rank_threads.hpp"
 #include "comm/ranks.hpp"
 #include "require.hpp"
 

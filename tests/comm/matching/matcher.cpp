@@ -8,10 +8,10 @@
 #include <span>
 #include <vector>
 
+#include <muster/comm/matching/matcher.hpp>
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
-#include "comm/matching/matcher.hpp"
 
 namespace {
 

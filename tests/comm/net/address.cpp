@@ -1,4 +1,4 @@
-#include "comm/net/address.hpp"
+#include <muster/comm/net/address.hpp>
 
 #include <algorithm>
 #include <string>

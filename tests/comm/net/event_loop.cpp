@@ -1,4 +1,4 @@
-#include "comm/net/event_loop.hpp"
+#include <muster/comm/net/event_loop.hpp>
 
 #include <sys/socket.h>
 #include <unistd.h>

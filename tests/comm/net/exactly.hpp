@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <span>
 
-#include "comm/net/socket.hpp"
+#include <muster/comm/net/socket.hpp>
 
 namespace test {
 

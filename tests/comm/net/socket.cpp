@@ -1,4 +1,4 @@
-#include "comm/net/socket.hpp"
+#include <muster/comm/net/socket.hpp>
 
 #include <fcntl.h>
 #include <poll.h>

@@ -21,10 +21,10 @@
 
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
+#include <muster/data/cache/lru_cache.hpp>
 #include <muster/data/pipeline.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 #include <muster/data/sources/image_folder.hpp>
-#include "../../../src/data/cache/lru_cache.hpp"
 #include "../files.hpp"
 #include "../test_records.hpp"
 #include "catch.hpp"

@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "../../../src/data/order/batch_sampler.hpp"
+#include <muster/data/order/batch_sampler.hpp>
 #include "catch.hpp"
 
 namespace {

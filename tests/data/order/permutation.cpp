@@ -1,4 +1,4 @@
-#include "../../../src/data/order/permutation.hpp"
+#include <muster/data/order/permutation.hpp>
 
 #include <algorithm>
 #include <map>

@@ -11,7 +11,7 @@
 
 #include <muster/core/clock.hpp>
 #include <muster/core/error.hpp>
-#include "../../../src/data/records/manifest_file.hpp"
+#include <muster/data/records/manifest_file.hpp>
 #include "../files.hpp"
 #include "records.hpp"
 

@@ -11,7 +11,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/pipeline.hpp>
-#include "../../../src/data/records/manifest_file.hpp"
+#include <muster/data/records/manifest_file.hpp>
 #include "../files.hpp"
 #include "records.hpp"
 

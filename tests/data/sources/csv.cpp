@@ -7,7 +7,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/random.hpp>
-#include "../../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "../files.hpp"
 #include "../records.hpp"
 #include "catch.hpp"

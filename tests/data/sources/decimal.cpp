@@ -1,4 +1,4 @@
-#include "../../../src/data/sources/decimal.hpp"
+#include <muster/data/sources/decimal.hpp>
 
 #include <cmath>
 #include <cstdio>

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include <muster/core/random.hpp>
-#include "../../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "../records.hpp"
 #include "catch.hpp"
 

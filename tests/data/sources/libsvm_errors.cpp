@@ -4,7 +4,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/data/sources/libsvm.hpp>
-#include "../../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "catch.hpp"
 
 namespace {

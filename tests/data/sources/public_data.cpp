@@ -7,7 +7,7 @@
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/libsvm.hpp>
-#include "../../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "../files.hpp"
 #include "catch.hpp"
 

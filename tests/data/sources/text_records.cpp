@@ -8,7 +8,7 @@
 #include <muster/data/pipeline.hpp>
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/libsvm.hpp>
-#include "../../../src/data/sources/text_format.hpp"
+#include <muster/data/sources/text_format.hpp>
 #include "../files.hpp"
 #include "catch.hpp"
 

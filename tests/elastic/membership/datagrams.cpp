@@ -1,4 +1,4 @@
-#include "elastic/membership/datagrams.hpp"
+#include <muster/elastic/membership/datagrams.hpp>
 
 #include <poll.h>
 

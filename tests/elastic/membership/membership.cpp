@@ -1,6 +1,6 @@
 // The membership protocol in a simulated world: the properties that must hold in every run, and the runs that a group
 // must survive.
-#include "elastic/membership/membership.hpp"
+#include <muster/elastic/membership/membership.hpp>
 
 #include <cstdlib>
 #include <iostream>

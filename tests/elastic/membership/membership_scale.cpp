@@ -1,5 +1,5 @@
 // The membership protocol with many members: it behaves as with few, and its cost is measured.
-#include "elastic/membership/membership.hpp"
+#include <muster/elastic/membership/membership.hpp>
 
 #include <algorithm>
 #include <cstdio>

@@ -1,5 +1,5 @@
 // Members and connections that delay the others.
-#include "elastic/membership/membership.hpp"
+#include <muster/elastic/membership/membership.hpp>
 
 #include <algorithm>
 #include <array>
@@ -8,9 +8,9 @@
 
 #include <muster/core/random.hpp>
 
+#include <muster/elastic/link_watch.hpp>
 #include "../actions.hpp"
 #include "catch.hpp"
-#include "elastic/link_watch.hpp"
 
 namespace {
 

@@ -1,4 +1,4 @@
-#include "elastic/membership/service.hpp"
+#include <muster/elastic/membership/service.hpp>
 
 #include <new>
 

@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include <muster/elastic/membership/membership.hpp>
 #include "../actions.hpp"
-#include "elastic/membership/membership.hpp"
 
 namespace simulation {
 

@@ -68,3 +68,7 @@ inline constexpr std::string_view algorithm_names[] = {
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -70,3 +70,7 @@ class algorithm_rules {
 [[nodiscard]] std::string format_bytes(std::size_t bytes);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -40,3 +40,7 @@ struct measured_time {
 [[nodiscard]] algorithm_rules fastest(std::span<const measured_time> times);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

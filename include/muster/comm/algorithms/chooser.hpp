@@ -64,3 +64,7 @@ class algorithm_selector {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

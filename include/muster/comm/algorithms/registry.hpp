@@ -6,6 +6,7 @@
 #include <vector>
 
 #include <muster/comm/algorithms/algorithm.hpp>
+#include <muster/comm/algorithms/chooser.hpp>
 #include <muster/comm/task.hpp>
 
 namespace muster { inline namespace v0 {
@@ -43,3 +44,7 @@ namespace detail {
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -20,3 +20,7 @@ namespace muster { inline namespace v0 {
                                                 std::string_view mine, clock::time_point until);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

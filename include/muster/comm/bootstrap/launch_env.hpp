@@ -47,3 +47,7 @@ using variable_reader = std::function<std::optional<std::string>(const char*)>;
 [[nodiscard]] launch_env detect_launch(const variable_reader& read);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

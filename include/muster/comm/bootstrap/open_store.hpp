@@ -9,6 +9,7 @@
 #include <muster/comm/bootstrap/store.hpp>
 #include <muster/comm/comm_settings.hpp>
 #include <muster/core/env.hpp>
+#include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -90,3 +91,7 @@ bool link_etcd_store() noexcept;
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -100,3 +100,7 @@ void check_store_value(std::optional<std::string_view> value, const std::string&
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

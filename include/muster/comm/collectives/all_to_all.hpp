@@ -30,3 +30,7 @@ work all_to_all_async(group& ranks, In&& in, Out&& out, const collective_options
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -59,3 +59,7 @@ work allreduce_async(group& ranks, In&& in, Out&& out, Op op, const collective_o
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -23,3 +23,7 @@ inline work barrier_async(group& ranks, const collective_options& call_options =
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -105,3 +105,7 @@ work start(group& ranks, collective_call&& call);
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -32,3 +32,7 @@ work reduce_scatter_async(group& ranks, In&& in, Out&& out, Op op, const collect
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -35,3 +35,7 @@ template <lasting_element_range In, lasting_mutable_range Out>
 }
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

@@ -91,3 +91,7 @@ void run_as_threads(int count, const group_settings& settings, const std::functi
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/comm/detail/definitions.hpp>
+#endif

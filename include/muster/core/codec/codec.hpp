@@ -11,6 +11,8 @@
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A lossy (or plain) compression of float32 values: a small object without data.
@@ -78,3 +80,9 @@ void require_zeros(std::string_view codec, std::span<const std::byte> encoded, s
 
 }  // namespace detail
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -15,6 +15,8 @@
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/spec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// The methods of `--compress`, each with its own header in core/codec, and methods that the program registered.
@@ -117,3 +119,9 @@ using codec_factory = any_codec (*)(spec_reader& spec);
 void register_codec(std::string_view name, codec_factory make);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -3,6 +3,8 @@
 
 #include <muster/core/codec/codec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A codec that rounds each value to the nearest `Number`: float, float16 or bfloat16. An allreduce adds the encoded
@@ -28,3 +30,9 @@ using bfloat16_codec = number_codec<bfloat16>;
 static_assert(codec<plain_codec> && codec<float16_codec>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

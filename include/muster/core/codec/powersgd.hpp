@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <span>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A tensor as a matrix for PowerSGD: `rows` (its first extents) by `columns` (the others), approximated with `rank`
@@ -61,3 +63,9 @@ void low_rank_add(const low_rank_shape& shape, std::span<const float> left, std:
 void low_rank_refill(const low_rank_shape& shape, std::uint64_t draw, std::span<float> right);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -3,6 +3,8 @@
 
 #include <muster/core/codec/codec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A codec with the 127 levels and sign of QSGD (Alistarh et al. 2017, https://arxiv.org/abs/1610.02132), scaled like
@@ -26,3 +28,9 @@ struct qsgd8_codec {
 static_assert(codec<qsgd8_codec>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

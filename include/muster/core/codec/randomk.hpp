@@ -3,6 +3,8 @@
 
 #include <muster/core/codec/codec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 namespace detail {
@@ -42,3 +44,9 @@ using blockk_codec = drawn_codec<detail::random_block>;
 static_assert(codec<randomk_codec>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

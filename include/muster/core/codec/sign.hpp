@@ -3,6 +3,8 @@
 
 #include <muster/core/codec/codec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A codec that sends the signs of the values and one scale, the mean magnitude: |x - decoded|^2 = |x|^2 - (sum of
@@ -30,3 +32,9 @@ static_assert(codec<sign_codec>);
 void majority_vote(std::span<const std::byte> encoded, std::size_t voters, std::size_t stride, std::span<float> voted);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

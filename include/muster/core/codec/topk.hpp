@@ -3,6 +3,8 @@
 
 #include <muster/core/codec/codec.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A codec that sends exactly the k = ceil(share * n) values with the largest magnitude; among equal values the first
@@ -31,3 +33,9 @@ class topk_codec {
 static_assert(codec<topk_codec>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

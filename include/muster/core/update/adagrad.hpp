@@ -6,6 +6,8 @@
 
 #include <muster/core/update/update_step.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A step of AdaGrad (Duchi, Hazan and Singer 2011, https://jmlr.org/papers/v12/duchi11a.html), as PyTorch's
@@ -34,3 +36,9 @@ struct adagrad_step {
 static_assert(update_step<adagrad_step<float>>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -7,6 +7,8 @@
 
 #include <muster/core/update/update_step.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 namespace detail {
@@ -71,3 +73,9 @@ struct adam_step {
 static_assert(update_step<adam_step<float>>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

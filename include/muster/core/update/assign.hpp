@@ -6,6 +6,8 @@
 
 #include <muster/core/update/update_step.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// The step parameters[i] = values[i].
@@ -37,3 +39,9 @@ struct add_step {
 static_assert(update_step<add_step<float>>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

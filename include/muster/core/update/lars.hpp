@@ -8,6 +8,8 @@
 #include <muster/core/lanes.hpp>
 #include <muster/core/update/update_step.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 namespace detail {
@@ -73,3 +75,9 @@ struct lars_step {
 static_assert(update_step<lars_step<float>>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -6,6 +6,8 @@
 
 #include <muster/core/update/update_step.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 /// A step of SGD, element by element, as PyTorch's torch.optim.SGD defines it with dampening 0
@@ -59,3 +61,9 @@ struct sgd_step {
 static_assert(update_step<sgd_step<float>>);
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

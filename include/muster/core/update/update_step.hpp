@@ -15,6 +15,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/simd.hpp>
 
+#include <muster/core/detail/exact_begin.hpp>
+
 namespace muster { inline namespace v0 {
 
 namespace detail {
@@ -100,3 +102,9 @@ void update(const Step& step, std::span<typename Step::value> parameters,
 }
 
 }}  // namespace muster::v0
+
+#include <muster/core/detail/exact_end.hpp>
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/core/detail/definitions.hpp>
+#endif

@@ -21,3 +21,7 @@ struct manifest_entry {
 inline constexpr std::string_view manifest_name = "MANIFEST";
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -109,3 +109,7 @@ class record_files : public detail::source_with_facts {
 static_assert(mapped_record_source<record_files>);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -23,3 +23,7 @@ enum class cifar100_labels { fine, coarse, both };
                                           cifar100_labels labels = cifar100_labels::fine);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -128,3 +128,7 @@ using to_float = float (*)(const std::byte*) noexcept;
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

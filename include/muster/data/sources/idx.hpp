@@ -16,3 +16,7 @@ namespace muster { inline namespace v0 {
                                      const http_options& http = {});
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

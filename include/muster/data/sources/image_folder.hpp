@@ -43,3 +43,7 @@ class image_folder : public detail::source_with_facts {
 static_assert(record_source<image_folder>);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

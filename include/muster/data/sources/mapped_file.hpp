@@ -58,10 +58,6 @@ bool register_zstd() noexcept;
 [[maybe_unused]] static const bool zstd_is_registered = register_zstd();
 #endif
 
-}  // namespace detail
-
-namespace detail {
-
 /// Returns a digest of the states of several objects, or nothing if an object has no state. `state(each)` returns an
 /// object's state.
 template <class Things, class State>
@@ -149,3 +145,7 @@ class mapped_file {
 };
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

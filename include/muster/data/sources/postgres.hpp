@@ -62,3 +62,7 @@ void set_query_opener(query_opener opener) noexcept;
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

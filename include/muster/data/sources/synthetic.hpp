@@ -40,3 +40,7 @@ struct epsilon_options {
 [[nodiscard]] std::vector<float> epsilon_model(std::uint64_t seed);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

@@ -78,3 +78,7 @@ struct example_row {
 }  // namespace detail
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/data/detail/definitions.hpp>
+#endif

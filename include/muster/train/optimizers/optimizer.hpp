@@ -137,3 +137,7 @@ static_assert(optimizer<any_optimizer>);
 [[nodiscard]] any_optimizer make_optimizer(arena& values, const settings& chosen);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

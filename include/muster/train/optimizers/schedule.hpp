@@ -122,3 +122,7 @@ static_assert(state_owner<schedule>);
 [[nodiscard]] schedule parse_schedule(std::string_view text);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -31,3 +31,7 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] bucket_codec compress(const settings& chosen);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -35,3 +35,7 @@ enum class gossip_graph : std::uint8_t {
 void gossip(group& ranks, gossip_graph graph, std::span<float> values, std::vector<float>& scratch);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -80,3 +80,7 @@ class gradient_backend {
 using bucket_codec = std::function<std::unique_ptr<gradient_backend>(arena&)>;
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -39,3 +39,7 @@ struct sync_mode {
 [[nodiscard]] std::string to_string(const sync_mode& mode);
 
 }}  // namespace muster::v0
+
+#if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
+#include <muster/train/detail/definitions.hpp>
+#endif

@@ -11,7 +11,7 @@
 
 #include <muster/core/error.hpp>
 
-#include "../../comm_timing.hpp"
+#include <muster/comm/comm_timing.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

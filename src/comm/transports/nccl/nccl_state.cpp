@@ -15,9 +15,9 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 
+#include <muster/comm/comm_timing.hpp>
+#include <muster/comm/group/group_state.hpp>
 #include "../../../core/device/check.hpp"
-#include "../../comm_timing.hpp"
-#include "../../group/group_state.hpp"
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -1,5 +1,5 @@
 // Cores of ranks where there are more ranks than cores.
-#include "comm/transports/shm/cores.hpp"
+#include <muster/comm/transports/shm/cores.hpp>
 
 #include <sched.h>
 

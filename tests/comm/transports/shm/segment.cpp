@@ -1,5 +1,5 @@
 // The memory that ranks on a host share, and the bootstrap.
-#include "comm/transports/shm/segment.hpp"
+#include <muster/comm/transports/shm/segment.hpp>
 
 #include <fcntl.h>
 #include <sys/resource.h>
@@ -20,11 +20,11 @@
 #include <new>
 #include <thread>
 
+#include <muster/comm/transports/shm/host.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
-#include "comm/transports/shm/host.hpp"
 
 namespace {
 

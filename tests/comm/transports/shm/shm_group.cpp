@@ -1,4 +1,4 @@
-#include "comm/transports/shm/shm_group.hpp"
+#include <muster/comm/transports/shm/shm_group.hpp>
 
 #include "../../ranks.hpp"
 #include "catch.hpp"

@@ -4,10 +4,10 @@
 #include <string>
 #include <vector>
 
+#include <muster/comm/net/handshake.hpp>
 #include <muster/core/crc32c.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
-#include "comm/net/handshake.hpp"
 #include "fuzz/frame.hpp"
 
 using namespace muster::detail;  // NOLINT: this is about nothing else

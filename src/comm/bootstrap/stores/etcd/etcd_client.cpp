@@ -6,9 +6,9 @@
 #include <array>
 #include <thread>
 
-#include "../../../../core/base64.hpp"
-#include "../../../../core/text.hpp"
-#include "../../../comm_timing.hpp"
+#include <muster/comm/comm_timing.hpp>
+#include <muster/core/base64.hpp>
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {

@@ -7,8 +7,8 @@
 
 #include <muster/comm/bootstrap/open_store.hpp>
 
-#include "../../../../core/base64.hpp"
-#include "../../../comm_timing.hpp"
+#include <muster/comm/comm_timing.hpp>
+#include <muster/core/base64.hpp>
 #include "etcd_client.hpp"
 
 namespace muster { inline namespace v0 {

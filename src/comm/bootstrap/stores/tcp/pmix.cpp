@@ -1,4 +1,4 @@
-#include "pmix.hpp"
+#include <muster/comm/bootstrap/stores/tcp/pmix.hpp>
 
 #ifdef MUSTER_HAVE_PMIX
 #include <dlfcn.h>

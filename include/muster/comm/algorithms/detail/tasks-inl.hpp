@@ -1,0 +1,140 @@
+// Selects the coroutine of every collective and algorithm, over any transport.
+#pragma once
+
+#include <muster/comm/group/operation.hpp>
+
+#include <muster/comm/algorithms/allreduce_by.hpp>
+#include <muster/comm/algorithms/chain.hpp>
+#include <muster/comm/algorithms/direct.hpp>
+#include <muster/comm/algorithms/registry.hpp>
+#include <muster/comm/block.hpp>
+#include <muster/comm/group/group_state.hpp>
+#include <muster/core/inline.hpp>
+
+namespace muster { inline namespace v0 { namespace detail {
+// Does nothing, for a group with a single rank: `copy_alone` has completed the call.
+inline task nothing(collective_context&) { co_return; }
+
+inline task by_native(collective_context& ctx, const collective_call& call, bool check_full) {
+  // A transport that compares signatures itself and can cancel a collective needs no barrier, whose messages carry the
+  // signature.
+  const bool large = payload_bytes(call, ctx.size()) > native_copied_up_to;
+  if ((large || check_full) && !ctx.abilities().prefers_native) co_await dissemination_barrier(ctx);
+  request req;
+  if (ctx.native(call, req)) {
+    co_await ctx.done(req);
+    co_return;
+  }
+  // The transport does not implement this call, at every rank alike. The library's algorithms implement all calls.
+  co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
+}
+
+inline task by_reduce(collective_context& ctx, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  const bool at_root = ctx.rank() == call.root;
+  std::byte* const held = at_root ? call.out : ctx.scratch(bytes);  // `in` is only read
+  if (bytes > 0 && held != call.in) std::memcpy(held, call.in, bytes);
+  co_await tree_reduce(ctx, held, bytes, call.root, call.reduce);
+}
+
+inline task by_ring_reduce_scatter(collective_context& ctx, const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  std::byte* const held = ctx.scratch(bytes);
+  if (bytes > 0) std::memcpy(held, call.in, bytes);
+  const blocks divided{held, call.count, call.element_size, ctx.size()};
+  co_await ring_reduce_scatter(ctx, divided, call.reduce);
+  const auto mine = divided.at(ctx.rank());
+  if (!mine.empty()) std::memcpy(call.out, mine.data(), mine.size());
+}
+
+inline task make_allreduce(collective_context& ctx, const collective_call& call, algorithm selected) {
+  const std::size_t bytes = call.count * call.element_size;
+  if (bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
+  return allreduce_by(ctx, selected, call.out, call.count, call.reduce);
+}
+
+inline task make_allgather(collective_context& ctx, const collective_call& call, algorithm selected) {
+  const blocks divided{call.out, call.count, call.element_size, ctx.size()};
+  const auto mine = divided.at(ctx.rank());
+  if (!mine.empty() && mine.data() != call.in) std::memcpy(mine.data(), call.in, mine.size());
+  if (selected == algorithm::ring) return ring_allgather(ctx, divided);
+  return recursive_doubling_allgather(ctx, divided);
+}
+
+// Computes a mean whose sum needs a wider type. Peers compare the signature of the program's call.
+inline task by_wider_sum(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
+  const auto& wide = *call.reduce.wide();
+  const bool is_scattered = call.kind == collective::reduce_scatter;
+  const bool receives_result = call.kind != collective::reduce || ctx.rank() == call.root;
+  const std::size_t results = is_scattered ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
+  std::byte* const elements = ctx.scratch(call.count * wide.element_size);
+  std::byte* const sums = is_scattered ? ctx.scratch(results * wide.element_size) : elements;
+  if (call.count > 0) wide.widen(call.in, elements, call.count, ctx.size());
+  collective_call inner(call, elements, receives_result ? sums : nullptr, wide.element_size, wide.sum(), call.timeout);
+  inner.type = wide.type;
+  inner.op = operation::sum;
+  inner.step_of = &call.signature();
+  co_await make_task(ctx, inner, selected, check_full);
+  if (receives_result && results > 0) wide.narrow(sums, call.out, results, ctx.size());
+}
+
+// Copies in to out for a group with a single rank; for a mean the copy is a division by one.
+inline void copy_alone(const collective_call& call) {
+  const std::size_t bytes = call.count * call.element_size;
+  if (bytes > 0 && call.out != nullptr && call.in != nullptr && call.in != call.out)
+    std::memcpy(call.out, call.in, bytes);
+}
+
+MUSTER_INLINE task await(collective_context& ctx, request& req) { co_await ctx.done(req); }
+
+MUSTER_INLINE std::size_t payload_bytes(const collective_call& call, int rank_count) {
+  const bool counts_pieces =
+      call.kind == collective::gather || call.kind == collective::scatter || call.kind == collective::all_to_all;
+  return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(rank_count) : 1);
+}
+
+MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& call, algorithm selected,
+                             bool check_full) {
+  if (ctx.size() == 1) {
+    copy_alone(call);
+    return nothing(ctx);
+  }
+  if (call.reduce.wide() != nullptr) return by_wider_sum(ctx, call, selected, check_full);
+  if (selected == algorithm::native) return by_native(ctx, call, check_full);
+  const std::size_t bytes = call.count * call.element_size;
+  if (const auto body = registered_body(call.kind, selected)) {
+    if (call.kind == collective::allreduce && bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
+    return body(ctx, call);
+  }
+  switch (call.kind) {
+    case collective::broadcast:
+      if (selected == algorithm::chain) return chain_broadcast(ctx, call.out, bytes, call.root);
+      return tree_broadcast(ctx, call.out, bytes, call.root);
+    case collective::reduce:
+      return by_reduce(ctx, call);
+    case collective::allreduce:
+      return make_allreduce(ctx, call, selected);
+    case collective::allgather:
+      return make_allgather(ctx, call, selected);
+    case collective::reduce_scatter:
+      if (selected == algorithm::ring) return by_ring_reduce_scatter(ctx, call);
+      return direct_reduce_scatter(ctx, {const_cast<std::byte*>(call.in), call.count, call.element_size, ctx.size()},
+                                   call.out, call.reduce);
+    case collective::gather:
+      if (selected == algorithm::direct) return direct_gather(ctx, call.in, call.out, bytes, call.root);
+      return tree_gather(ctx, call.in, call.out, bytes, call.root);
+    case collective::scatter:
+      if (selected == algorithm::direct) return direct_scatter(ctx, call.in, call.out, bytes, call.root);
+      return tree_scatter(ctx, call.in, call.out, bytes, call.root);
+    case collective::all_to_all:
+      return direct_all_to_all(ctx, call.in, call.out, bytes);
+    case collective::barrier:
+    case collective::finish:
+      return dissemination_barrier(ctx);
+    case collective::none:
+      break;
+  }
+  return nothing(ctx);
+}
+
+}}}  // namespace muster::v0::detail

@@ -1,0 +1,130 @@
+#pragma once
+
+#include <muster/comm/bootstrap/exchange.hpp>
+
+#include <muster/core/error.hpp>
+#include <muster/core/inline.hpp>
+#include <muster/core/number.hpp>
+#include <muster/core/wire.hpp>
+
+namespace muster { inline namespace v0 {
+namespace detail {
+
+// An exchange. Each rank writes its text. Rank 0 collects the texts and writes all texts under one prefix. Each rank
+// removes its own text when it has read all texts.
+class exchange_round {
+ public:
+  exchange_round(any_store& store, std::string_view prefix, int rank, int size, clock::time_point until)
+      : store_(store), prefix_(prefix), rank_(rank), size_(size), until_(until) {}
+
+  std::vector<std::string> run(std::string_view mine) {
+    const auto result = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
+    if (!result.swapped) {
+      throw configuration_error(
+          "rank " + std::to_string(rank_) + " has already written to '" + prefix_ + "' of the store " + store_.where() +
+          " (the rank was started twice, or two jobs use one store); give each job its own store");
+    }
+    auto words = rank_ == 0 ? collect(mine) : receive();
+    store_.compare_and_swap(key_of(rank_), result.now.version, std::nullopt, until_);
+    if (rank_ == 0) await_readers();
+    return words;
+  }
+
+ private:
+  std::vector<std::string> collect(std::string_view mine) {
+    std::vector<std::string> words(static_cast<std::size_t>(size_));
+    versions_.resize(words.size());
+    words[0] = mine;
+    for (int rank = 1; rank < size_; ++rank) {
+      auto entry = store_.watch(key_of(rank), 0, until_);
+      if (!entry) throw_timeout("did not all arrive");
+      versions_[static_cast<std::size_t>(rank)] = entry->version;
+      words[static_cast<std::size_t>(rank)] = std::move(entry->value);
+    }
+    detail::wire_writer written;
+    for (const auto& word : words) written.add_text(word);
+    const std::string all = written.take();
+    for (std::size_t at = 0; at < all.size(); at += store_value_limit) {
+      publish(piece(pieces_++), std::string_view(all).substr(at, store_value_limit));
+    }
+    publish(prefix_ + "/all", std::to_string(pieces_));  // written last: a rank that reads it finds all pieces
+    return words;
+  }
+
+  std::vector<std::string> receive() {
+    const auto published = store_.watch(prefix_ + "/all", 0, until_);
+    if (!published) throw_timeout("did not all arrive");
+    const auto pieces = parse_number<std::size_t>(published->value).value_or(0);
+    std::string all;
+    for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
+
+    std::vector<std::string> words;
+    for (detail::wire_reader reader(all); !reader.rest().empty();) words.emplace_back(reader.text());
+    if (words.size() != static_cast<std::size_t>(size_)) {
+      throw configuration_error("rank 0 has written the values of " + std::to_string(words.size()) + " ranks to '" +
+                                prefix_ + "', and this rank belongs to a job of " + std::to_string(size_) +
+                                " (two jobs use one store); give each job its own store");
+    }
+    return words;
+  }
+
+  void await_readers() {
+    for (int rank = 1; rank < size_; ++rank) {
+      const auto version = versions_[static_cast<std::size_t>(rank)];
+      if (!store_.watch(key_of(rank), version, until_))
+        throw_timeout("did not all read the values of the others", true);
+    }
+    for (std::size_t i = 0; i < pieces_; ++i) remove(piece(i));
+    remove(prefix_ + "/all");
+  }
+
+  void publish(const std::string& key, std::string_view value) {
+    if (store_.compare_and_swap(key, 0, value, until_).swapped) return;
+    throw configuration_error("'" + key + "' is in the store " + store_.where() +
+                              " already (two jobs use one store); give each job its own store");
+  }
+
+  void remove(const std::string& key) {
+    store_.compare_and_swap(key, store_.get(key, until_).version, std::nullopt, until_);
+  }
+
+  // Throws at the deadline and names the missing ranks. `readers`: false: ranks without a text are missing; true: ranks
+  // that have not removed their text are missing, because a rank removes its text after it has read all texts.
+  [[noreturn]] void throw_timeout(const std::string& problem, bool readers = false) {
+    std::vector<int> missing;
+    try {
+      const auto late = deadline_after(seconds(1));
+      for (int rank = 0; rank < size_; ++rank) {
+        if (rank != rank_ && static_cast<bool>(store_.get(key_of(rank), late)) == readers) missing.push_back(rank);
+      }
+    } catch (const timeout_error&) {  // the store does not answer either
+    }
+    const std::string absent = missing.empty() ? "no rank is known to be missing; " + store_.where() + " is slow"
+                                               : "missing: rank " + format_ranks(missing);
+    throw timeout_error("exchange", missing,
+                        "the ranks " + problem + " at '" + prefix_ + "' in time (" + absent +
+                            "); look at what those ranks do, or raise --timeout / MUSTER_TIMEOUT");
+  }
+
+  [[nodiscard]] std::string key_of(int rank) const { return prefix_ + "/" + std::to_string(rank); }
+  [[nodiscard]] std::string piece(std::size_t i) const { return prefix_ + "/all/" + std::to_string(i); }
+
+  any_store& store_;
+  std::string prefix_;
+  int rank_;
+  int size_;
+  clock::time_point until_;
+  std::vector<std::uint64_t> versions_;  // rank 0: versions of the ranks' texts
+  std::size_t pieces_ = 0;
+};
+
+}  // namespace detail
+
+MUSTER_INLINE std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
+                                                std::string_view mine, clock::time_point until) {
+  detail::check_store_value(mine, store.where());
+  if (size == 1) return {std::string(mine)};
+  return detail::exchange_round(store, prefix, rank, size, until).run(mine);
+}
+
+}}  // namespace muster::v0

@@ -1,0 +1,253 @@
+#pragma once
+
+#include <muster/comm/matching/matcher.hpp>
+
+#include <utility>
+
+#include <muster/core/copy.hpp>
+
+namespace muster { inline namespace v0 { namespace detail {
+
+// Delivers bytes to a receive. A reduction may be a user's function. Its exception is a failure at this rank, which the
+// next test throws, and not of the sender or the connection.
+inline void deliver_or_fail(request& req, const std::byte* incoming, std::size_t bytes,
+                            std::uint64_t offset = 0) noexcept {
+  matching_group& group = *progress_of(req).group;
+  if (group.failure && req.combine != nullptr) return;
+  try {
+    deliver(req, incoming, bytes, offset);
+  } catch (...) {
+    group.failure = std::current_exception();
+    ++group.finished;
+    group.wake();
+  }
+}
+
+inline void finish(request& req) noexcept {
+  matching_group& group = *progress_of(req).group;
+  end(req);
+  ++group.finished;
+  group.wake();
+}
+
+inline matcher::matcher(int peers, std::function<void(int peer, std::uint64_t number)> clear_to_send)
+    : clear_to_send_(std::move(clear_to_send)), peers_(static_cast<std::size_t>(peers)) {}
+
+inline void matcher::close(matching_group& group) noexcept {
+  const auto belongs_to_group = [&](const unexpected& m) { return m.head.group_id == group.group_id(); };
+  std::erase(groups_, &group);
+  closed_[closings_++ % closed_.size()] = group.group_id();
+  for (peer& sender : peers_) {
+    if (sender.arriving.unexpected_message != nullptr && belongs_to_group(*sender.arriving.unexpected_message))
+      sender.arriving.unexpected_message = nullptr;
+  }
+  unexpected_.remove_if([&](const unexpected& m) {
+    if (!belongs_to_group(m)) return false;
+    consumed_credits(m.source) += m.credit_owed;
+    try {
+      if (m.announced()) send_clearance(m.source, m.head.number, nullptr);
+    } catch (const std::bad_alloc&) {  // the sender waits until its deadline
+    }
+    return true;
+  });
+}
+
+inline matching_group* matcher::find(std::uint64_t generation) const noexcept {
+  for (matching_group* const group : groups_) {
+    if (group->group_id() == generation) return group;
+  }
+  return nullptr;
+}
+
+inline void matcher::post(request& req) {
+  matching_group& group = *progress_of(req).group;
+  ++(req.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(req.peer))].awaited);
+  for (auto at = unexpected_.begin(); at != unexpected_.end(); ++at) {
+    unexpected& m = *at;
+    if (m.receive != nullptr || m.head.group_id != group.group_id()) continue;
+    if (!matches(req, group.member(m.source), m.head.tag)) continue;
+    if (!accept(req, m.source, m.head)) return;
+    if (m.announced()) {
+      send_clearance(m.source, m.head.number, &req);
+      unexpected_.erase(at);
+    } else if (m.is_complete) {
+      deliver_unexpected(at, req);
+    } else {
+      m.receive = &req;
+    }
+    return;
+  }
+  group.posted.push(req);
+}
+
+inline request* matcher::take_posted(matching_group& group, int source, std::uint32_t tag) noexcept {
+  const int member = group.member(source);
+  if (member < 0) return nullptr;
+  return group.posted.take_first([&](const request& req) { return matches(req, member, tag); });
+}
+
+// Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
+inline bool matcher::accept(request& req, int source, const envelope& head) noexcept {
+  matching_group& group = *progress_of(req).group;
+  req.source = group.member(source);
+  req.received = head.total;
+  req.state = message_progress::moving;
+  try {
+    check_arrival(req, req.source, head.signature, head.total);
+    return true;
+  } catch (...) {
+    if (!group.failure) group.failure = std::current_exception();
+    finish_receive(req);
+    return false;
+  }
+}
+
+// Clears an announced message to send. With a null `req` the message is dropped when it arrives.
+inline void matcher::send_clearance(int source, std::uint64_t number, request* req) {
+  peers_[static_cast<std::size_t>(source)].cleared[number] = req;
+  clear_to_send_(source, number);
+}
+
+// Delivers a complete unexpected message to the receive, and finishes the receive.
+inline void matcher::deliver_unexpected(std::list<unexpected>::iterator message, request& req) {
+  deliver_or_fail(req, message->bytes.data(), message->bytes.size());
+  consumed_credits(message->source) += message->credit_owed;
+  unexpected_.erase(message);
+  finish_receive(req);
+}
+
+inline void matcher::stop_waiting(request& req) noexcept {
+  const matching_group& group = *progress_of(req).group;
+  --(req.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(req.peer))].awaited);
+}
+
+inline void matcher::finish_receive(request& req) noexcept {
+  stop_waiting(req);
+  finish(req);
+}
+
+inline void matcher::cancel(request& req) noexcept {
+  matching_group& group = *progress_of(req).group;
+  if (req.state == message_progress::waiting) {
+    group.posted.remove(req);
+  } else {
+    for (unexpected& m : unexpected_) {
+      if (m.receive != &req) continue;
+      request* const next = take_posted(group, m.source, m.head.tag);  // later messages must not overtake this message
+      m.receive = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
+    }
+    peer& sender = peers_[static_cast<std::size_t>(group.peer(req.source))];
+    if (sender.arriving.receive == &req) sender.arriving.receive = nullptr;
+    for (auto& entry : sender.cleared) {
+      if (entry.second == &req) entry.second = nullptr;
+    }
+  }
+  stop_waiting(req);
+  end(req);
+}
+
+inline std::byte* matcher::inbound_target::place(std::uint64_t offset) const noexcept {
+  if (receive != nullptr) return receive->combine != nullptr ? nullptr : receive->data + offset;
+  return unexpected_message != nullptr ? unexpected_message->bytes.data() + offset : nullptr;
+}
+
+inline void matcher::inbound_target::put(std::uint64_t offset, std::span<const std::byte> bytes) const {
+  if (receive != nullptr) {
+    deliver_or_fail(*receive, bytes.data(), bytes.size(), offset);
+  } else if (unexpected_message != nullptr) {
+    copy_bytes(unexpected_message->bytes.data() + offset, bytes.data(), bytes.size());
+  }
+}
+
+inline bool matcher::match(int source, const envelope& head, bool must_accept, inbound_target& target) {
+  const bool announced = head.kind == message_kind::rts;
+  target = {};
+  matching_group* const group = find(head.group_id);
+  bool is_dropped = group != nullptr ? group->member(source) < 0 : is_closed(head.group_id);
+  request* const req = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
+  if (req != nullptr && accept(*req, source, head)) {
+    if (announced) {
+      send_clearance(source, head.number, req);
+    } else {
+      target.receive = req;
+    }
+    return true;
+  }
+  // the message does not fit: a tagged message stays for the next receive, a collective's message is dropped
+  if (req != nullptr) {
+    is_dropped = head.tag == 0;
+    must_accept = true;
+  }
+  if (is_dropped) {
+    if (announced) send_clearance(source, head.number, nullptr);
+    return true;
+  }
+  if (!must_accept && !awaits(source)) return false;
+  std::vector<std::byte> bytes(announced ? 0 : head.total);
+  unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
+  if (!announced) target.unexpected_message = &unexpected_.back();
+  return true;
+}
+
+inline const char* matcher::match_body(int source, const envelope& head, inbound_target& target) {
+  auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
+  const auto found = cleared.find(head.number);
+  if (found == cleared.end()) return "it sent data without a clear-to-send";
+  request* const req = found->second;
+  if (req != nullptr && req->received != head.total) return "it sent data of another size than its request-to-send";
+  cleared.erase(found);
+  target = {.receive = req, .unexpected_message = nullptr};
+  return nullptr;
+}
+
+inline void matcher::on_complete(inbound_target& target) {
+  if (request* const req = std::exchange(target.receive, nullptr)) return finish_receive(*req);
+  unexpected* const m = std::exchange(target.unexpected_message, nullptr);
+  if (m == nullptr) return;
+  m->is_complete = true;
+  if (m->receive == nullptr) return;
+  deliver_unexpected(
+      std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
+      *m->receive);
+}
+
+inline void matcher::deliver_own(int self, const envelope& head, const request& sent) {
+  inbound_target target;
+  (void)match(self, head, true, target);
+  target.put(0, {sent.data, sent.bytes});
+  on_complete(target);
+}
+
+// Finishes a receive from any source whose sender was lost in the middle of the message. Other receives wait for the
+// notification of their group.
+inline void matcher::finish_without_data(request* req) noexcept {
+  if (req == nullptr || req->peer != any_source) return;
+  req->received = 0;
+  finish_receive(*req);
+}
+
+inline void matcher::on_peer_lost(int source) noexcept {
+  peer& sender = peers_[static_cast<std::size_t>(source)];
+  finish_without_data(std::exchange(sender.arriving, {}).receive);
+  for (const auto& entry : sender.cleared) finish_without_data(entry.second);
+  sender.cleared.clear();
+  unexpected_.remove_if([&](unexpected& m) {
+    if (m.source != source) return false;
+    m.credit_owed = 0;  // a new connection starts with new credit
+    if (m.is_complete) return false;
+    finish_without_data(m.receive);
+    return true;
+  });
+  sender.credit_taken = 0;
+}
+
+inline bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {
+  const matching_group* const group = find(generation);
+  return group != nullptr && group->has_ended(group->member(source));
+}
+
+inline void matcher::drop_unexpected_of(int source, std::uint64_t generation) noexcept {
+  unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.group_id == generation; });
+}
+
+}}}  // namespace muster::v0::detail

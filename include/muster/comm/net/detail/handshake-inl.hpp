@@ -1,0 +1,110 @@
+#pragma once
+
+#include <muster/comm/net/handshake.hpp>
+
+#include <poll.h>
+
+#include <algorithm>
+
+#include <muster/core/error.hpp>
+#include <muster/core/inline.hpp>
+#include <muster/core/random_bytes.hpp>
+#include <muster/core/wire.hpp>
+
+namespace muster { inline namespace v0 { namespace detail {
+// With its terminator; the 2 is the protocol's version. Ranks that prove nothing to each other have a protocol of their
+// own, so that no rank with OpenSSL accepts them.
+inline constexpr std::string_view protocol_name(job_secret::is_cryptographic ? "muster ranks 2\n" : "muster plain 2\n",
+                                                16);
+inline constexpr std::size_t nonce_bytes = 32;
+inline constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
+
+inline std::string draw_nonce() {
+  std::string nonce(nonce_bytes, '\0');
+  fill_random(std::as_writable_bytes(std::span(nonce)));
+  return nonce;
+}
+
+MUSTER_INLINE handshake handshake::connect(const job_secret& secret, const introduction& mine) {
+  handshake result(secret, true, mine.sender, 0);
+  result.peer_ = {mine.receiver, mine.sender, mine.channel};
+  wire_writer hello{std::string(protocol_name)};
+  hello.add(mine);
+  result.transcript_ = hello.take() + draw_nonce();
+  result.write(result.transcript_, state::reading, nonce_bytes);
+  return result;
+}
+
+MUSTER_INLINE handshake handshake::answer(const job_secret& secret, std::uint32_t self) {
+  return {secret, false, self, hello_bytes};
+}
+
+MUSTER_INLINE void handshake::advance(const tcp_socket& socket) {
+  while (state_ == state::sending || state_ == state::reading) {
+    if (state_ == state::sending) {
+      const iovec piece{out_.data(), out_.size()};
+      const std::size_t n = socket.try_write({&piece, 1});
+      if (n == 0) return;
+      sent(n);
+    } else {
+      std::array<std::byte, hello_bytes> buffer;  // the longest message
+      const std::size_t n = socket.read_some(std::span(buffer).first(expected_bytes()));
+      if (n == 0) return;
+      received(std::span(buffer).first(n));
+    }
+  }
+}
+
+MUSTER_INLINE void handshake::conclude(const tcp_socket& socket, clock::time_point until) {
+  for (advance(socket); state_ == state::sending || state_ == state::reading; advance(socket))
+    socket.await(state_ == state::sending ? POLLOUT : POLLIN, until);
+}
+
+MUSTER_INLINE void handshake::write(std::string text, state after, std::size_t expected_after) {
+  out_ = std::move(text);
+  in_.clear();
+  expected_ = expected_after;
+  after_ = after;
+  state_ = state::sending;
+}
+
+MUSTER_INLINE void handshake::sent(std::size_t bytes) noexcept {
+  out_.erase(0, bytes);
+  if (out_.empty()) state_ = after_;
+}
+
+MUSTER_INLINE void handshake::received(std::span<const std::byte> bytes) {
+  in_.append(reinterpret_cast<const char*>(bytes.data()), std::min(bytes.size(), expected_bytes()));
+  if (expected_bytes() == 0) read_message(std::exchange(in_, {}));
+}
+
+MUSTER_INLINE void handshake::read_message(const std::string& text) {
+  ++step_;
+  if (connects_ && step_ == 1) {
+    transcript_ += text;
+    write(secret_.sign(proof('1', 0)), state::reading, 1 + job_secret::mac_bytes);
+  } else if (connects_) {
+    const char reply = text[0];
+    const bool genuine = (reply == 1 || reply == 2) && secret_.has_signed(proof('2', reply), text.substr(1));
+    state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
+  } else if (step_ == 1) {
+    wire_reader hello(text);
+    const bool is_hello = hello.chars(protocol_name.size()) == protocol_name;
+    peer_ = hello.number<introduction>();
+    if (!is_hello || peer_.receiver != self_ || peer_.sender == self_) {
+      state_ = state::stranger;
+      return;
+    }
+    const auto nonce = draw_nonce();
+    transcript_ = text + nonce;
+    write(nonce, state::reading, job_secret::mac_bytes);
+  } else {
+    state_ = secret_.has_signed(proof('1', 0), text) ? state::asking : state::stranger;
+  }
+}
+
+MUSTER_INLINE void handshake::answer(char reply) {
+  write(reply + secret_.sign(proof('2', reply)), reply == 1 ? state::done : state::refused, 0);
+}
+
+}}}  // namespace muster::v0::detail

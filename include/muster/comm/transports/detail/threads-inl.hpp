@@ -1,0 +1,220 @@
+// The transport between the threads of a process: the ranks of a group are threads (`--transport threads`).
+//
+// Each rank has a mailbox in the hub. A sender queues its request there, and the receiver copies from the buffer in the
+// request. A sender waits until the receiver has copied, so no message needs memory in between.
+#pragma once
+
+#include <muster/comm/transports/threads.hpp>
+
+#include <sched.h>
+
+#include <algorithm>
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <map>
+#include <mutex>
+#include <string>
+#include <thread>
+
+#include <muster/core/error.hpp>
+#include <muster/core/inline.hpp>
+
+namespace muster { inline namespace v0 {
+namespace detail {
+
+// The states of a send, in request::state. The sender waits for `done`. The thread that sets `done` does not
+// touch the request afterwards.
+struct send_state {
+  enum : int { posted, claimed, done };
+};
+
+inline std::atomic_ref<int> state_of(request& req) { return std::atomic_ref<int>(req.state); }
+
+}  // namespace detail
+
+// The messages that were sent to one rank and are not received yet. A sender queues a pointer to its request, and the
+// receiver copies directly from the sender's buffer. The mutex guards all fields except the two atomics.
+struct thread_hub::mailbox {
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
+  detail::request_queue sent;            // `source` is the sender
+  std::deque<control_message> control_messages;
+  std::atomic<int> control_message_count{0};
+  bool asleep = false;  // set while the rank sleeps in `pause`
+};
+
+struct thread_hub::subgroup_hubs {
+  std::mutex mutex;
+  std::map<std::uint64_t, std::weak_ptr<thread_hub>> hubs;
+};
+
+MUSTER_INLINE thread_hub::thread_hub(int size, std::string_view name)
+    : name_(name), children_(std::make_unique<subgroup_hubs>()) {
+  if (size < 1) {
+    throw configuration_error("a local group cannot have " + std::to_string(size) +
+                              " ranks (it needs at least one); pass a positive size");
+  }
+  for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
+}
+
+MUSTER_INLINE thread_hub::~thread_hub() = default;
+
+MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t id, int size) {
+  const std::lock_guard lock(children_->mutex);
+  std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
+  auto& slot = children_->hubs[id];
+  auto hub = slot.lock();
+  if (!hub) slot = hub = std::make_shared<thread_hub>(size, name_);
+  return hub;
+}
+
+MUSTER_INLINE transport_abilities thread_transport::abilities() const {
+  return {.name = hub_->name_,
+          .any_source = true,
+          .moves_buffers = true,
+          .concurrent_groups = true,
+          .costs = {.latency = 1.0e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
+}
+
+MUSTER_INLINE bool thread_transport::oversubscribed() const {
+  static const unsigned cores = std::max(1u, std::thread::hardware_concurrency());
+  return static_cast<unsigned>(size()) > cores;
+}
+
+MUSTER_INLINE void thread_transport::wake(mailbox& destination) {  // called with the mutex of `destination` held
+  destination.events.fetch_add(1, std::memory_order_release);
+  if (destination.asleep) destination.changed.notify_one();
+}
+
+MUSTER_INLINE void thread_transport::send(request& req) {
+  req.owner = this;
+  req.source = rank_;
+  req.state = detail::send_state::posted;
+  mailbox& destination = box(req.peer);
+  const std::lock_guard lock(destination.mutex);
+  destination.sent.push(req);
+  wake(destination);
+}
+
+MUSTER_INLINE void thread_transport::receive(request& req) {
+  req.owner = this;
+  req.state = detail::send_state::posted;
+  posted_.push(req);
+  events_at_last_match_ = 0;  // earlier messages are searched again
+}
+
+// Matches messages with receives in order, and copies without holding the mutex.
+MUSTER_INLINE void thread_transport::match() {
+  mailbox& mine = box(rank_);
+  const std::uint64_t events = mine.events.load(std::memory_order_acquire);
+  events_at_last_test_ = events;
+  if (events == events_at_last_match_) return;
+  events_at_last_match_ = events;
+  while (!posted_.empty()) {
+    request* sent = nullptr;
+    request* receive_request = nullptr;
+    {
+      const std::lock_guard lock(mine.mutex);
+      receive_request = posted_.take_first([&](const request& candidate) {
+        sent = mine.sent.take_first([&](const request& s) { return detail::matches(candidate, s.source, s.tag); });
+        return sent != nullptr;
+      });
+      if (sent == nullptr) return;
+      detail::state_of(*sent).store(detail::send_state::claimed, std::memory_order_relaxed);
+    }
+    receive_request->owner = nullptr;
+    receive_request->source = sent->source;
+    receive_request->received = sent->bytes;
+    mailbox& sender = box(sent->source);
+    const auto release = [&] {
+      detail::state_of(*sent).store(detail::send_state::done, std::memory_order_release);
+      const std::lock_guard lock(sender.mutex);
+      wake(sender);
+    };
+    try {
+      detail::check_arrival(*receive_request, sent->source, sent->signature, sent->bytes);
+      detail::deliver(*receive_request, sent->data, sent->bytes);
+    } catch (...) {  // includes exceptions from a user's reduction
+      receive_request->state = detail::send_state::done;
+      release();
+      throw;
+    }
+    receive_request->state = detail::send_state::done;
+    release();
+  }
+}
+
+MUSTER_INLINE bool thread_transport::test(request& req) {
+  match();
+  if (detail::state_of(req).load(std::memory_order_acquire) != detail::send_state::done) return false;
+  req.owner = nullptr;
+  return true;
+}
+
+MUSTER_INLINE void thread_transport::cancel(request& req) noexcept {
+  req.owner = nullptr;
+  if (posted_.remove(req)) return;
+  {
+    mailbox& destination = box(req.peer);
+    const std::lock_guard lock(destination.mutex);
+    if (destination.sent.remove(req)) return;
+  }
+  // A peer is copying from the buffer. The peer waits for no other rank meanwhile, so this loop ends.
+  while (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::claimed) sched_yield();
+}
+
+MUSTER_INLINE bool thread_transport::move_buffer(request& req, std::byte* destination) noexcept {
+  if (posted_.contains(req)) {
+    req.data = destination;
+    return true;
+  }
+  {
+    mailbox& receiver_box = box(req.peer);
+    const std::lock_guard lock(receiver_box.mutex);
+    if (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::posted) {
+      req.data = destination;
+      return true;
+    }
+  }
+  while (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::claimed)
+    sched_yield();  // as in `cancel`
+  return true;
+}
+
+MUSTER_INLINE void thread_transport::notify(int peer, const control_message& message) {
+  mailbox& destination = box(peer);
+  const std::lock_guard lock(destination.mutex);
+  destination.control_messages.push_back(message);
+  destination.control_messages.back().origin = rank_;
+  destination.control_message_count.fetch_add(1, std::memory_order_release);
+  wake(destination);
+}
+
+MUSTER_INLINE bool thread_transport::poll(control_message& message) {
+  mailbox& mine = box(rank_);
+  if (mine.control_message_count.load(std::memory_order_acquire) == 0) return false;
+  const std::lock_guard lock(mine.mutex);
+  message = mine.control_messages.front();
+  mine.control_messages.pop_front();
+  mine.control_message_count.fetch_sub(1, std::memory_order_relaxed);
+  return true;
+}
+
+MUSTER_INLINE void thread_transport::pause(clock::time_point deadline) {
+  mailbox& mine = box(rank_);
+  std::unique_lock lock(mine.mutex);
+  mine.asleep = true;
+  mine.changed.wait_until(lock, deadline, [&] {
+    return mine.events.load(std::memory_order_relaxed) != events_at_last_test_ || !mine.control_messages.empty();
+  });
+  mine.asleep = false;
+}
+
+MUSTER_INLINE std::unique_ptr<transport> thread_transport::subgroup(const subgroup_call& call) {
+  return std::make_unique<thread_transport>(hub_->subgroup_hub(call.id, static_cast<int>(call.members.size())),
+                                            call.new_rank_of(rank_));
+}
+
+}}  // namespace muster::v0

@@ -1,0 +1,14 @@
+// Begins code whose floating-point results are the same under all options of the compiler: no multiplication is fused
+// with an addition, and no square root sets errno. Such code is in headers, which are compiled with the options of the
+// program. exact_end.hpp ends it. No include guard: each of the two is included once a region.
+#ifdef __FAST_MATH__
+#error "muster cannot be compiled with -ffast-math or -Ofast (ranks would compute different bits); leave the option out"
+#endif
+
+#if defined(__clang__)
+#pragma float_control(push)
+#pragma clang fp contract(off)
+#elif defined(__GNUC__)
+#pragma GCC push_options
+#pragma GCC optimize("fp-contract=off", "no-math-errno")
+#endif

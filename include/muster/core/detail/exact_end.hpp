@@ -1,0 +1,6 @@
+// Ends the region that exact_begin.hpp began.
+#if defined(__clang__)
+#pragma float_control(pop)
+#elif defined(__GNUC__)
+#pragma GCC pop_options
+#endif

@@ -1,0 +1,42 @@
+// All definitions of muster::data and of the layers below it, for a program that compiles muster from its headers
+// alone.
+#pragma once
+
+#include <muster/core/detail/definitions.hpp>
+
+#include <muster/data/cache/detail/cache-inl.hpp>
+#include <muster/data/cache/detail/record_store-inl.hpp>
+#include <muster/data/detail/bad_records-inl.hpp>
+#include <muster/data/detail/batch_ring-inl.hpp>
+#include <muster/data/detail/classes-inl.hpp>
+#include <muster/data/detail/dataset-inl.hpp>
+#include <muster/data/detail/image-inl.hpp>
+#include <muster/data/detail/image_steps-inl.hpp>
+#include <muster/data/detail/jpeg-inl.hpp>
+#include <muster/data/detail/label-inl.hpp>
+#include <muster/data/detail/load-inl.hpp>
+#include <muster/data/detail/loader-inl.hpp>
+#include <muster/data/detail/mixture-inl.hpp>
+#include <muster/data/detail/open-inl.hpp>
+#include <muster/data/detail/record_schema-inl.hpp>
+#include <muster/data/detail/record_step-inl.hpp>
+#include <muster/data/detail/source_statistics-inl.hpp>
+#include <muster/data/detail/standardise-inl.hpp>
+#include <muster/data/order/detail/batch_sampler-inl.hpp>
+#include <muster/data/records/detail/manifest-inl.hpp>
+#include <muster/data/records/detail/reader-inl.hpp>
+#include <muster/data/records/detail/remote_folder-inl.hpp>
+#include <muster/data/records/detail/shards-inl.hpp>
+#include <muster/data/records/detail/writer-inl.hpp>
+#include <muster/data/sources/detail/array_file-inl.hpp>
+#include <muster/data/sources/detail/cifar-inl.hpp>
+#include <muster/data/sources/detail/csv-inl.hpp>
+#include <muster/data/sources/detail/example_message-inl.hpp>
+#include <muster/data/sources/detail/fixed_records-inl.hpp>
+#include <muster/data/sources/detail/image_folder-inl.hpp>
+#include <muster/data/sources/detail/libsvm-inl.hpp>
+#include <muster/data/sources/detail/mapped_file-inl.hpp>
+#include <muster/data/sources/detail/raw-inl.hpp>
+#include <muster/data/sources/detail/synthetic-inl.hpp>
+#include <muster/data/sources/detail/tfrecord-inl.hpp>
+#include <muster/data/sources/detail/tfrecord_examples-inl.hpp>

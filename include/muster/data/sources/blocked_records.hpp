@@ -1,0 +1,195 @@
+// Records that are made in blocks, on demand. The blocks that were used last stay in a cache. Large text and tables of
+// a database share this code. Private to muster's own sources.
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <muster/core/error.hpp>
+#include <muster/data/cache/lru_cache.hpp>
+#include <muster/data/record_source.hpp>
+#include <muster/data/sources/mapped_file.hpp>
+
+namespace muster { inline namespace v0 { namespace detail {
+
+/// The destination of parsed rows. Each pointer is to the data of the first row.
+struct row_places {
+  float* labels = nullptr;
+  std::size_t width = 0;             ///< features of a row
+  float* values = nullptr;           ///< values of dense rows, or of the entries of sparse rows
+  std::size_t step = 0;              ///< floats from a dense row to the next, words from a sparse entry to the next
+  std::uint32_t* indices = nullptr;  ///< indices of the entries; null: rows are dense
+  std::uint64_t entries = 0;         ///< number of entries that fit
+  std::uint64_t* ends = nullptr;     ///< each sparse row's end, in entries
+  std::uint64_t entries_before = 0;  ///< number of entries in front of the first row, which `ends` includes
+  std::vector<bad_record>* bad = nullptr;  ///< list of bad rows; null: a bad row is an error
+
+  [[nodiscard]] std::span<float> row(std::size_t at) const noexcept { return {values + at * step, width}; }
+  /// Handles the bad row at position `at` with this id while `error` is being handled: adds the row to `bad` and sets
+  /// its values to zero. Rethrows `error` if `bad` is null.
+  void refuse(std::size_t at, sample_id id, const data_error& error) const {
+    if (bad == nullptr) throw;
+    labels[at] = 0;
+    if (indices == nullptr) std::ranges::fill(row(at), 0.0f);
+    bad->push_back({id, error.where(), error.problem()});
+  }
+};
+
+/// The records of a block, in order.
+struct record_block {
+  std::vector<float> labels;
+  std::vector<std::byte> bytes;
+  std::size_t width = 0;            ///< number of floats in a record; 0: records are sparse
+  std::vector<std::uint64_t> ends;  ///< each sparse record's end, in entries
+  std::vector<bad_record> bad;      ///< bad records in order of ids; their labels and values are zeros
+
+  /// Returns the destination for this block's records. Sparse records have `entries` entries.
+  [[nodiscard]] row_places rows(std::uint64_t entries = 0) {
+    if (width == 0) bytes.resize(std::max<std::uint64_t>(entries, 1) * sizeof(sparse_entry));
+    auto* const floats = reinterpret_cast<float*>(bytes.data());
+    if (width != 0) return {.labels = labels.data(), .width = width, .values = floats, .step = width, .bad = &bad};
+    return {.labels = labels.data(),
+            .values = floats + 1,
+            .step = 2,
+            .indices = reinterpret_cast<std::uint32_t*>(bytes.data()),
+            .entries = entries,
+            .ends = ends.data(),
+            .bad = &bad};
+  }
+  /// Returns the number of bytes of memory.
+  [[nodiscard]] std::size_t size() const noexcept {
+    return sizeof *this + bytes.size() + labels.size() * sizeof(float) + ends.size() * sizeof(std::uint64_t) +
+           bad.size() * sizeof(bad_record);
+  }
+};
+
+/// The description from which blocked_records is constructed.
+struct block_index : source_facts {
+  std::vector<std::uint64_t> firsts;  ///< number of each block's first record, followed by the number of records
+  std::uint64_t mean_bytes = 1;       ///< mean size of a record
+  bool keep_bad = false;              ///< false: a bad record is an error, even if the reader keeps bad records
+  std::shared_ptr<const mapped_file> file{};  ///< file that has the blocks; null: the rows are from a query
+  /// Makes the records of a block: rows of floats, or sparse rows, with one label each. Several threads call this
+  /// function at the same time, but never for the same block.
+  std::function<void(std::size_t number, record_block& block)> make;
+};
+
+/// Returns the schema of rows with `features` floats and a label.
+[[nodiscard]] inline record_schema dense_schema(std::uint64_t features) {
+  return {record_form::fixed, {{"features", dtype::float32, {features}}}, 0, {"label"}};
+}
+
+/// A record_source whose records are made in blocks.
+class blocked_records : public source_with_facts {
+ public:
+  /// Makes a source whose cache holds at most `cache_bytes` bytes of blocks.
+  blocked_records(block_index index, std::size_t cache_bytes);
+
+  /// Returns the number of neighbouring records that are read efficiently together: the size of a block in block_window
+  /// order.
+  [[nodiscard]] std::uint64_t block_records() const noexcept;
+  /// Returns the file's state as defined by any_record_source.
+  [[nodiscard]] std::optional<std::uint64_t> host_state() const {
+    return state_->file ? state_->file->host_state() : std::nullopt;
+  }
+  [[nodiscard]] std::optional<std::uint64_t> host_state_now() const {
+    return state_->file ? state_->file->host_state_now() : std::nullopt;
+  }
+  void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
+  void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+
+ private:
+  struct state : block_index {
+    state(block_index index, std::size_t cache_bytes) : block_index(std::move(index)), cache(cache_bytes) {}
+    std::uint64_t record_bytes = schema.record_bytes();  // size of a record; 0: sparse
+    mutable lru_cache<record_block> cache;
+  };
+  struct found_record;
+  /// Finds the block of a record, and the record's position in the block.
+  void find(sample_id id, found_record& found) const;
+
+  std::shared_ptr<const state> state_;
+};
+
+inline blocked_records::blocked_records(block_index index, std::size_t cache_bytes) {
+  index.size = index.firsts.back();
+  state_ = std::make_shared<const state>(std::move(index), cache_bytes);
+  facts_ = state_.get();
+}
+
+inline std::uint64_t blocked_records::block_records() const noexcept {
+  // block_window order mixes 16 such blocks, which fit into the cache.
+  constexpr std::uint64_t bytes = std::uint64_t{3} << 20;
+  const std::uint64_t label_bytes = sizeof(float) + (state_->record_bytes == 0 ? sizeof(std::uint64_t) : 0);
+  return std::max<std::uint64_t>(bytes / (state_->mean_bytes + label_bytes), 1);
+}
+
+// The record that was found last, and its block. The next record is often in the same block.
+struct blocked_records::found_record {
+  std::shared_ptr<const record_block> block;
+  std::size_t block_number = 0;
+  std::size_t index_in_block = 0;
+  std::size_t begin = 0;  // byte offset in the block
+  std::size_t end = 0;
+};
+
+inline void blocked_records::find(sample_id id, found_record& found) const {
+  const auto& firsts = state_->firsts;
+  const auto number = static_cast<std::size_t>(std::ranges::upper_bound(firsts, id) - firsts.begin()) - 1;
+  if (!found.block || number != found.block_number) {
+    found.block_number = number;
+    found.block = state_->cache.get(number, [&] {
+      auto block = std::make_shared<record_block>();
+      const std::uint64_t records = firsts[number + 1] - firsts[number];
+      block->labels.resize(records);
+      block->width = state_->record_bytes / sizeof(float);
+      block->bytes.resize(records * state_->record_bytes);
+      if (state_->record_bytes == 0) block->ends.resize(records);
+      state_->make(number, *block);
+      return block;
+    });
+  }
+  found.index_in_block = id - firsts[number];
+  if (state_->record_bytes != 0) {
+    found.begin = found.index_in_block * state_->record_bytes;
+    found.end = found.begin + state_->record_bytes;
+  } else {
+    found.begin = (found.index_in_block == 0 ? 0 : found.block->ends[found.index_in_block - 1]) * sizeof(sparse_entry);
+    found.end = found.block->ends[found.index_in_block] * sizeof(sparse_entry);
+  }
+}
+
+inline void blocked_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
+  if (state_->record_bytes != 0) return static_cast<void>(std::fill_n(out.begin(), ids.size(), state_->record_bytes));
+  found_record found;
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    find(ids[k], found);
+    out[k] = found.end - found.begin;
+  }
+}
+
+inline void blocked_records::read(std::span<const sample_id> ids, const record_rows& rows,
+                                  std::vector<bad_record>* bad) const {
+  found_record found;
+  std::byte* output = rows.bytes.data();
+  for (std::size_t k = 0; k < ids.size(); ++k) {
+    find(ids[k], found);
+    const auto bad_position = std::ranges::lower_bound(found.block->bad, ids[k], {}, &bad_record::id);
+    if (bad_position != found.block->bad.end() && bad_position->id == ids[k]) {
+      if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->location, bad_position->problem);
+      bad->push_back(*bad_position);
+    }
+    if (!rows.labels.empty()) rows.labels[k] = found.block->labels[found.index_in_block];
+    if (rows.bytes.empty()) continue;
+    output = std::copy(found.block->bytes.data() + found.begin, found.block->bytes.data() + found.end, output);
+  }
+}
+
+}}}  // namespace muster::v0::detail

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <muster/ps/job_checks.hpp>
+
+#include <algorithm>
+#include <vector>
+
+#include <muster/comm/collectives/allgather.hpp>
+#include <muster/comm/comm_settings.hpp>
+#include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
+#include <muster/core/inline.hpp>
+#include <muster/core/number.hpp>
+#include <muster/elastic/rank_comparison.hpp>
+#include <muster/ps/ps_settings.hpp>
+
+namespace muster { inline namespace v0 { namespace ps::detail {
+// Throws configuration_error if pushes to these tables cannot use this codec.
+inline void check_codec(const compression& codec, const std::vector<table_spec>& tables) {
+  if (codec.method == compression_method::powersgd) {
+    throw configuration_error("--compress " + to_string(codec) +
+                              " cannot be used with a parameter server (the ranks multiply its matrices "
+                              "together); use another method");
+  }
+  if (!any_codec(codec).is_biased()) return;
+  for (const auto& table : tables) {
+    if (table.size != 0 || table.leases) continue;
+    throw configuration_error(
+        "--compress " + to_string(codec) + " cannot be used with the sparse table '" + table.name +
+        "' (sparse tables have no residuals for the codec's error); use float16, bfloat16 or qsgd8");
+  }
+}
+
+MUSTER_INLINE std::string description_of(const job_options& options, const table_layout& layout) {
+  std::string text;
+  for (const auto& table : options.tables) {
+    text += "table '" + table.name + "': " + std::to_string(table.size) + " elements, width " +
+            std::to_string(table.width) + ", update " + table.update + ", initial " + number_text(table.initial) +
+            (table.leases ? ", leases" : "") + ", at most " + std::to_string(table.most_rows) + " rows of age " +
+            std::to_string(table.most_age) + "\n";
+  }
+  return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
+         "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
+         "\nconsistency: " + to_string(options.consistency_model) + "\ncompress: " + to_string(options.compress) +
+         "\nranges: " + std::to_string(layout.ranges()) + "\n";
+}
+
+MUSTER_INLINE void refuse_transport(const transport_abilities& abilities) {
+  throw configuration_error("transport " + std::string(abilities.name) +
+                            " cannot carry a parameter server (it has no receives from any source); use shm, tcp, "
+                            "hierarchical, local or mpi");
+}
+
+MUSTER_INLINE void check_options(const job_options& options, int rank_count) {
+  check_codec(options.compress, options.tables);
+  const bool no_rank_works = options.servers + options.standby >= rank_count;
+  if (!options.colocated && (options.servers < 1 || options.standby < 0 || no_rank_works)) {
+    throw configuration_error(
+        "of " + std::to_string(rank_count) + " ranks " + std::to_string(options.servers + options.standby) +
+        " cannot serve (at least one rank serves and one works); " +
+        (rank_count < 2 ? "start two ranks or more" : "choose --servers from 1 to " + std::to_string(rank_count - 1)));
+  }
+}
+
+MUSTER_INLINE void check_ranks(group& ranks, const job_options& options, const table_layout& layout) {
+  check_options(options, ranks.size());
+  if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
+  const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
+  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
+  allgather(ranks, mine, all);
+  const auto other = std::ranges::find_if(all, [&](std::uint64_t digest_of_rank) { return digest_of_rank != all[0]; });
+  if (other == all.end()) return;
+  muster::detail::throw_mismatch(
+      ranks, "ranks 0 and " + std::to_string(other - all.begin()) +
+                 " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
+                 "same); start all with the same options");
+}
+
+MUSTER_INLINE void check_remote(const settings& chosen, const job_options& options) {
+  const auto remote = chosen.integer(setting::remote_servers);
+  if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
+  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
+                            (options.colocated ? "co-located servers are in the processes of the workers"
+                                               : "there are fewer servers and hot spares") +
+                            "); choose --servers " + std::to_string(remote));
+}
+
+}}}  // namespace muster::v0::ps::detail

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <muster/train/train_settings.hpp>
+
+#include <muster/core/inline.hpp>
+
+namespace muster { inline namespace v0 { namespace setting {
+
+inline constexpr setting_info optimizer{
+    "optimizer", "NAME", "sgd",
+    "optimizer of the training: sgd, momentum:M, nesterov:M, adam, adamw, lars[:M], "
+    "adagrad, each with ,decay=D and other options"};
+inline constexpr setting_info trace{"trace", "FILE", "none",
+                                    "write a timeline of phases, buckets and collectives of all ranks to this file"};
+inline constexpr setting_info metrics{
+    "metrics", "FILE", "none", "write the figures up to now to this file at the end of each epoch, for Prometheus"};
+
+inline constexpr setting_info balance{"balance", "WHAT", "equal",
+                                      "how ranks share each batch: equal parts, or by speed, as their steps show it"};
+inline constexpr setting_info virtual_shards{
+    "virtual-shards", "N", "0",
+    "cut each batch into N parts that are summed in one order: the same bits for any "
+    "number of ranks; 0: off",
+    detail::value_range(0, 4096)};
+
+extern "C" {
+MUSTER_INLINE bool muster_register_settings_of_train() noexcept {
+  static const bool is_done =
+      detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
+  return is_done;
+}
+#ifdef MUSTER_COMPILED
+bool muster_settings_of_train = muster_register_settings_of_train();
+#else
+inline bool muster_headers_settings_of_train = muster_register_settings_of_train();
+#endif
+}
+
+}}}  // namespace muster::v0::setting
