@@ -41,6 +41,9 @@ batcher::~batcher() {
 }
 
 bool batcher::submit(prediction_request&& request) {
+  if (request.rows.empty() || request.rows.size() > options_.max_batch)
+    throw configuration_error("a request has " + std::to_string(request.rows.size()) + " rows (a batch has 1 to " +
+                              std::to_string(options_.max_batch) + "); send several requests or raise max_batch");
   {
     const std::lock_guard lock(mutex_);
     if (queue_.size() + unprepared_count_ >= options_.queue) return false;

@@ -214,6 +214,18 @@ TEST_CASE("ranks go to the same version at the end of an epoch or within, and a 
   CHECK(is_each_once(used[2], used[2].size()));
 }
 
+TEST_CASE("a state with another size of the agreed version is refused like any other part") {
+  const temporary_folder folder;
+  append(folder / "set", 0, 50);
+  auto loader = follow(folder / "set");
+  muster::followed_data followed(loader);
+  muster::state state{followed, loader.cursor()};
+  const auto part = std::ranges::find(state.parts(), "followed data", &muster::state_part::name);
+  REQUIRE(part != state.parts().end());
+  CHECK_THROWS_AS(part->load(std::vector<std::byte>(3)), muster::configuration_error);
+  CHECK(loader.newest() == 50);
+}
+
 TEST_CASE("ranks that have opened different versions begin with the oldest of them") {
   const temporary_folder folder;
   append(folder / "set", 0, 41);

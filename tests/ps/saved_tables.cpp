@@ -180,11 +180,12 @@ TEST_CASE("a save removes no file that it names, also where the one before named
 
 TEST_CASE("of two jobs that save into one folder the second is refused, and the first one's tables stay") {
   const auto folder = std::filesystem::temp_directory_path() / ("muster-two-jobs-" + std::to_string(::getpid()));
-  const auto save = [&](ps::job& job, muster::group& workers, float value) -> std::string {
+  const auto save = [&](ps::job& job, muster::group& workers, float value, int* status = nullptr) -> std::string {
     if (workers.rank() == 0) job.tables().assign(0, std::vector<float>(some, value));
     try {
       ps::save_tables(job, workers, folder);
     } catch (const muster::error& refused) {
+      if (status != nullptr) *status = refused.exit_status();
       return refused.what();
     }
     return {};
@@ -227,6 +228,7 @@ TEST_CASE("of two jobs that save into one folder the second is refused, and the 
       std::filesystem::remove_all(folder);
       std::barrier ready(jobs);
       std::vector<std::string> problems(jobs);
+      std::vector<std::array<int, 2>> statuses(jobs);
       {
         std::vector<std::jthread> threads;
         for (int k = 0; k < jobs; ++k) {
@@ -234,13 +236,16 @@ TEST_CASE("of two jobs that save into one folder the second is refused, and the 
             run_job(test::fabric::threads, 2, one_table(2, "async"), [&](ps::job& job, muster::group& workers) {
               require(!ps::load_tables(job, workers, folder), "nothing was saved");
               if (workers.rank() == 0) ready.arrive_and_wait();
-              auto problem = save(job, workers, static_cast<float>(k + 1));
-              if (workers.rank() == 0) problems[static_cast<std::size_t>(k)] = std::move(problem);
+              const auto index = static_cast<std::size_t>(k);
+              int& status = statuses[index][static_cast<std::size_t>(workers.rank())];
+              auto problem = save(job, workers, static_cast<float>(k + 1), &status);
+              if (workers.rank() == 0) problems[index] = std::move(problem);
             });
           });
         }
       }
       CHECK(std::ranges::count(problems, "") == 1);
+      for (const auto& [first_status, second_status] : statuses) CHECK(first_status == second_status);
       const auto winner = std::ranges::find(problems, "") - problems.begin();
       CHECK(is_all(static_cast<float>(winner + 1)));
       CHECK(files() == 3);  // the manifest, and a file from each of the winner's workers

@@ -208,3 +208,13 @@ TEST_CASE("rows are prepared in turn, so that no request waits for all rows of a
   CHECK(floats_of(large.answer.get().values) == std::vector<float>{16, 10, 17, 11, 18, 12});
   CHECK(*model.order == std::vector<float>{10, 20, -1, 11, 12});
 }
+
+// Regression: the request waited for ever, and the thread of the batcher used a processor.
+TEST_CASE("a request that fits into no batch is refused at once") {
+  serve::batcher model(sums{}, {.max_batch = 3});
+  CHECK_THROWS_AS(test_request(rows_of(4, 0)).submit(model), muster::configuration_error);
+  CHECK_THROWS_AS(test_request({}).submit(model), muster::configuration_error);
+  test_request fits(rows_of(3, 0));
+  REQUIRE(fits.submit(model));
+  CHECK(fits.answer.get().status == prediction_status::done);
+}

@@ -95,6 +95,10 @@ struct nccl_timing {
 struct store_timing {
   /// Time limit of a request to one address of a store's file: a running host answers within milliseconds.
   static constexpr seconds probe{3};
+  /// Time until a client connects again whose connection ended before the store was open.
+  static constexpr std::chrono::milliseconds open_retry{20};
+  /// Time for which a server must reject a client that counts the server as belonging to another job.
+  static constexpr std::chrono::seconds rejected{1};
   /// Time for which rank 0 leaves its error in the file: the other ranks check several times meanwhile.
   static constexpr std::chrono::milliseconds error_kept{1000};
   /// Interval between two pings of a silent server, measured by the time that this process runs: a client that was

@@ -65,7 +65,8 @@ class batcher {
   /// Replies to all waiting requests first.
   ~batcher();
 
-  /// Adds a request to the queue. Returns false, and does not take the request, if `queue` requests wait. Thread safe.
+  /// Adds a request to the queue. Returns false, and does not take the request, if `queue` requests wait. Throws
+  /// configuration_error for a request without rows, or with more than max_batch rows. Thread safe.
   [[nodiscard]] bool submit(prediction_request&& request);
 
   /// Returns the model's description, and the options of the constructor.

@@ -41,16 +41,17 @@ for bad in ("tcp//x:1", "tcp:x:1", "folder", "http://x:1", "file:folder"):
 def by_file():
     """Checks that the file through which ranks find the store is removed at the end, whatever its contents were."""
     with tempfile.TemporaryDirectory() as folder:
-        rank_file = pathlib.Path(folder) / f"muster-{os.geteuid()}-a_b_c"
+        rank_file = pathlib.Path(folder) / f"muster-{os.geteuid()}-a-b.c"
 
         def meet(what, **more):
             run(what, 4, 0, None, words=["--rendezvous", f"file:{folder}", "--by", "file"],
-                variables={"MUSTER_JOB": "a/b c", **more})
+                variables={"MUSTER_JOB": "a-b.c", **more})
             if left := list(pathlib.Path(folder).iterdir()):
                 failures.append(f"{what}: {left} is left")
 
         meet("in a folder")
         meet("in a folder, with a token", MUSTER_TOKEN="a secret")
+        meet("in a folder, by a name with other characters", MUSTER_JOB="a/b c")
         rank_file.write_text(f"muster-store-1 127.0.0.1:{free_port()} of-a-job-that-was-killed\n")
         meet("where a job that was killed has left its file")
         with socket.create_server(("127.0.0.1", 0)) as silent:

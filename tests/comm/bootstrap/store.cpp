@@ -4,10 +4,14 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <muster/comm/bootstrap/memory_store.hpp>
+#include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 
@@ -118,6 +122,42 @@ TEST_CASE("keys and values are any bytes up to the limits, and different keys st
     CHECK_THROWS_AS(store.compare_and_swap("key", 0, largest + "v", soon()), muster::configuration_error);
     CHECK(store.get("a", soon()));  // the errors have no effect on the store
   });
+}
+
+TEST_CASE("keys of a job are limited by the length that its name leaves, and the error says so") {
+  const std::string job(150, 'j');
+  const auto store = muster::detail::of_job(std::make_unique<muster::memory_store>(), job);
+  const std::size_t longest = muster::store_key_limit - muster::detail::store_name(job).size() - 1;
+  REQUIRE(store->compare_and_swap(std::string(longest, 'k'), 0, "value", soon()).swapped);
+  CHECK_THROWS_WITH(
+      store->get(std::string(longest + 1, 'k'), soon()),
+      Catch::Contains("a key of " + std::to_string(longest + 1) + " bytes (a key has 1 to " + std::to_string(longest)));
+}
+
+TEST_CASE("no two jobs get one name, and the name of a name is itself") {
+  const std::string jobs[] = {"a",
+                              "a_b",
+                              "a/b",
+                              "a:b",
+                              "a b",
+                              "tcp://h:1",
+                              "tcp___h_1",
+                              std::string(200, 'x'),
+                              std::string(201, 'x'),
+                              std::string(201, 'x') + "y",
+                              std::string(200, 'x') + "/",
+                              "\xc3\xa4",
+                              "\xc3\xb6"};
+  std::set<std::string> names;
+  const auto prefix = muster::detail::store_name("");
+  for (const auto& job : jobs) {
+    const auto name = muster::detail::store_name(job);
+    INFO(job << " is " << name);
+    CHECK(names.insert(name).second);
+    CHECK(name.size() <= prefix.size() + 200);
+    CHECK(muster::detail::store_name(name.substr(prefix.size())) == name);
+  }
+  CHECK(muster::detail::store_name("a-b.c_1") == prefix + "a-b.c_1");
 }
 
 TEST_CASE("no addition by threads, objects or processes is lost or made twice", "[slow]") {

@@ -379,19 +379,28 @@ TEST_CASE("a client that does not know the token is told, dropped and counted") 
   const store_server server("127.0.0.1:0", "a secret");
   for (const std::string token : {"", "a secre", "another", "a secret "}) {
     CAPTURE(token);
-    CHECK_THROWS_AS(tcp_store(server.address(), token, soon()), muster::configuration_error);
-    CHECK_THROWS_WITH(tcp_store(server.address(), token, soon()), contains("does not have this job's token"));
+    CHECK_THROWS_MATCHES(tcp_store(server.address(), token, soon()), muster::configuration_error,
+                         Catch::Message("the server at tcp://" + server.address() +
+                                        " does not have this job's token (it serves the store of another job, or is "
+                                        "not a store of muster); give all ranks the same MUSTER_TOKEN, or choose "
+                                        "another port"));
   }
   CHECK(serves(server, "a secret"));
-  constexpr int tries = 8 * muster::detail::max_rejections;
-  CHECK(becomes_true([&] { return server.connection_counts().unauthenticated == tries; }));
+  constexpr int tries = 4 * muster::detail::max_rejections;
+  CHECK(becomes_true([&] { return server.connection_counts().unauthenticated >= tries; }));
   CHECK(server.connection_counts().served == 1);
   CHECK(server.connection_counts().offenders == 0);
 }
 
 TEST_CASE("a client of a server that died is not of another job, and finds the next server at its address") {
-  const dying_server first;
-  auto opened = std::async(std::launch::async, [&] { return tcp_store(first.where(), "a secret", soon()); });
+  // The server may close several connections: a server that waits for a processor closes unfinished handshakes.
+  const int clients = GENERATE(1, 5);
+  const char* const token = GENERATE(static_cast<const char*>(nullptr), "a secret");
+  CAPTURE(clients, token != nullptr);
+  const dying_server first(clients, token);
+  auto opened = std::async(std::launch::async, [&] {
+    return tcp_store(first.where(), "a secret", soon(), nullptr, muster::when_lost::connect_again);
+  });
   std::optional<store_server> next;
   REQUIRE(becomes_true([&] {
     try {

@@ -49,11 +49,13 @@ namespace detail {
 /// the tcp:// address of the store. Throws configuration_error if none of these exists.
 [[nodiscard]] std::string job_name(const settings& configuration, const launch_env& launch);
 
-/// Returns a name for this user and that job, as part of the name of a file or key.
+/// Returns a name for this user and that job, as part of the name of a file or key. Names with other characters than
+/// letters, digits, '-', '.' and '_', and names of more than 200 characters, end with a digest of the job's name, so
+/// that no two jobs get one name.
 [[nodiscard]] std::string store_name(std::string_view job);
 
 /// Returns a view of a store whose keys all begin with the job's name: jobs that share a server have separate keys.
-/// Owns `store`.
+/// Its longest key is shorter than `store_key_limit` by the length of that name. Owns `store`.
 [[nodiscard]] std::unique_ptr<any_store> of_job(std::unique_ptr<any_store> store, std::string_view job);
 
 /// Returns true once this process has called `open_store`, even if that failed.

@@ -92,8 +92,9 @@ class any_store {
 
 namespace detail {
 
-/// Throws configuration_error when the store named `where` does not accept the key or the value.
-void check_store_key(std::string_view key, const std::string& where);
+/// Throws configuration_error when the store named `where` does not accept the key or the value. `limit`: bytes of the
+/// longest key.
+void check_store_key(std::string_view key, const std::string& where, std::size_t limit = store_key_limit);
 void check_store_value(std::optional<std::string_view> value, const std::string& where);
 /// Throws the timeout_error of a call ("get") that reached its deadline at the store named `where`.
 [[noreturn]] void store_timed_out(const char* call, std::string_view key, const std::string& where);

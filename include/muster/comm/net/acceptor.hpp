@@ -55,7 +55,7 @@ class acceptor {
   };
 
   void accept(const tcp_socket& listener_socket);
-  void on_readable(std::list<pending_connection>::iterator connection);
+  bool advance(std::list<pending_connection>::iterator connection);
   void drop(std::list<pending_connection>::iterator connection);
 
   event_loop& loop_;

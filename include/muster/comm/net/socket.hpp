@@ -91,6 +91,8 @@ class tcp_socket {
     const iovec piece{buffer.data(), buffer.size()};
     return read_some({&piece, 1});
   }
+  /// Returns true if bytes have arrived, which stay unread. Throws socket_error at the end of the stream.
+  [[nodiscard]] bool has_input() const;
   /// Writes as many bytes of the pieces as possible without waiting, in order; returns 0 when none is possible. At most
   /// IOV_MAX pieces. `more`: further pieces follow at once, and the system waits for them.
   [[nodiscard]] std::size_t try_write(std::span<const iovec> pieces, bool more = false) const;

@@ -76,8 +76,9 @@ MUSTER_INLINE void followed_data::describe(state_parts& parts) {
       },
       [this](std::span<const std::byte> bytes) {
         if (bytes.size() != sizeof next_) {
-          throw data_error({"followed data"},
-                           "cannot be read (it has another size); read it with the version of muster that wrote it");
+          throw configuration_error("the part 'followed data' cannot be read (it has " + std::to_string(bytes.size()) +
+                                    " bytes, and not " + std::to_string(sizeof next_) +
+                                    "); read it with the version of muster that wrote it");
         }
         std::memcpy(&next_, bytes.data(), sizeof next_);
         data_->grow_to(next_);

@@ -14,6 +14,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
@@ -161,8 +162,8 @@ inline void write_manifest(const std::filesystem::path& folder, json head, const
   for (const auto& name : former) std::filesystem::remove(folder / name, ignored);
 }
 
-// Runs `part` at all workers. If `part` fails at one worker, all workers throw; the others report another worker's
-// failure.
+// Runs `part` at all workers. If `part` fails at one worker, all workers throw; the others report the first worker that
+// failed, with an error of the same kind.
 inline void run_at_all(group& workers, const std::filesystem::path& folder, const std::function<void()>& part) {
   std::exception_ptr own;
   try {
@@ -170,11 +171,19 @@ inline void run_at_all(group& workers, const std::filesystem::path& folder, cons
   } catch (...) {
     own = std::current_exception();
   }
-  std::int64_t failures[] = {own ? 1 : 0};
-  allreduce(workers, std::span(failures), sum);
+  const std::int32_t status = own ? exit_status_of(own) : 0;
+  std::vector<std::int32_t> statuses(static_cast<std::size_t>(workers.size()));
+  allgather(workers, std::span(&status, 1), statuses);
   if (own) std::rethrow_exception(own);
-  if (failures[0] > 0)
-    throw data_error({folder.string()}, "was not saved or loaded (another worker failed); see its error");
+  const auto failed = std::ranges::find_if(statuses, [](std::int32_t each) { return each != 0; });
+  if (failed == statuses.end()) return;
+  const auto kind = static_cast<error_kind>(*failed);
+  const std::string problem =
+      "was not saved or loaded (worker " + std::to_string(failed - statuses.begin()) + " failed); see its error";
+  if (kind == error_kind::data) throw data_error({folder.string()}, problem);
+  const std::string text = "the folder of tables '" + folder.string() + "' " + problem;
+  if (kind == error_kind::configuration) throw configuration_error(text);
+  throw error(kind, text);
 }
 
 // Returns the name of a file of the save number `at`. `saver` is the file number (`saved_folders::file_number`) of the

@@ -60,9 +60,7 @@ class server_process final : process, public server_output {
       link_.flush();
       if (ticks) next_tick = next_tick_after(now);
       any_finished_ = any_finished_ || core_->received_farewell();
-      for (const auto& node : newest_.workers) {
-        if (core_->has_left(node)) departed_workers_.insert(node.place);
-      }
+      if (received || ticks) note_departures();
       if (received) idle = 0;
       if (core_->is_fenced()) {
         stand_by();
@@ -145,6 +143,13 @@ class server_process final : process, public server_output {
       const bool proven = std::ranges::find(lost_places_, node.place) != lost_places_.end();
       if (proven || lost_places_here_.contains(node.place)) core_->suspect(node, proven);
     });
+  }
+
+  // A turn of the loop that receives nothing does not look each worker up.
+  void note_departures() {
+    for (const auto& node : newest_.workers) {
+      if (core_->has_left(node)) departed_workers_.insert(node.place);
+    }
   }
 
   // Called while the core's map does not contain this server. Ends the service, or starts it again if the newest map

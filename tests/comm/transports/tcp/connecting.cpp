@@ -32,6 +32,53 @@ TEST_CASE("ranks with different tokens do not come together, and the error says 
   CHECK_THAT(text[1], contains("token"));
 }
 
+// Regression: where a rank waits long for a processor, its peer has accepted a connection that the rank has given up.
+TEST_CASE("a rank whose connections end before it has both connects again", "[tcp]") {
+  test::tcp_job job(2);
+  auto other = std::async(std::launch::async, [&] { return std::make_unique<impostor>(job.endpoints(), 9); });
+  std::unique_ptr<tcp::tcp_transport> transport;
+  CHECK_NOTHROW(transport = job.connect(0));
+  std::unique_ptr<impostor> peer;
+  CHECK_NOTHROW(peer = other.get());
+  REQUIRE((transport && peer));
+  parcel message(2 * tcp::frame_bytes, 0);
+  message.with(1, 7);
+  transport->receive(message.r);
+  const std::vector<std::byte> payload(message.r.bytes, std::byte{5});
+  peer->send(peer->data, message_of(message.r.bytes), payload);
+  message.finish(*transport);
+  CHECK(message.is_all(5));
+}
+
+// Rank 0 closes twelve connections at all stages of the handshake, and serves the later ones.
+TEST_CASE("a rank whose connections a peer has closed connects again", "[tcp]") {
+  std::vector<tcp::tcp_listeners> listeners;
+  std::vector<std::string> endpoints;
+  std::vector<tcp::tcp_peer> peers;
+  for (int rank = 0; rank < 2; ++rank) {
+    listeners.emplace_back("127.0.0.1", "the test");
+    endpoints.push_back(listeners.back().endpoints());
+    peers.push_back(tcp::read_endpoints(endpoints.back(), rank));
+  }
+  const auto plan = test::tcp_job::busy_plan();
+  const std::string_view parts[] = {"of the test", endpoints[0], endpoints[1]};
+  auto first = std::async(std::launch::async, [&, sockets = listeners[0].open()]() mutable {
+    for (int closed = 0; closed < 12; ++closed) {
+      sockets.front().await(POLLIN, impostor::deadline());
+      const auto accepted = sockets.front().accept();
+      std::array<std::byte, 60> hello{};  // the introduction and its nonce
+      if (closed % 3 > 0) test::read_exactly(accepted, hello, impostor::deadline());
+      if (closed % 3 < 2) continue;
+      test::write_exactly(accepted, std::vector<std::byte>(32), impostor::deadline());   // a nonce
+      test::read_exactly(accepted, std::span(hello).first<32>(), impostor::deadline());  // the proof
+    }
+    tcp::tcp_mesh mesh(plan, 0, peers, std::move(sockets), tcp::job_secret(parts));
+    mesh.await_all(impostor::deadline());
+  });
+  CHECK_NOTHROW(tcp::connect_mesh(plan, 1, endpoints, std::move(listeners[1]), "of the test", impostor::deadline()));
+  CHECK_NOTHROW(first.get());
+}
+
 // Strangers connect while the ranks connect and work: some send nothing, some send random bytes, some begin as ranks
 // do.
 TEST_CASE("strangers neither hold up a job nor break it, and are counted", "[tcp]") {

@@ -69,12 +69,24 @@ inline tcp::address first_address(const std::string& card) { return tcp::read_en
 /// Rank 1 of two ranks, without a transport: it knows the secret, and then sends the frames that the test selects.
 class impostor {
  public:
-  explicit impostor(const std::vector<std::string>& endpoints) : endpoints_(endpoints) {
+  /// Connects to rank 0. `rounds`: number of times that the impostor connects and closes its connections before, as a
+  /// rank does that receives the answer too late: both connections, or one in turn.
+  explicit impostor(const std::vector<std::string>& endpoints, int rounds = 0) : endpoints_(endpoints) {
     std::vector<std::string_view> parts{"of the test"};
     parts.insert(parts.end(), endpoints_.begin(), endpoints_.end());
     secret_ = tcp::job_secret(parts);
-    control = connect(0);
-    data = connect(1);
+    for (int round = 0; round < rounds; ++round) {
+      if (round % 3 != 1 || !control) control = connect(0);
+      if (round % 3 != 2) data = connect(1);
+      std::this_thread::sleep_for(20ms);  // rank 0 may process the connections before they end
+      if (round % 3 != 1) control = {};
+      if (round % 3 != 2) data = {};
+    }
+    if (!control) control = connect(0);
+    if (!data) data = connect(1);
+    tcp::frame confirmation;  // a rank sends a heartbeat as soon as it has both connections
+    confirmation.kind = tcp::frame_kind::beat;
+    send(control, confirmation);
   }
   void send(tcp::tcp_socket& connection, const tcp::frame& head, std::span<const std::byte> payload = {}) {
     test::write_exactly(connection, tcp::encode(head), deadline());

@@ -38,7 +38,7 @@ MUSTER_INLINE void acceptor::accept(const tcp_socket& listener_socket) {
       const auto connection = pending_.insert(pending_.end(), {std::move(accepted), handshake::answer(secret_, self_),
                                                                clock::now() + net_timing::handshake});
       connection->ready = loop_.watch(connection->socket.file(), EPOLLIN,
-                                      [this, connection](std::uint32_t) { on_readable(connection); });
+                                      [this, connection](std::uint32_t) { (void)advance(connection); });
     } catch (const error& failed) {
       // No descriptor is left: pending connections make room for new ones, which may be of the job.
       if (!pending_.empty()) {
@@ -56,7 +56,8 @@ MUSTER_INLINE void acceptor::accept(const tcp_socket& listener_socket) {
   }
 }
 
-MUSTER_INLINE void acceptor::on_readable(std::list<pending_connection>::iterator connection) {
+// Advances the handshake by the bytes that have arrived. Returns true if the connection is still pending.
+MUSTER_INLINE bool acceptor::advance(std::list<pending_connection>::iterator connection) {
   using state = handshake::state;
   try {
     connection->exchange.advance(connection->socket);
@@ -69,18 +70,22 @@ MUSTER_INLINE void acceptor::on_readable(std::list<pending_connection>::iterator
       connection->exchange.advance(connection->socket);
     }
   } catch (const socket_error&) {
-    return drop(connection);
+    drop(connection);
+    return false;
   }
-  if (connection->exchange.current_state() == state::stranger) return drop(connection);
-  connection->ready.set_events(connection->exchange.current_state() == state::sending ? EPOLLOUT : EPOLLIN);
-  if (connection->exchange.current_state() != state::done && connection->exchange.current_state() != state::refused)
-    return;
-  const bool is_established = connection->exchange.current_state() == state::done;
+  const auto reached = connection->exchange.current_state();
+  if (reached == state::stranger) {
+    drop(connection);
+    return false;
+  }
+  connection->ready.set_events(reached == state::sending ? EPOLLOUT : EPOLLIN);
+  if (reached != state::done && reached != state::refused) return true;
   const auto introduced = connection->exchange.peer();
   connection->ready = {};
   auto socket = std::move(connection->socket);
   pending_.erase(connection);
-  if (is_established) on_accepted_(std::move(socket), introduced);
+  if (reached == state::done) on_accepted_(std::move(socket), introduced);
+  return false;
 }
 
 MUSTER_INLINE void acceptor::drop(std::list<pending_connection>::iterator connection) {
@@ -89,7 +94,10 @@ MUSTER_INLINE void acceptor::drop(std::list<pending_connection>::iterator connec
 }
 
 MUSTER_INLINE void acceptor::tick(clock::time_point now) {
-  while (!pending_.empty() && now >= pending_.front().until) drop(pending_.begin());
+  while (!pending_.empty() && now >= pending_.front().until) {
+    const auto oldest = pending_.begin();
+    if (advance(oldest)) drop(oldest);  // bytes that waited for this thread are in time
+  }
   if (now < closed_until_) return;
   closed_until_ = clock::time_point::max();
   for (auto& entry : listeners_) entry.ready.set_events(EPOLLIN);

@@ -190,6 +190,18 @@ MUSTER_INLINE std::size_t tcp_socket::read_some(std::span<const iovec> pieces) c
   }
 }
 
+MUSTER_INLINE bool tcp_socket::has_input() const {
+  char first = 0;
+  for (;;) {
+    const ssize_t got = ::recv(file(), &first, 1, MSG_DONTWAIT | MSG_PEEK);
+    if (got > 0) return true;
+    if (got == 0)
+      throw socket_error(ESHUTDOWN, "reading from " + peer_.to_string() + " failed (it closed the connection)");
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return false;
+    if (errno != EINTR) fail("reading from", errno);
+  }
+}
+
 MUSTER_INLINE std::size_t tcp_socket::try_write(std::span<const iovec> pieces, bool more) const {
   const int flags = MSG_NOSIGNAL | MSG_DONTWAIT | (more ? MSG_MORE : 0);
   msghdr message{};

@@ -29,7 +29,7 @@ class shm_messages {
   void send(request& req, transport& owner);
   void receive(request& req, transport& owner);
   bool test(request& req) {
-    progress();
+    if (req.owner != nullptr) progress();
     if (group_.failure) std::rethrow_exception(std::exchange(group_.failure, nullptr));
     return req.owner == nullptr;
   }
@@ -70,6 +70,8 @@ class shm_messages {
   matcher matcher_;
   std::vector<outgoing> out_;
   std::vector<incoming> in_;
+  // Marks of the senders whose rings may hold unread bytes (`shm_group::arrival_bit`), if senders mark arrivals.
+  std::uint64_t unread_peers_ = 0;
   bool has_unfinished_ = false;
 };
 

@@ -63,7 +63,7 @@ class segment final : public std::pmr::memory_resource {
   /// of a peer change only the file, which this process does not read there until `attach_again`.
   void detach(void* data, std::size_t bytes) noexcept;
   /// Makes all detached memory shared again, with its present content. Called when none of the processes lives that had
-  /// mapped the memory before.
+  /// mapped the memory before. Detached memory that was deallocated is allocated again only afterwards.
   void attach_again() noexcept;
 
  private:
@@ -79,6 +79,7 @@ class segment final : public std::pmr::memory_resource {
 
   std::uint64_t grow(std::size_t bytes);
   void release(std::uint64_t offset, std::size_t size) noexcept;
+  void retire(const range& block) noexcept;
 
   mapping memory_;
   mutable std::mutex mutex_;
@@ -87,6 +88,8 @@ class segment final : public std::pmr::memory_resource {
   std::size_t size_ = 0;  // size of the file in bytes; guarded by mutex_
   std::atomic<bool> has_detached_{false};
   std::vector<range> detached_;  // guarded by mutex_
+  // deallocated ranges to which peers may still write; guarded by mutex_
+  std::vector<range> retired_;
 };
 
 }}}  // namespace muster::v0::detail

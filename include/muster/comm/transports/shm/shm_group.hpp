@@ -38,6 +38,8 @@
 //                                                                                   oversubscribed
 //   can_be_asymmetric      owner              all ranks        plain                before the owner publishes the
 //                                                                                   offset of its slot
+//   arrivals               peers: a bit;      owner            acq_rel or /         after bytes are in a ring for the
+//                          owner: 0                            acq_rel exchange     owner; in a large group only
 //   asleep                 owner: 1 and 0;    owner, peers     seq_cst, acq_rel     1 before the owner sleeps; 0 by the
 //                          peers: 0                            exchange / relaxed   first peer that wakes the owner
 //   control_messages       peers              owner            release add /        after each control message for the
@@ -165,6 +167,8 @@ struct slot_head {
   std::atomic<std::uint32_t> core;     // this rank's core at its last contribution, if oversubscribed
   // sleepers can make this rank's writes visible (membarrier); otherwise each writer issues a fence
   bool can_be_asymmetric;
+  // bit r % 64 is set after rank r has written into its ring for this rank, see `shm_group::marks_arrivals`
+  alignas(false_sharing_distance) std::atomic<std::uint64_t> arrivals;
   // wakeup word: a peer clears it and wakes this rank
   alignas(false_sharing_distance) std::atomic<std::uint32_t> asleep;
   std::atomic<std::uint32_t> control_messages;  // number of control messages sent to this rank
@@ -229,6 +233,23 @@ class shm_group {
                                     static_cast<std::size_t>(receiver) * layout_.fifo_stride);
   }
 
+  /// Returns true if senders mark in `slot_head::arrivals` that they have written into a ring. In a large group a
+  /// receiver then looks only at the rings of these senders; in a small group the rings cost less than the marks.
+  [[nodiscard]] bool marks_arrivals() const noexcept { return size() > 16; }
+  /// Marks that this rank has written into its ring for the receiver.
+  void mark_arrival(int receiver) noexcept {
+    if (marks_arrivals()) slot(receiver).arrivals.fetch_or(arrival_bit(rank_), std::memory_order_acq_rel);
+  }
+  /// Returns the marks since the last call, and clears them.
+  [[nodiscard]] std::uint64_t take_arrivals() noexcept {
+    auto& arrivals = mine_->arrivals;
+    if (arrivals.load(std::memory_order_relaxed) == 0) return 0;
+    return arrivals.exchange(0, std::memory_order_acq_rel);
+  }
+  /// Returns the mark of a sender, which other senders share in a group of more than 64 ranks.
+  [[nodiscard]] static constexpr std::uint64_t arrival_bit(int sender) noexcept {
+    return std::uint64_t{1} << (static_cast<unsigned>(sender) % 64);
+  }
   /// Wakes a peer that sleeps. Called after each write that the peer may wait for.
   void wake(int rank) noexcept {
     make_visible();

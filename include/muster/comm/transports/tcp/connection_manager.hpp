@@ -3,7 +3,8 @@
 // States for a peer (`stage`):
 // - idle: no connection was requested.
 // - connecting: this process connects to the peer.
-// - accepting: the peer connects to this process.
+// - accepting: the peer connects to this process. The stage ends when the peer has confirmed both connections by its
+//   first bytes: until then the peer may close a connection, for example since the answer came too late, and try again.
 // - connected: both connections exist.
 // - broken: the connections existed and broke. `reconnect` starts again.
 // - failed: the connections could not be made; the peer is lost for good.
@@ -124,10 +125,14 @@ class connection_manager {
   void add_connection(int peer, std::uint32_t connection_index, tcp_socket socket, stage expected);
   void fail_attempt(pending_connection& attempt, const std::string& reason, bool refused = false);
   void abandon_attempts(int peer, stage next);
+  void read_confirmation(int peer);
   void complete_connections(int peer);
   void expire(clock::time_point now);
 
   void send_heartbeats();
+  [[nodiscard]] frame heartbeat();
+  [[nodiscard]] clock::duration local_silence() const;
+  [[nodiscard]] clock::duration local_interval() const;
   void read_control(int peer);
   void on_control_frame(int peer, const frame& head, std::span<const std::byte> payload);
   void flush(remote_peer& peer);  // called with controls_mutex_ held
@@ -148,6 +153,7 @@ class connection_manager {
   std::mutex controls_mutex_;
   std::vector<remote_peer> remotes_;  // by rank; used by the thread, except the fields that controls_mutex_ guards
   clock::time_point next_heartbeat_{};
+  clock::time_point next_local_heartbeat_{};  // to peers on this host
   clock::duration usual_lateness_{};  // moving average of the lateness of the heartbeats that this process sends
   clock::time_point last_turn_{};
 

@@ -12,8 +12,10 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/descriptor.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/random_bytes.hpp>
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 {
 namespace detail {
@@ -47,7 +49,7 @@ class store_of_job final : public any_store {
 
  private:
   [[nodiscard]] std::string named(std::string_view key) const {
-    detail::check_store_key(key, where());
+    detail::check_store_key(key, where(), store_key_limit - prefix_.size());
     return prefix_ + std::string(key);
   }
 
@@ -145,11 +147,16 @@ MUSTER_INLINE std::string detail::job_name(const settings& configuration, const 
 }
 
 MUSTER_INLINE std::string detail::store_name(std::string_view job) {
-  std::string sanitized(job.substr(0, 200));
+  constexpr std::size_t longest = 200;
+  std::string sanitized(job.substr(0, longest));
   for (char& c : sanitized) {
     const bool is_allowed =
-        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.';
+        (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '.' || c == '_';
     if (!is_allowed) c = '_';
+  }
+  if (sanitized != job) {  // the digest keeps jobs apart whose names differ in other characters, or at their ends
+    const std::string suffix = "-" + detail::hex(digest().add(job).value());
+    sanitized = sanitized.substr(0, longest - suffix.size()) + suffix;
   }
   return "muster-" + std::to_string(::geteuid()) + "-" + sanitized;
 }

@@ -14,10 +14,10 @@ inline std::string printed(std::string_view key) {
   return "'" + text + (key.size() > 60 ? "...'" : "'");
 }
 
-MUSTER_INLINE void check_store_key(std::string_view key, const std::string& where) {
-  if (!key.empty() && key.size() <= store_key_limit) return;
+MUSTER_INLINE void check_store_key(std::string_view key, const std::string& where, std::size_t limit) {
+  if (!key.empty() && key.size() <= limit) return;
   throw configuration_error("the store " + where + " does not take a key of " + std::to_string(key.size()) +
-                            " bytes (a key has 1 to " + std::to_string(store_key_limit) + "); choose another key");
+                            " bytes (a key has 1 to " + std::to_string(limit) + "); choose another key");
 }
 
 MUSTER_INLINE void check_store_value(std::optional<std::string_view> value, const std::string& where) {

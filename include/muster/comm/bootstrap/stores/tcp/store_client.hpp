@@ -21,8 +21,9 @@ namespace muster { inline namespace v0 { namespace detail {
 /// The names of both sides of a store in the handshake.
 inline constexpr std::uint32_t store_server_name = 0x65726f74;
 inline constexpr std::uint32_t store_client_name = 1;
-/// Number of successive closed handshakes after which the server counts as belonging to another job. A server that
-/// closes the connection after the client's proof does not know the token, or died at that moment.
+/// Number of successive closed handshakes after which the server counts as belonging to another job, if the first of
+/// them was at least `store_timing::rejected` ago. A server that closes the connection after the client's proof does
+/// not know the token, died at that moment, or had no processor or room for the handshake.
 inline constexpr int max_rejections = 3;
 /// Returns the secret of a store with this token.
 [[nodiscard]] job_secret store_secret(std::string_view token);

@@ -35,7 +35,8 @@
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline constexpr std::uint64_t magic = 0x6d75737465720005;  // "muster", and the version of the layout of shared memory
+
+inline constexpr std::uint64_t magic = 0x6d75737465720006;  // "muster", and the version of the layout of shared memory
 
 // The record of a rank. The descriptors for the memory and, if supported, for the pidfd are sent with the record.
 struct rank_record {

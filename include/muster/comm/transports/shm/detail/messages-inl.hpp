@@ -63,6 +63,7 @@ MUSTER_INLINE bool shm_messages::push(int peer, const std::byte* data, std::uint
   }
   if (head != old_head) {
     ring.head.store(head, std::memory_order_release);
+    shm_.mark_arrival(peer);
     shm_.wake(peer);
   }
   return moved == bytes;
@@ -117,6 +118,7 @@ MUSTER_INLINE bool shm_messages::begin_sending(int peer, request& req) {
 // and the later messages.
 MUSTER_INLINE void shm_messages::sever(int peer) noexcept {
   shm_.message_ring(shm_.rank(), peer).head.store(fifo::severed, std::memory_order_release);
+  shm_.mark_arrival(peer);
   shm_.wake(peer);
 }
 
@@ -209,15 +211,21 @@ MUSTER_INLINE void shm_messages::receive_pending(int peer) {
 
 // Advances all peers' messages: a peer may wait for a different request than the tested one.
 MUSTER_INLINE void shm_messages::progress() {
+  if (shm_.marks_arrivals()) unread_peers_ |= shm_.take_arrivals();
+  std::uint64_t still_unread = 0;
   for (int peer = 0; peer < shm_.size(); ++peer) {
     outgoing& out = outgoing_to(peer);
     const bool is_open = in_[static_cast<std::size_t>(peer)].open;
     if (out.sends.front() != nullptr || !out.clear_to_send.empty()) send_pending(peer);
-    if (is_open || matcher_.awaits(peer) || out.sends.awaits_clear()) {
+    if (shm_.marks_arrivals() && (unread_peers_ & shm_group::arrival_bit(peer)) == 0) continue;
+    const bool reads = is_open || matcher_.awaits(peer) || out.sends.awaits_clear();
+    if (reads) {
       receive_pending(peer);
       if (!out.clear_to_send.empty()) send_pending(peer);
     }
+    if (shm_.marks_arrivals() && (!reads || unread(peer) > 0)) still_unread |= shm_group::arrival_bit(peer);
   }
+  unread_peers_ = still_unread;
   if (!has_unfinished_) return;
   has_unfinished_ = false;
   for (int peer = 0; peer < shm_.size(); ++peer) {

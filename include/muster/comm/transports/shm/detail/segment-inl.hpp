@@ -133,6 +133,15 @@ MUSTER_INLINE void segment::attach_again() noexcept {
     return ::mmap(memory_.at(offset_of(entry.begin)), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                   memory_.file(), offset) != MAP_FAILED;
   });
+  std::erase_if(retired_, [this](const range& block) {
+    const auto bytes = static_cast<std::size_t>(block.end - block.begin);
+    const auto offset = offset_of(block.begin);
+    if (::mmap(memory_.at(offset), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.file(),
+               static_cast<off_t>(offset)) == MAP_FAILED)
+      return false;
+    release(offset, bytes);
+    return true;
+  });
   has_detached_.store(!detached_.empty(), std::memory_order_relaxed);
 }
 
@@ -145,10 +154,27 @@ MUSTER_INLINE bool segment::is_detached(const std::byte* data, std::size_t bytes
 }
 
 MUSTER_INLINE void segment::do_deallocate(void* memory, std::size_t bytes, std::size_t) {
-  if (has_detached_.load(std::memory_order_relaxed) && is_detached(static_cast<std::byte*>(memory), bytes))
-    return;  // peers may still write there, so the range is not reused
+  const std::size_t size = round_up(std::max<std::size_t>(bytes, 1), allocation_unit);
+  const bool was_detached =
+      has_detached_.load(std::memory_order_relaxed) && is_detached(static_cast<std::byte*>(memory), bytes);
   const std::lock_guard lock(mutex_);
-  release(offset_of(memory), round_up(std::max<std::size_t>(bytes, 1), allocation_unit));
+  const auto* const begin = static_cast<std::byte*>(memory);
+  was_detached ? retire({begin, begin + size}) : release(offset_of(memory), size);
+}
+
+// Returns the pages of a deallocated range to the system, and keeps the range until `attach_again`, because peers may
+// still write there. Called with mutex_ held.
+MUSTER_INLINE void segment::retire(const range& block) noexcept {
+  const auto bytes = static_cast<std::size_t>(block.end - block.begin);
+  const auto offset = offset_of(block.begin);
+  try {
+    retired_.push_back(block);
+  } catch (const std::bad_alloc&) {  // the range is then not reused
+  }
+  std::erase_if(detached_, [&](const range& entry) { return entry.begin >= block.begin && entry.end <= block.end; });
+  (void)::madvise(memory_.at(offset), bytes, MADV_DONTNEED);
+  (void)::fallocate(memory_.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
+                    static_cast<off_t>(bytes));
 }
 
 // Adds a range to the free list. Called with mutex_ held.

@@ -14,8 +14,10 @@ namespace muster { inline namespace v0 { namespace detail {
 inline constexpr std::size_t max_unsent = std::size_t{1} << 20;
 inline constexpr std::size_t max_unsent_optional = std::size_t{64} << 10;
 
-// Largest number of accepted connections that are not authenticated yet.
-inline constexpr std::size_t max_pending = 128;
+// Largest number of accepted connections that are not authenticated yet, beside two of each peer.
+inline constexpr std::size_t max_strangers = 128;
+
+inline clock::duration interval_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
 
 MUSTER_INLINE connection_manager::connection_manager(tcp_mesh& mesh, std::vector<tcp_peer> peers,
                                                      std::vector<tcp_socket> listeners, const job_secret& secret)
@@ -24,7 +26,7 @@ MUSTER_INLINE connection_manager::connection_manager(tcp_mesh& mesh, std::vector
       rank_(mesh.rank_),
       secret_(secret),
       acceptor_(
-          loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), max_pending,
+          loop_, std::move(listeners), secret, static_cast<std::uint32_t>(rank_), max_strangers + 2 * peers.size(),
           [this](const introduction& identity) { return accepts_connection(identity); },
           [this](tcp_socket socket, const introduction& identity) {
             add_connection(static_cast<int>(identity.sender), identity.channel, std::move(socket), stage::accepting);
@@ -111,8 +113,9 @@ MUSTER_INLINE void connection_manager::run(const std::stop_token& stop) {
       const auto now = clock::now();
       const auto pause = now - last_turn_;
       last_turn_ = now;
-      if (pause > 2 * std::chrono::duration_cast<clock::duration>(plan_.beat)) {
+      if (pause > 2 * interval_of(plan_.beat)) {
         for (auto& peer : remotes_) peer.last_received = now;
+        for (auto& attempt : pending_connections_) attempt.deadline += pause;
       }
       loop_.dispatch();
       acceptor_.tick(now);
@@ -122,7 +125,10 @@ MUSTER_INLINE void connection_manager::run(const std::stop_token& stop) {
       expire(now);
       if (now >= next_heartbeat_) send_heartbeats();
       const std::lock_guard lock(controls_mutex_);
-      for (auto& peer : remotes_) peer.ready.set_events(EPOLLIN | (peer.control.unsent() > 0 ? EPOLLOUT : 0U));
+      for (auto& peer : remotes_) {
+        const bool has_unsent = peer.control && peer.control.unsent() > 0;
+        peer.ready.set_events(EPOLLIN | (has_unsent ? EPOLLOUT : 0U));
+      }
     } catch (const std::exception& failed) {
       log(log_level::error, std::string("an error in the thread of the heartbeats: ") + failed.what());
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
@@ -144,14 +150,35 @@ MUSTER_INLINE clock::time_point connection_manager::next_event() const {
 MUSTER_INLINE void connection_manager::send_heartbeats() {
   const auto now = clock::now();
   usual_lateness_ += (now - next_heartbeat_ - usual_lateness_) / 16;
-  next_heartbeat_ += std::chrono::duration_cast<clock::duration>(plan_.beat);
-  if (next_heartbeat_ < now) next_heartbeat_ = now + std::chrono::duration_cast<clock::duration>(plan_.beat);
+  next_heartbeat_ += interval_of(plan_.beat);
+  if (next_heartbeat_ < now) next_heartbeat_ = now + interval_of(plan_.beat);
   mesh_.flush_urgent();
-  frame heartbeat = mesh_.position();
-  heartbeat.kind = frame_kind::beat;
+  const frame beat = heartbeat();
+  const bool includes_neighbours = now >= next_local_heartbeat_;
+  if (includes_neighbours) next_local_heartbeat_ = now + local_interval() - interval_of(plan_.beat) / 2;
   for (std::size_t peer = 0; peer < remotes_.size(); ++peer) {
-    if (remotes_[peer].control) send_control_frame(static_cast<int>(peer), heartbeat, {}, false);
+    if (!remotes_[peer].control || (remotes_[peer].is_on_this_host && !includes_neighbours)) continue;
+    send_control_frame(static_cast<int>(peer), beat, {}, false);
   }
+}
+
+// Returns the time for which a connected peer on this host may be silent. The end of a process here is detected at
+// once: a silent process was stopped for a while, or waits for a processor.
+MUSTER_INLINE clock::duration connection_manager::local_silence() const {
+  return interval_of(plan_.connect_timeout / 2);
+}
+
+// Returns the interval of the heartbeats to peers on this host. Each of n ranks sends to n - 1 peers: where ranks share
+// cores the interval grows, so that heartbeats take a limited share of the processors.
+MUSTER_INLINE clock::duration connection_manager::local_interval() const {
+  const seconds longest = seconds(local_silence()) / (2 * plan_.missed_heartbeats);
+  return interval_of(std::max(plan_.beat, std::min(plan_.beat * mesh_.most_ranks_a_core(), longest)));
+}
+
+MUSTER_INLINE frame connection_manager::heartbeat() {
+  frame beat = mesh_.position();
+  beat.kind = frame_kind::beat;
+  return beat;
 }
 
 MUSTER_INLINE void connection_manager::flush(remote_peer& peer) {
@@ -239,15 +266,12 @@ MUSTER_INLINE void connection_manager::expire(clock::time_point now) {
   }
   std::erase_if(pending_connections_, [](const pending_connection& attempt) { return attempt.finished; });
   // If this process repeatedly waits for a processor, the other processes may be late for the same reason.
-  const auto configured = std::chrono::duration_cast<clock::duration>(plan_.beat * plan_.missed_heartbeats);
+  const auto configured = interval_of(plan_.beat * plan_.missed_heartbeats);
   const auto silence = configured + std::min(16 * usual_lateness_, 20 * configured);
-  // The end of a process on this host is detected at once: a silent process here was stopped for a while, or waits for
-  // a processor.
-  const auto local_silence = std::max(silence, std::chrono::duration_cast<clock::duration>(plan_.connect_timeout / 2));
   for (std::size_t i = 0; i < remotes_.size(); ++i) {
     const int peer = static_cast<int>(i);
     remote_peer& remote = remotes_[i];
-    const auto longest_silence = remote.is_on_this_host ? local_silence : silence;
+    const auto longest_silence = remote.is_on_this_host ? std::max(silence, local_silence()) : silence;
     if (now >= remote.suspect_deadline) {
       lose_peer(peer, remote.failure_reason);
     } else if (remote.control && !remote.has_departed && now - remote.last_received > longest_silence) {

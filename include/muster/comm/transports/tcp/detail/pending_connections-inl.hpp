@@ -15,6 +15,12 @@ inline clock::duration retry_delay(int attempt) {
   return std::min<clock::duration>(tcp_timing::first_retry * (1 << std::min(attempt, 8)), tcp_timing::last_retry);
 }
 
+// Returns the time limit for an attempt after `rounds` attempts at each address. The limit grows, so that a peer that
+// waits for a processor longer than `connect_attempt` can answer, too.
+inline clock::duration attempt_limit(std::size_t rounds) {
+  return tcp_timing::connect_attempt * (1 << std::min<std::size_t>(rounds, 4));
+}
+
 // ---- connecting to peers ----
 
 MUSTER_INLINE void connection_manager::start_connecting(int peer) {
@@ -43,13 +49,14 @@ MUSTER_INLINE void connection_manager::reconnect(int peer, clock::time_point dea
 // Starts the next attempt, at the peer's next address.
 MUSTER_INLINE void connection_manager::start_attempt(pending_connection& attempt) {
   const auto& addresses = remote_of(attempt.peer).info.addresses;
-  const address& target = addresses[static_cast<std::size_t>(attempt.attempts++) % addresses.size()];
+  const auto earlier_attempts = static_cast<std::size_t>(attempt.attempts++);
+  const address& target = addresses[earlier_attempts % addresses.size()];
   try {
     attempt.negotiation = handshake::connect(
         secret_,
         {static_cast<std::uint32_t>(rank_), static_cast<std::uint32_t>(attempt.peer), attempt.connection_index});
     attempt.is_connecting = true;
-    attempt.deadline = clock::now() + tcp_timing::connect_attempt;
+    attempt.deadline = clock::now() + attempt_limit(earlier_attempts / addresses.size());
     attempt.socket = tcp_socket::start_connect(target);
     attempt.ready = loop_.watch(attempt.socket.file(), EPOLLOUT, [this, &attempt](std::uint32_t) { advance(attempt); });
   } catch (const socket_error& failure) {
@@ -122,19 +129,40 @@ MUSTER_INLINE void connection_manager::add_connection(int peer, std::uint32_t co
   remote_peer& remote = remote_of(peer);
   if (remote.state != expected) return;
   try {
+    // A peer that did not receive an answer in time has closed this connection, and connects again.
+    if (expected == stage::accepting) (void)socket.has_input();
     socket.set_no_delay();
     const seconds silent = std::max(seconds(2), plan_.connect_timeout);
     socket.set_liveness(std::max(seconds(1), plan_.beat * plan_.missed_heartbeats), silent);
     // Data may wait in the peer's system until the peer reads. Heartbeats are always read.
     if (connection_index == 0) socket.set_acknowledged_within(silent);
-  } catch (const socket_error&) {  // the socket is broken already, and the next read detects that
+  } catch (const socket_error&) {
+    if (expected == stage::accepting) return;
+    // the socket is broken already, and the next read detects that
   }
+  remote.ready = {};
   remote.sockets[connection_index] = std::move(socket);
-  if (remote.sockets[0] && remote.sockets[1]) complete_connections(peer);
+  if (!remote.sockets[0] || !remote.sockets[1]) return;
+  if (expected == stage::connecting) return complete_connections(peer);
+  remote.ready =
+      loop_.watch(remote.sockets[0].file(), EPOLLIN, [this, peer](std::uint32_t) { read_confirmation(peer); });
+}
+
+// Completes the accepted connections when the connecting peer has sent its first bytes: the peer has both connections
+// then. A peer that closes a connection earlier did not receive the answer in time, and connects again.
+MUSTER_INLINE void connection_manager::read_confirmation(int peer) {
+  remote_peer& remote = remote_of(peer);
+  try {
+    if (remote.sockets[0].has_input()) complete_connections(peer);
+  } catch (const socket_error&) {
+    remote.ready = {};
+    remote.sockets[0] = {};
+  }
 }
 
 MUSTER_INLINE void connection_manager::complete_connections(int peer) {
   remote_peer& remote = remote_of(peer);
+  remote.ready = {};
   remote.state = stage::connected;
   remote.was_connected = true;
   remote.was_silent = false;
@@ -154,6 +182,7 @@ MUSTER_INLINE void connection_manager::complete_connections(int peer) {
   const bool same_machine = remote_of(peer).info.host == remote_of(rank_).info.host;
   if (same_machine) remote.sockets[1].set_unpaced();
   mesh_.attach(peer, std::move(remote.sockets[1]));
+  send_control_frame(peer, heartbeat(), {}, true);  // confirms the connections to a peer that has accepted them
 }
 
 // ---- failed attempts ----
@@ -179,6 +208,7 @@ MUSTER_INLINE void connection_manager::abandon_attempts(int peer, stage next) {
     if (attempt.peer == peer) attempt.finished = true;
   }
   remote_peer& remote = remote_of(peer);
+  remote.ready = {};
   remote.sockets = {};
   remote.state = next;
 }

@@ -220,6 +220,7 @@ inline std::shared_ptr<detail::store_client> connect(std::string_view where, std
   if (!by_file) place = {addresses_of(where, until), std::string(token)};
   auto delay = std::chrono::milliseconds(5);
   int rejections = 0;  // in succession
+  clock::time_point first_rejection;
   for (;;) {
     std::string failure;
     try {
@@ -235,7 +236,10 @@ inline std::shared_ptr<detail::store_client> connect(std::string_view where, std
       if (detail::introduce_to_store(socket, detail::store_secret(place.token), attempt))
         return std::make_shared<detail::store_client>(std::move(socket), name);
       failure = socket.peer().to_string() + " has another token";
-      if (++rejections >= detail::max_rejections && !by_file) {
+      if (++rejections == 1) first_rejection = clock::now();
+      const bool is_final =
+          rejections >= detail::max_rejections && clock::now() - first_rejection >= detail::store_timing::rejected;
+      if (is_final && !by_file) {
         throw configuration_error("the server at " + name +
                                   " does not have this job's token (it serves the store of another job, or is not a "
                                   "store of muster); give all ranks the same MUSTER_TOKEN, or choose another port");
@@ -263,10 +267,7 @@ inline std::shared_ptr<detail::store_client> connect(std::string_view where, std
 struct tcp_store::connection {
   connection(std::string_view place, std::string_view shared_token, clock::time_point until, when_lost on_loss_option)
       : where(place), token(shared_token), on_loss(on_loss_option), calls(detail::connect(where, token, until)) {
-    if (on_loss == when_lost::connect_again) {
-      const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-      identity = open(*calls, static_cast<std::uint64_t>(std::max<long long>(remaining, 1)), until);
-    }
+    if (on_loss == when_lost::connect_again) open_first(until);
   }
   connection(const connection&) = delete;
   connection& operator=(const connection&) = delete;
@@ -282,6 +283,21 @@ struct tcp_store::connection {
   // 0: the client connects again (store_call::open).
   std::string open(detail::store_client& client, std::uint64_t patience, clock::time_point until) const {
     return client.call("open", {.call = detail::store_call::open, .version = patience, .value = name}, until).value;
+  }
+
+  // Opens the store, and connects again if the connection ends meanwhile.
+  void open_first(clock::time_point until) {
+    for (;;) {
+      try {
+        const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
+        identity = open(*calls, static_cast<std::uint64_t>(std::max<long long>(remaining, 1)), until);
+        return;
+      } catch (const peer_failure&) {
+        if (clock::now() + detail::store_timing::open_retry >= until) throw;
+        std::this_thread::sleep_for(detail::store_timing::open_retry);
+        calls = detail::connect(where, token, until);
+      }
+    }
   }
 
   // Returns the connected client. Connects again first, if the connection is lost and `on_loss` allows it.
