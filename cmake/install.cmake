@@ -12,7 +12,10 @@ if(NOT nccl IN_LIST muster_alone)
   list(APPEND left_out PATTERN "transports/nccl" EXCLUDE PATTERN "core/device" EXCLUDE PATTERN "train/device" EXCLUDE)
 endif()
 if(NOT TARGET muster_serve)
-  list(APPEND left_out PATTERN "muster/serve" EXCLUDE)
+  list(APPEND left_out PATTERN "muster/serve" EXCLUDE PATTERN "torch/script_predictor.hpp" EXCLUDE)
+endif()
+if(NOT TARGET muster_torch)
+  list(APPEND left_out PATTERN "muster/torch" EXCLUDE)
 endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
 
@@ -57,6 +60,7 @@ install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
   cmake/FindLIBPQ.cmake
+  cmake/FindLibTorch.cmake
   cmake/FindNCCL.cmake
   cmake/FindZSTD.cmake
   DESTINATION ${package_dir})
@@ -151,6 +155,12 @@ muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
 muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
 muster_install_part_pc(http "Servers of HTTP and S3 as sources for muster" -lcurl)
 muster_install_part_pc(serve "A server for models" -lsimdjson)
+if(TARGET muster_torch)
+  get_filename_component(libtorch_folder ${LibTorch_LIBRARY} DIRECTORY)
+  muster_install_pc(muster-torch "muster for models in LibTorch" REQUIRES muster-train
+    LIBS -L${libtorch_folder} -Wl,-rpath,${libtorch_folder} -ltorch_cpu -lc10
+    CFLAGS -DMUSTER_HAS_TORCH=1 -isystem ${LibTorch_INCLUDE_DIR} -isystem ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
+endif()
 muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
 list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
 list(REVERSE pc_parts)  # a library before those that it uses

@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD, HTTP, SERVE and NCCL from MUSTER_WITH_*
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD, HTTP, SERVE, TORCH and NCCL from MUSTER_WITH_*
 # and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -75,6 +75,14 @@ muster_find_part(HTTP libcurl4-openssl-dev CURL 7.85)
 muster_find_part(SERVE libboost-dev Boost 1.74)
 if(MUSTER_HAVE_SERVE)
   muster_find_part(SERVE libsimdjson-dev simdjson 3)
+endif()
+if(MUSTER_SANITIZE AND MUSTER_WITH_TORCH STREQUAL "AUTO")  # LibTorch's libraries are not instrumented
+  set(MUSTER_HAVE_TORCH FALSE)
+else()
+  muster_find_part(TORCH "libtorch-dev, and the Python package torch has it too: -DTorch_ROOT=.../site-packages/torch" LibTorch 1.13)
+endif()
+if(MUSTER_HAVE_TORCH)
+  message(STATUS "muster::torch uses LibTorch ${LibTorch_VERSION} in ${LibTorch_LIBRARY}")
 endif()
 
 # NCCL, for groups of devices. It takes the whole toolkit of CUDA: headers, runtime and compiler. Sanitizers look at its

@@ -50,8 +50,8 @@ if command -v dpkg-query >/dev/null; then
   for part in MPI TBB ZLIB TCP ZSTD JPEG LIBPQ ETCD HTTP SERVE; do parts+=("-DMUSTER_WITH_$part=ON"); done
 fi
 case $tier in
-  all | full) parts+=(-DMUSTER_BUILD_BENCHMARKS=ON -DMUSTER_WITH_STACKING=ON -DMUSTER_WITH_NCCL=AUTO) ;;
-  *) parts+=(-DMUSTER_BUILD_BENCHMARKS=OFF -DMUSTER_WITH_STACKING=OFF -DMUSTER_WITH_NCCL=OFF) ;;
+  all | full) parts+=(-DMUSTER_BUILD_BENCHMARKS=ON -DMUSTER_WITH_STACKING=ON -DMUSTER_WITH_TORCH=OFF -DMUSTER_WITH_NCCL=AUTO) ;;
+  *) parts+=(-DMUSTER_BUILD_BENCHMARKS=OFF -DMUSTER_WITH_STACKING=OFF -DMUSTER_WITH_TORCH=OFF -DMUSTER_WITH_NCCL=OFF) ;;
 esac
 
 # The label of a test is the first tier that runs it; a test without a label is in the default tier.

@@ -143,6 +143,7 @@
 #include <muster/train/sync/gradient_sync.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 #include <muster/train/sync/sync_mode.hpp>
+#include <muster/train/sync/typed_gradients.hpp>
 #include <muster/train/timeline.hpp>
 #include <muster/train/tracker.hpp>
 #include <muster/train/train_settings.hpp>

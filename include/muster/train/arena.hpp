@@ -13,19 +13,26 @@
 
 #include <muster/comm/block.hpp>
 #include <muster/core/buffer.hpp>
+#include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
 #include <muster/elastic/state.hpp>
 
 namespace muster { inline namespace v0 {
 
-/// The name and extents of a tensor. A tensor without extents is a single number.
+/// The name, extents and element type of a tensor. A tensor without extents is a single number.
 struct tensor_shape {
   std::string name;
   std::vector<std::size_t> extents;
+  /// Type of the elements: float32, or float64, float16 or bfloat16 for a model of another library that computes with
+  /// these types. The arrays of an arena then hold the bytes of such elements in place of floats, and only
+  /// gradient_sync in mode allreduce and updates of the program read them.
+  dtype type = dtype::float32;
 
   /// Returns the number of elements, the product of the extents. Throws configuration_error when the product does not
   /// fit into 64 bits.
   [[nodiscard]] std::size_t size() const;
+  /// Returns the number of floats with the size of the elements, rounded up.
+  [[nodiscard]] std::size_t floats() const { return (size() * size_of(type) + sizeof(float) - 1) / sizeof(float); }
 };
 
 /// The part of an arena's state that the reducer of its gradients decides: the kind of each array, the moment at which
@@ -73,6 +80,10 @@ class arena_base {
   /// gradient_sync already.
   void share(arena_sharing sharing);
   void end_sharing() noexcept { sharing_ = {}; }
+  /// Returns true between `share` and `end_sharing`.
+  [[nodiscard]] bool is_shared() const noexcept { return static_cast<bool>(sharing_.beside); }
+  /// Throws configuration_error that begins with `problem` ("a codec cannot be used") unless all tensors are float32.
+  void require_floats(std::string_view problem) const;
 
  protected:
   explicit arena_base(std::vector<tensor_shape> shapes);

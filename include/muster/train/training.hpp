@@ -37,6 +37,31 @@ class speed_balance;
 
 template <class T>
 concept trained_gradients = std::convertible_to<T, arena&> || std::same_as<T, std::unique_ptr<gradient_backend>>;
+
+// A model that computes gradients itself, in its own arena.
+template <class Model, class... Loss>
+concept model_with_backward = requires(Model& model, backward_pass& pass, const minibatch& part, Loss&... loss) {
+  model.backward(pass, part, loss...);
+};
+
+// An optimizer with its own learning rate.
+template <class O>
+concept self_paced_optimizer = optimizer<O> && requires(const O& candidate) {
+  { candidate.learning_rate() } -> std::convertible_to<double>;
+};
+
+// The state of a model beside its arena: none.
+struct no_further_state {
+  void describe(state_parts& /*parts*/) const noexcept {}
+};
+// Returns the owner of the state that a model has beside its arena.
+template <class V>
+decltype(auto) state_beside_arena(V& values) {
+  if constexpr (state_owner<V&> && !std::derived_from<V, arena_base>)
+    return static_cast<V&>(values);
+  else
+    return no_further_state{};
+}
 }
 
 /// The view of one step that a training's function receives; in `each_epoch`, an evaluation. Valid during that call.
@@ -46,7 +71,7 @@ class training_step : public step {
   /// of whole shards.
   [[nodiscard]] batch_shard shard() const noexcept;
   /// Reads that part of the batch, see `loader::next`.
-  [[nodiscard]] minibatch next(loader& source) const { return source.next(shard()); }
+  [[nodiscard]] minibatch next(loader& source) { return read_ = source.next(shard()); }
 
   /// Calls `f(batch, pass)`, which computes the gradients of the batch from `pass.parameter(t)` into `pass.gradient(t)`
   /// (see `backward_pass`), and waits until the gradients are the mean over the global batch, at every rank. The call
@@ -61,6 +86,13 @@ class training_step : public step {
   template <class F>
   void backward(std::span<const minibatch> batches, F&& f) {
     backward_over(micro_batches(batches), f);
+  }
+  /// Does the same for a model that computes its gradients from a loss, such as `muster::torch::data_parallel`, and the
+  /// part that `next` has read last. Throws configuration_error if `next` has read none, and with virtual shards.
+  template <class Model, class... Loss>
+  requires detail::model_with_backward<Model, Loss...>
+  void backward(Model& model, Loss&&... loss) {
+    backward(part_read(), [&](const minibatch& part, backward_pass& pass) { model.backward(pass, part, loss...); });
   }
   /// Computes the mean over all virtual shards of a row of values per shard, with the same bits for any number of
   /// ranks. Collective. The mean serves statistics of a batch, such as the statistics for batch normalisation. `mine`
@@ -87,6 +119,11 @@ class training_step : public step {
   template <optimizer O>
   void update(O& updater, const schedule& rate) {
     update(updater, rate(*this));
+  }
+  /// Does the same for an optimizer with its own learning rate, such as `muster::torch::optimizer_state`.
+  template <detail::self_paced_optimizer O>
+  void update(O& updater) {
+    update(updater, updater.learning_rate());
   }
   /// Calls `change`, a user-defined update such as the step of LibTorch's optimizer. `change` reads the gradients and
   /// changes parameters of the arena. The parameters change when the step commits. Any other state of `change`, such as
@@ -121,6 +158,7 @@ class training_step : public step {
     pass.wait();
     count(pass);
   }
+  [[nodiscard]] const minibatch& part_read() const;
   [[nodiscard]] std::span<const minibatch> parts_of(const minibatch& batch);
   [[nodiscard]] std::span<const minibatch> micro_batches(std::span<const minibatch> batches) const;
   [[nodiscard]] backward_pass begin(int passes);
@@ -135,6 +173,7 @@ class training_step : public step {
   [[nodiscard]] bool pushes(double learning_rate);
 
   training* training_;
+  minibatch read_{};                  // the part that `next` read last
   std::vector<minibatch> batches_{};  // the batches of `backward`
 };
 
@@ -214,21 +253,26 @@ class training {
   /// Takes an arena on the host, `arena&`, or gradients in other memory, `std::unique_ptr<gradient_backend>` such as
   /// the result of `gradients_on(device_arena)`. In the second case `backward` gives no views of tensors (`ready` is
   /// called for each tensor), and options for the host alone are rejected: mode ps, modes that exchange weights,
-  /// codecs, virtual shards, user-defined updates.
+  /// codecs, virtual shards, user-defined updates. A model with its own arena, such as `muster::torch::data_parallel`,
+  /// is passed instead of the arena, and the state that it has beside the arena joins the training's state.
   ///
   /// Collective in mode ps. `others` are further owners of state: batch norms, random streams, a tracker, user-defined
   /// owners. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
   /// apply, and the errors of `ps::job`.
-  template <detail::trained_gradients V, optimizer O, class... Others>
-  training(context& ctx, V&& values, O& updater, loader& data, Others&&... others)
-      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, updater, std::forward<Others>(others)...) {}
+  template <detail::trained_gradients V, class O, class... Others>
+  requires optimizer<std::remove_cvref_t<O>> training(context& ctx, V&& values, O&& updater, loader& data,
+                                                      Others&&... others)
+      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, std::forward<O>(updater),
+                 std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
   training(context& ctx, V&& values, loader& data, Others&&... others)
       : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, std::forward<Others>(others)...) {}
   /// Uses other options of the gradient_sync, derived from the result of `sync_of_job`.
-  template <detail::trained_gradients V, optimizer O, class... Others>
-  training(context& ctx, const sync_options& options, V&& values, O& updater, loader& data, Others&&... others)
-      : training(ctx, options, std::forward<V>(values), data, updater, std::forward<Others>(others)...) {}
+  template <detail::trained_gradients V, class O, class... Others>
+  requires optimizer<std::remove_cvref_t<O>> training(context& ctx, const sync_options& options, V&& values,
+                                                      O&& updater, loader& data, Others&&... others)
+      : training(ctx, options, std::forward<V>(values), data, std::forward<O>(updater),
+                 std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
   training(context& ctx, const sync_options& options, V&& values, loader& data, Others&&... others)
       : context_(ctx),
@@ -237,7 +281,8 @@ class training {
         data_(data),
         sync_(std::forward<V>(values), of_ranks(options)),
         balance_(balance_of(ctx, options)),
-        state_(sync_.base_arena(), std::forward<Others>(others)..., followed_data(data), *this, data.cursor()) {
+        state_(sync_.base_arena(), detail::state_beside_arena(values), std::forward<Others>(others)...,
+               followed_data(data), *this, data.cursor()) {
     (note(others), ...);
     refuse_shards_of(data.cursor());
     if (on_servers_) open_servers(options);

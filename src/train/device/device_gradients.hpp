@@ -36,7 +36,9 @@ class device_gradients : public gradient_backend {
   void clear(const block& part) override {
     muster::clear(part_of(part), arena_->stream());
   }  // before the gradients are sent
-  void scale(const block& part, float factor) override { muster::scale(part_of(part), factor, stream_); }
+  void scale(const block& part, double factor) override {
+    muster::scale(part_of(part), static_cast<float>(factor), stream_);
+  }
   double sum_of_squares(const block& part) override {
     // Needed for clipping and for the check of the first step.
     if (sums_.size() == 0) sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));

@@ -143,6 +143,8 @@ MUSTER_INLINE std::string describe(std::exception_ptr failure) {
     text = failed.what();
   } catch (...) {  // the text above remains
   }
+  if (const auto frames = text.find("\nException raised from "); frames != std::string::npos)
+    text.resize(frames);  // LibTorch's errors end with a list of frames
   std::replace(text.begin(), text.end(), '\n', ' ');
   return text;
 }

@@ -29,11 +29,16 @@ inline std::vector<block> place_tensors(const std::vector<tensor_shape>& shapes)
       throw configuration_error("two tensors of the arena are named '" + shape.name +
                                 "' (views and checkpoints use the name); rename one");
     }
+    if (!detail::with_one_of<float, double, float16, bfloat16>(shape.type, [](auto) {})) {
+      throw configuration_error("tensor '" + shape.name + "' of the arena has elements of " +
+                                std::string(to_string(shape.type)) +
+                                " (gradients are summed as floating-point numbers); use float32");
+    }
   }
   std::vector<block> extents(shapes.size());
   std::size_t end = 0;
   for (std::size_t tensor = shapes.size(); tensor-- > 0;) {
-    extents[tensor] = {end, detail::round_up(shapes[tensor].size(), elements_per_line)};
+    extents[tensor] = {end, detail::round_up(shapes[tensor].floats(), elements_per_line)};
     end += extents[tensor].count;
   }
   return extents;
@@ -44,7 +49,7 @@ inline std::vector<block> place_tensors(const std::vector<tensor_shape>& shapes)
 MUSTER_INLINE std::size_t tensor_shape::size() const {
   std::size_t size = 1;
   for (const std::size_t extent : extents) {
-    // Limits the bytes of the elements, 4 each, to a quarter of the range, so that rounding up does not overflow.
+    // Limits the bytes of the elements, at most 8 each, to half of the range, so that rounding up does not overflow.
     if (extent != 0 && size > std::numeric_limits<std::size_t>::max() / 16 / extent) {
       throw configuration_error("tensor '" + name +
                                 "' is too large (its elements do not fit 64 bits); check its shape");
@@ -77,6 +82,7 @@ MUSTER_INLINE std::vector<std::string> arena_base::tensors() const {
     std::string& text = all.emplace_back(shape.name);
     for (std::size_t k = 0; k < shape.extents.size(); ++k)
       text += (k == 0 ? "[" : "x") + std::to_string(shape.extents[k]) + (k + 1 == shape.extents.size() ? "]" : "");
+    if (shape.type != dtype::float32) text += ":" + std::string(to_string(shape.type));
   }
   return all;
 }
@@ -137,7 +143,17 @@ MUSTER_INLINE block arena_base::place(std::size_t tensor) const {
     throw configuration_error("no tensor has index " + std::to_string(tensor) + " (the arena has " +
                               std::to_string(shapes_.size()) + "); count from 0");
   }
-  return {extents_[tensor].first, shapes_[tensor].size()};
+  return {extents_[tensor].first, shapes_[tensor].floats()};
+}
+
+MUSTER_INLINE void arena_base::require_floats(std::string_view problem) const {
+  for (const auto& shape : shapes_) {
+    if (shape.type == dtype::float32) continue;
+    throw configuration_error(
+        std::string(problem) + " (tensor '" + shape.name + "' has elements of " + std::string(to_string(shape.type)) +
+        ", and only mode allreduce, without a codec and virtual shards, and updates of the program "
+        "read these); use float32, or do without");
+  }
 }
 
 MUSTER_INLINE void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }

@@ -55,6 +55,20 @@ MUSTER_INLINE batch_shard training_step::shard() const noexcept {
   return mine;
 }
 
+MUSTER_INLINE const minibatch& training_step::part_read() const {
+  if (!read_) {
+    throw configuration_error(
+        "the gradients of a loss cannot be computed (the step has read no batch, so their samples are not known); read "
+        "the batch by step.next(loader) before");
+  }
+  if (shard().virtual_shards > 0) {
+    throw configuration_error(
+        "the gradients of one loss cannot be cut into virtual shards (each shard needs a loss of its own); give "
+        "backward() the batch and a function that computes the loss of its part");
+  }
+  return read_;
+}
+
 MUSTER_INLINE std::span<const minibatch> training_step::parts_of(const minibatch& batch) {
   const batch_shard mine = shard();
   if (mine.virtual_shards == 0) return {&batch, 1};
@@ -336,6 +350,7 @@ MUSTER_INLINE void training::open_servers(const sync_options& options) {
         "mode ps needs an optimizer that servers can apply (the training has none); pass it to the constructor, "
         "or use another mode");
   }
+  on_host("mode ps cannot be used").require_floats("mode ps cannot be used");
   servers_ = std::make_shared<detail::parameter_server_backend>(context_, on_host("mode ps cannot be used"),
                                                                 server_update_, options.sparse);
   session_ = detail::separate_session(servers_->workers());

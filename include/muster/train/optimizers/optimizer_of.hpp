@@ -73,6 +73,7 @@ template <class Step, class Arena>
 optimizer_of<Step, Arena>::optimizer_of(Arena& values, const Step& constants, tensor_filter decay_of)
     : arena_(&values), constants_(constants) {
   detail::require_valid(constants);
+  values.require_floats("an optimizer of muster cannot be used");
   if (constants.decay == 0 && !has_a_rate_for_each_tensor) decay_of = nullptr;
   for (std::size_t tensor = values.shapes().size(); tensor-- > 0;) {  // in the order of their places
     const block extent = values.places()[tensor];

@@ -71,7 +71,7 @@ class gradient_backend {
   [[nodiscard]] virtual std::array<float, 2> head() = 0;
   /// Operates on a part of the gradients: sets zeros, multiplies by `factor`, returns the sum of the squares.
   virtual void clear(const block& part) = 0;
-  virtual void scale(const block& part, float factor) = 0;
+  virtual void scale(const block& part, double factor) = 0;
   [[nodiscard]] virtual double sum_of_squares(const block& part) = 0;
 };
 

@@ -189,7 +189,7 @@ class gradient_sync {
     bool counted = false;
     double divisor = 1.0;
     std::uint64_t samples = 0;
-    float factor = 1.0f;
+    double factor = 1.0;
     double squares = 0.0;
   };
   bool under_way_ = false;

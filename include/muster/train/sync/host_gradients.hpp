@@ -61,8 +61,9 @@ class host_gradients : public gradient_backend {
   void clear(const block& part) override {
     for (float& value : part_of(part)) value = 0;
   }
-  void scale(const block& part, float factor) override {
-    for (float& value : part_of(part)) value *= factor;
+  void scale(const block& part, double factor) override {
+    const auto by = static_cast<float>(factor);
+    for (float& value : part_of(part)) value *= by;
   }
   // Adds in lanes, so that the compiler vectorises the loop. The order is the same on every rank, whatever its
   // instruction set.

@@ -16,6 +16,7 @@
 #include <muster/core/number.hpp>
 #include <muster/train/sync/host_gradients.hpp>
 #include <muster/train/sync/ordered_gradients.hpp>
+#include <muster/train/sync/typed_gradients.hpp>
 
 #include <muster/core/detail/exact_begin.hpp>
 
@@ -57,7 +58,9 @@ MUSTER_INLINE std::vector<gradient_bucket> plan_buckets(std::span<const block> e
 MUSTER_INLINE std::unique_ptr<gradient_backend> backend_of(arena& values, const sync_options& options) {
   if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(values, options.virtual_shards);
   if (options.codec) return options.codec(values);
-  return std::make_unique<host_gradients>(values);
+  const bool is_float =
+      std::ranges::all_of(values.shapes(), [](const auto& shape) { return shape.type == dtype::float32; });
+  return is_float ? std::make_unique<host_gradients>(values) : std::make_unique<typed_gradients>(values);
 }
 
 }  // namespace detail
@@ -153,7 +156,11 @@ MUSTER_INLINE gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gra
         " (a codec compresses gradients, and these ranks exchange weights); use mode allreduce or "
         "no codec");
   }
-  if (!exchanges_gradients() || options.codec || options.virtual_shards > 0) (void)on_host();
+  if (!exchanges_gradients() || options.codec || options.virtual_shards > 0) {
+    on_host().require_floats(options.codec                ? "a codec cannot be used"
+                             : options.virtual_shards > 0 ? "virtual shards cannot be used"
+                                                          : "mode " + to_string(options.mode) + " cannot be used");
+  }
   const std::size_t tensors = gradients_->base_arena().shapes().size();
   bucket_of_.resize(tensors);
   written_.resize(tensors);
@@ -272,7 +279,7 @@ MUSTER_INLINE void gradient_sync::read_sample_count() {
     const auto [high, low] = gradients_->head();
     step_.samples = static_cast<std::uint64_t>(high) * detail::count_base + static_cast<std::uint64_t>(low);
   }
-  if (step_.samples > 0) step_.factor = static_cast<float>(step_.divisor / static_cast<double>(step_.samples));
+  if (step_.samples > 0) step_.factor = step_.divisor / static_cast<double>(step_.samples);
 }
 
 MUSTER_INLINE void gradient_sync::finish(std::size_t bucket) {
@@ -280,7 +287,7 @@ MUSTER_INLINE void gradient_sync::finish(std::size_t bucket) {
   const auto& flight = bucket_progress_[bucket];
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
     sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
-  if (step_.factor != 1.0f) gradients_->scale(buckets_[bucket].part, step_.factor);
+  if (step_.factor != 1.0) gradients_->scale(buckets_[bucket].part, step_.factor);
   if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].part);
 }
 
@@ -323,8 +330,7 @@ MUSTER_INLINE void gradient_sync::wait() {
   }
   warn_about_zeros();
   if (const double norm = std::sqrt(step_.squares); options_.clip > 0 && norm > double{options_.clip}) {
-    const auto factor = static_cast<float>(double{options_.clip} / norm);
-    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, factor);
+    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, double{options_.clip} / norm);
   }
   gradients_->finish();
   under_way_ = false;
