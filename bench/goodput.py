@@ -3,7 +3,7 @@
 same job without a fault.
 
 usage: goodput.py [--build build/release] [--seconds 1800] [--interval 15] [--ranks 8] [--modes allreduce,ps]
-                  [--peers torchrun,torchft --torch PYTHON] [--seed 1] [--json FILE]
+                  [--peers torchrun,torchft,torchft-muster --torch PYTHON] [--seed 1] [--json FILE]
 
 Each job trains a small network on samples of --sample-time milliseconds each, in which a rank waits: 8 ranks fit on two processors. Its
 length is the number of epochs that --ranks ranks train in --seconds. Every --interval seconds there is a fault: in turn a rank
@@ -34,7 +34,7 @@ parser.add_argument("--seconds", type=float, default=1800)
 parser.add_argument("--interval", type=float, default=15)
 parser.add_argument("--ranks", type=int, default=8)
 parser.add_argument("--modes", default="allreduce,ps")
-parser.add_argument("--peers", default="", help="torchrun, torchft; their scripts are in bench/peers")
+parser.add_argument("--peers", default="", help="torchrun, torchft, torchft-muster; their scripts are in bench/peers")
 parser.add_argument("--torch", default=sys.executable, help="a Python that has the peers")
 parser.add_argument("--seed", type=int, default=1)
 parser.add_argument("--samples", type=int, default=20480, help="of an epoch; a multiple of the global batch")
@@ -120,6 +120,7 @@ class Muster:
 
 class TorchFT(Muster):
     """Replica groups with one process each, and a lighthouse."""
+    what = "torchft"
 
     def __init__(self, mode, folder):
         self.joins, self.workers = True, []
@@ -131,8 +132,13 @@ class TorchFT(Muster):
             self.join()
 
     def join(self):
-        self.workers.append(Process([options.torch, PEER, "torchft", options.ranks, *WORDS],
+        self.workers.append(Process([options.torch, PEER, self.what, options.ranks, *WORDS],
                                     REPLICA=str(len(self.workers)), TORCHFT_LIGHTHOUSE=self.beside[0].says[0].split()[-1]))
+
+
+class TorchFTOverMuster(TorchFT):
+    """The same with the backend "muster"."""
+    what = "torchft-muster"
 
 
 class Torchrun:
@@ -213,7 +219,7 @@ def problem(job, message):
 
 
 systems = [(f"muster, {mode}", Muster, mode) for mode in options.modes.split(",") if mode]
-systems += [(name, {"torchrun": Torchrun, "torchft": TorchFT}[name], "allreduce") for name in options.peers.split(",") if name]
+systems += [(name, {"torchrun": Torchrun, "torchft": TorchFT, "torchft-muster": TorchFTOverMuster}[name], "allreduce") for name in options.peers.split(",") if name]
 print(f"| {options.ranks} ranks, {epochs} epochs of {options.samples} samples, a fault every {options.interval:g} s, seed {options.seed} | "
       "kills, stops, joins | samples in a live rank-second: without faults | with | share | lost | doubled |\n|---|---|---|---|---|---|---|")
 rows = []

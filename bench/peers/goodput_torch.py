@@ -6,6 +6,7 @@ the committed ones, by their number among the participants of the step.
 usage: goodput_torch.py torchrun RANKS FOLDER WORDS...    the agent, with a checkpoint in that folder
        goodput_torch.py lighthouse                        of torchft; prints "lighthouse ADDRESS"
        goodput_torch.py torchft RANKS WORDS...            one replica group with one process, REPLICA
+       goodput_torch.py torchft-muster RANKS WORDS...     the same with the backend "muster"
 WORDS are options of test_leased.
 """
 import argparse
@@ -39,7 +40,7 @@ for name in ("samples", "epochs", "batch", "hidden"):
     parser.add_argument("--" + name, type=int)
 parser.add_argument("--sample-time", type=float)
 ranks, *rest = sys.argv[2:]
-words = parser.parse_args(rest if what == "torchft" else rest[1:])
+words = parser.parse_args(rest if what.startswith("torchft") else rest[1:])
 each = words.batch // int(ranks)  # samples for each rank
 batches = words.samples // each
 torch.manual_seed(7)
@@ -120,6 +121,8 @@ if what == "worker":
     sys.exit(0)
 
 from torchft import Manager, ProcessGroupGloo  # noqa: E402
+if what == "torchft-muster":
+    from muster.torch.fault_tolerance import ProcessGroupMuster as ProcessGroupGloo
 from torchft.process_group import ReduceOp  # noqa: E402
 
 store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -56,6 +56,40 @@ TEST_CASE("images of a batch are made in pieces by any number of threads, each a
   }
 }
 
+TEST_CASE("a released batch keeps its memory, which the loader uses again when the owner is gone") {
+  const test_records data({.size = 300, .mapped = true});
+  std::vector<std::pair<muster::minibatch, std::vector<std::byte>>> kept;
+  std::vector<std::shared_ptr<const void>> owners;
+  std::set<const std::byte*> places;
+  {
+    auto loader = data | muster::shuffle(8) | muster::batch(64) | muster::map(muster::normalise()) |
+                  muster::prefetch({.batches = 2, .threads = 2});
+    CHECK(loader.release_batch() == nullptr);
+    while (const auto batch = loader.next({0, 1})) {
+      kept.emplace_back(batch, std::vector<std::byte>(batch.bytes.begin(), batch.bytes.end()));
+      CHECK(places.insert(batch.bytes.data()).second);
+      loader.commit();
+      owners.push_back(loader.release_batch());
+      CHECK(owners.back() != nullptr);
+    }
+    loader.next_epoch();
+    for (int k = 0; k < 3; ++k) {
+      const auto batch = loader.next({0, 1});
+      CHECK_FALSE(places.contains(batch.bytes.data()));
+      loader.commit();
+    }
+    owners.erase(owners.begin());  // from here on that memory may be used
+    kept.erase(kept.begin());
+    for (int k = 0; k < 2; ++k) {
+      const auto batch = loader.next({0, 1});
+      CHECK(batch.samples.size() > 0);
+      loader.commit();
+    }
+  }
+  CHECK(kept.size() == 4);
+  for (const auto& [batch, copy] : kept) CHECK(std::equal(copy.begin(), copy.end(), batch.bytes.begin()));
+}
+
 TEST_CASE("without further steps a pipeline gives the records as they are, mapped or not") {
   for (const bool mapped : {false, true}) {
     auto data = small(103, mapped);

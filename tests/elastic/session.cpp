@@ -153,6 +153,48 @@ TEST_CASE("in a fixed session a failed step leaves the state as it was and ends 
   });
 }
 
+TEST_CASE("a run whose steps the caller begins and ends is the same as a run of a function") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{100} | muster::batch(10);
+    std::vector<float> mean(4, 0.0f);
+    muster::state state{muster::restored_values{"mean", std::span(mean)}, loader.cursor()};
+    auto session = muster::session(std::make_unique<recovering_backend>(world));
+    int failures = 0;
+    {
+      muster::step_run run(session, state, {.epochs = 2});
+      while (muster::step* const current = run.next()) {
+        try {
+          mean[0] += 1.0f;
+          if (current->number() == 4 && failures++ < 3) throw muster::peer_failure({1}, "somebody died");
+          run.commit();
+        } catch (...) {
+          run.recover();
+        }
+      }
+      CHECK(run.has_run());
+    }
+    CHECK(failures == 4);
+    CHECK(mean[0] == 10.0f);
+    CHECK(state.steps() == 10);
+    {
+      muster::step_run left(session, state, {.epochs = 2});
+      CHECK(left.next() != nullptr);
+      mean[0] = 7.0f;
+    }  // the step was left: it did not happen
+    CHECK(mean[0] == 10.0f);
+    muster::step_run ends(session, state, {.epochs = 2});
+    CHECK(ends.next() != nullptr);
+    try {
+      throw muster::configuration_error("mine");
+    } catch (...) {
+      CHECK_THROWS_AS(ends.recover(), muster::configuration_error);
+    }
+    muster::step_run over(session, state, {.steps = 10});
+    CHECK(over.next() == nullptr);
+    CHECK_FALSE(over.has_run());
+  });
+}
+
 TEST_CASE("a session_backend that recovers has each step committed once, however often it fails") {
   test::run_ranks(1, [](muster::group& world) {
     auto loader = numbers{1000} | muster::shuffle(4) | muster::batch(7);

@@ -53,7 +53,7 @@ class Started(Case):
             self.skipTest("SKIPPED: there is no setuptools and wheel (Debian: python3-setuptools python3-wheel)")
         # pip builds in the folder
         shutil.copytree(PLATFORM, self.folder / "platform", ignore=shutil.ignore_patterns("__pycache__"))
-        self.ended_well(python, "-m", "pip", "install", "--no-index", "--no-build-isolation", self.folder / "platform")
+        self.ended_well(python, "-m", "pip", "install", "--no-index", "--no-build-isolation", self.folder / "platform/muster_bench")
         shutil.rmtree(self.folder / "platform")
         self.works(home / "bin" / "muster-bench")
         self.assertIn("exit status", self.ended_well(home / "bin" / "muster-pool", "--help"))
@@ -63,7 +63,8 @@ class Started(Case):
 
     def test_one_version(self):
         numbers = re.findall(r"#define MUSTER_VERSION_(?:MAJOR|MINOR|PATCH)\s+(\d+)", VERSION.read_text())
-        self.assertIn(f'\nversion = "{".".join(numbers)}"\n', pathlib.Path(PLATFORM, "pyproject.toml").read_text())
+        for project in ("pyproject.toml", "muster_bench/pyproject.toml"):
+            self.assertIn(f'\nversion = "{".".join(numbers)}"\n', pathlib.Path(PLATFORM, project).read_text())
 
 
 if __name__ == "__main__":

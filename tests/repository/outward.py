@@ -110,9 +110,9 @@ class Sources:
             for node in ast.walk(ast.parse(path.read_text())):
                 for kind, *words in _names_of(node):
                     self.add(kind, *([room] if kind in ("flag", "key", "word", "format", "command") else []), *words)
-        project = (self.root / "python/pyproject.toml").read_text()
-        for program, entry in re.findall(r'^([\w-]+) = "([\w.]+:\w+)"$', project, re.M):
-            self.add("entry-point", program, entry)
+        for project in ("python/pyproject.toml", "python/muster_bench/pyproject.toml"):
+            for program, entry in re.findall(r'^([\w-]+) = "([\w.]+:\w+)"$', (self.root / project).read_text(), re.M):
+                self.add("entry-point", program, entry)
         tracker = ast.parse((self.root / "python/muster_bench/tracker.py").read_text())
         for node in [*tracker.body, *(inner for node in tracker.body if isinstance(node, ast.ClassDef) for inner in node.body)]:
             if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and not re.match("_[^_]", node.name):
@@ -297,7 +297,7 @@ def self_test(root):
                ("store-key ps ps/map", "include/muster/ps/detail/job-inl.hpp", "ps/map", "ps/shards"), ('format data heading "muster-records 1"', "include/muster/data/records/detail/manifest-inl.hpp", "muster-records 1", "muster-records 2"),
                ("format train current_version 4", "include/muster/train/detail/checkpoint_file-inl.hpp", "current_version = 4", "current_version = 5"), ("option MUSTER_INSTALL", "cmake/options.cmake", "MUSTER_INSTALL", "MUSTER_PUT"),
                ("target muster::elastic", "src/CMakeLists.txt", "muster_add_layer(elastic", "muster_add_layer(flexible"), ("program muster-data", "src/programs/CMakeLists.txt", "muster-data", "muster-records"),
-               ("entry-point muster-flow", "python/pyproject.toml", "muster-flow =", "muster-steps ="), ("python muster_bench.tracker end_epoch", "python/muster_bench/tracker.py", "def end_epoch", "def epoch_ends"),
+               ("entry-point muster-flow", "python/muster_bench/pyproject.toml", "muster-flow =", "muster-steps ="), ("python muster_bench.tracker end_epoch", "python/muster_bench/tracker.py", "def end_epoch", "def epoch_ends"),
                ("request get /api/runs", "python/muster_bench/dashboard/openapi.json", '"/api/runs"', '"/api/jobs"'), ("preset core-only", "CMakePresets.json", '"core-only"', '"core"'),
                ("header muster/core/clock.hpp", "include/muster/core/clock.hpp", None, "include/muster/core/time.hpp")]
     with tempfile.TemporaryDirectory(prefix="muster-outward-") as folder:

@@ -146,8 +146,8 @@ using transport_factory = std::unique_ptr<transport> (*)(const settings& configu
 /// configuration_error for a name that is taken.
 void register_transport(std::string_view name, transport_factory connect);
 
-/// Connects this process by a transport of processes, either the library's ("shm", "tcp", "mpi") or a registered one,
-/// for the program to wrap in a transport_decorator. Throws configuration_error for an unknown name.
+/// Connects this process by a transport of processes, either the library's ("shm", "tcp", "mpi", "hierarchical") or a
+/// registered one, for the program to wrap in a transport_decorator. Throws configuration_error for an unknown name.
 [[nodiscard]] std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                                            const launch_env& launch);
 

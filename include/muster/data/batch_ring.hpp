@@ -67,6 +67,8 @@ class batch_ring {
   void push(std::unique_ptr<batch_slot> slot);
   /// Removes the first `count` slots. Waits for pieces that are being computed.
   void pop(std::size_t count) noexcept;
+  /// Removes the first slot, which is complete, and returns its owner, which gives the slot back when it is destroyed.
+  [[nodiscard]] std::shared_ptr<const void> release_first();
   /// Helps with the first slot until it is complete. Rethrows the exception of a failed piece.
   void finish_first();
 
@@ -85,7 +87,13 @@ class batch_ring {
   // Written by the caller under mutex_. Read by tasks under mutex_.
   std::vector<std::unique_ptr<batch_slot>> queue_;
   std::vector<std::unique_ptr<batch_slot>> free_;  // used by the caller
-  chain_scratch scratch_;                          // scratch of the caller
+  // Slots of released batches whose owners have been destroyed.
+  struct returned_slots {
+    std::mutex mutex;
+    std::vector<std::unique_ptr<batch_slot>> slots;
+  };
+  std::shared_ptr<returned_slots> returned_ = std::make_shared<returned_slots>();
+  chain_scratch scratch_;  // scratch of the caller
   // Scratch of tasks that are not running. Guarded by mutex_.
   std::vector<std::unique_ptr<chain_scratch>> scratch_of_tasks_;
   std::optional<background_tasks> tasks_;  // last member: the tasks use the other members

@@ -172,6 +172,12 @@ class loader {
   /// of an epoch.
   void commit();
 
+  /// Returns the owner of the memory of the batch that next() returned last: the batch's views stay valid as long as
+  /// the owner, which may outlive the loader. When the owner is destroyed, by any thread, the loader uses the memory
+  /// again. A program that keeps batches calls it after commit(). Returns null if the loader yields ids alone or has no
+  /// current batch.
+  [[nodiscard]] std::shared_ptr<const void> release_batch();
+
   /// Moves to the start of the next epoch, also before the end of the current epoch. Throws, and does not move, if a
   /// version that grow_to() named cannot be opened.
   void next_epoch();

@@ -6,8 +6,10 @@
 #include <exception>
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include <muster/comm/context.hpp>
+#include <muster/core/events.hpp>
 #include <muster/elastic/state.hpp>
 #include <muster/elastic/step.hpp>
 
@@ -23,6 +25,7 @@ struct run_limits {
 };
 
 class session;
+class step_run;
 
 namespace detail {
 
@@ -61,8 +64,10 @@ class session_backend {
   [[nodiscard]] virtual group& ranks() = 0;
   /// Returns the number of the current group; 0 if the group never changes.
   [[nodiscard]] virtual std::uint64_t generation() const noexcept { return 0; }
-  /// Runs the function of one attempt and does not catch its exceptions.
-  virtual void attempt(const std::function<void()>& f) { f(); }
+  /// Begins an attempt, after the state has begun the step. Its end follows: successful, or before the state is
+  /// restored.
+  virtual void begin_attempt() {}
+  virtual void end_attempt(bool /*is_successful*/) noexcept {}
   /// Handles an attempt that threw; the state is already restored. Returns if the attempt may be repeated without the
   /// failed ranks. Otherwise throws `failure`, which ends the run.
   virtual void recover(state& /*of*/, std::exception_ptr failure) { std::rethrow_exception(failure); }
@@ -122,9 +127,11 @@ class session {
   [[nodiscard]] std::uint64_t generation() const noexcept { return backend_->generation(); }
 
  private:
+  friend class step_run;
   bool run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits);
   bool evaluate_once(state& target, const std::function<void(step&)>& f);
-  bool attempt(state& target, const std::function<void(step&)>& f, bool commits);
+  void commit(state& target, bool commits);
+  void recover(state& target);
   void prepare(state& target);
 
   /// Number of calls that the others have finished and that this rank still has to skip.
@@ -135,6 +142,54 @@ class session {
 
   std::unique_ptr<detail::session_backend> backend_;
   backlog backlog_;
+};
+
+/// A run of a session whose steps are not functions: the caller begins and ends each. `session::run` is the same as
+///
+///     step_run run(session, state, limits);
+///     while (step* current = run.next()) {
+///       try {
+///         f(*current);
+///         run.commit();
+///       } catch (...) {
+///         run.recover();  // rethrows unless the step is repeated
+///       }
+///     }
+///     return run.has_run();
+///
+/// Used by the rank's thread. A step that is under way at its end is rolled back.
+class step_run {
+ public:
+  /// Refers to the session and the state. Throws configuration_error when the run could not end.
+  step_run(session& runner, state& target, const run_limits& limits = {});
+  step_run(const step_run&) = delete;
+  step_run& operator=(const step_run&) = delete;
+  ~step_run();
+
+  /// Begins the next step; null at the end of the run. The step is valid until `commit` or `recover`.
+  [[nodiscard]] step* next();
+  /// Commits the step. After an exception the caller calls `recover` in its handler.
+  void commit();
+  /// Restores the state after an exception, which must be the current one. Returns if the step is repeated; otherwise
+  /// throws that exception.
+  void recover();
+  /// Returns true unless a limit had already been reached.
+  [[nodiscard]] bool has_run() const noexcept { return has_run_; }
+
+ private:
+  void begin();
+  [[nodiscard]] bool is_done() const;
+
+  session* session_;
+  state* state_;
+  run_limits limits_;
+  bool has_begun_ = false;
+  bool has_ended_ = false;
+  bool has_run_ = false;
+  bool in_step_ = false;
+  state::run_start start_{};
+  std::optional<step> step_;
+  std::optional<scoped_event> measured_;  // reports to the sink from before the attempt, whose own sink ends with it
 };
 
 /// Returns a session without changes of membership: a failure of any rank ends the run, with the state as it was before

@@ -24,6 +24,10 @@ MUSTER_INLINE batch_ring::~batch_ring() {
 }
 
 MUSTER_INLINE std::unique_ptr<batch_slot> batch_ring::take() {
+  if (free_.empty()) {
+    const std::lock_guard lock(returned_->mutex);
+    free_.swap(returned_->slots);
+  }
   if (free_.empty()) return std::make_unique<batch_slot>();
   auto slot = std::move(free_.back());
   free_.pop_back();
@@ -78,6 +82,20 @@ MUSTER_INLINE void batch_ring::pop(std::size_t count) noexcept {
   const auto end = queue_.begin() + static_cast<std::ptrdiff_t>(count);
   free_.insert(free_.end(), std::make_move_iterator(queue_.begin()), std::make_move_iterator(end));
   queue_.erase(queue_.begin(), end);
+}
+
+MUSTER_INLINE std::shared_ptr<const void> batch_ring::release_first() {
+  std::unique_ptr<batch_slot> first;
+  {
+    const std::lock_guard lock(mutex_);
+    first = std::move(queue_.front());
+    queue_.erase(queue_.begin());
+  }
+  return {first.release(), [home = returned_](batch_slot* released) {
+            std::unique_ptr<batch_slot> slot(released);
+            const std::lock_guard lock(home->mutex);
+            home->slots.push_back(std::move(slot));
+          }};
 }
 
 MUSTER_INLINE bool batch_ring::begin_piece(batch_slot& slot, std::size_t& piece) {

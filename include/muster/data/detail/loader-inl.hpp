@@ -374,6 +374,11 @@ MUSTER_INLINE minibatch loader::next(batch_shard part) {
   return batch;
 }
 
+MUSTER_INLINE std::shared_ptr<const void> loader::release_batch() {
+  auto& ring = engine_->ring;
+  return ring && ring->size() != 0 ? ring->release_first() : nullptr;
+}
+
 MUSTER_INLINE minibatch minibatch::part(index_range range) const {
   minibatch result = *this;
   const std::size_t n = samples.size();

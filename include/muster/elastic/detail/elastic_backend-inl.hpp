@@ -135,12 +135,14 @@ class elastic_backend final : public session_backend {
 
   [[nodiscard]] std::uint64_t generation() const noexcept override { return record_.generation; }
 
-  // Measures the rank's own time, without the time that it waits: a rank is slow when the others wait for it.
-  void attempt(const std::function<void()>& f) override {
-    const waiting_time waited;
-    const auto began = clock::now();
-    f();
-    work_ = clock::now() - began - waited.sum();
+  // Measure the rank's own time, without the time that it waits: a rank is slow when the others wait for it.
+  void begin_attempt() override {
+    waited_.emplace();
+    attempt_began_ = clock::now();
+  }
+  void end_attempt(bool is_successful) noexcept override {
+    if (is_successful) work_ = clock::now() - attempt_began_ - waited_->sum();
+    waited_.reset();
   }
 
   // Handles only failures of the group. Other code in the step may throw the same exceptions.
@@ -367,9 +369,11 @@ class elastic_backend final : public session_backend {
   std::size_t repeated_among_ = 0;                 // number of members at that failure
   int repetitions_ = 0;                            // failures of that step
   link_watch links_;
-  clock::duration work_{};           // own time of the last attempt
-  elastic::change change_;           // the last change, or the change under way
-  clock::time_point stage_began_{};  // end of its last stage; unset while this rank joins
+  clock::duration work_{};  // own time of the last attempt
+  clock::time_point attempt_began_{};
+  std::optional<waiting_time> waited_;  // exists during an attempt
+  elastic::change change_;              // the last change, or the change under way
+  clock::time_point stage_began_{};     // end of its last stage; unset while this rank joins
   std::optional<signal_handlers> signals_;
 };
 

@@ -52,15 +52,6 @@ inline bool start_epoch(state& target, const run_limits& limits) {
   return true;
 }
 
-// Clears the run of a state at the begin and at the end of a call of `session::run`, however the call ends.
-struct run_mark {
-  explicit run_mark(state& marked) noexcept : target(marked) { target.set_run(std::nullopt); }
-  run_mark(const run_mark&) = delete;
-  run_mark& operator=(const run_mark&) = delete;
-  ~run_mark() { target.set_run(std::nullopt); }
-  state& target;
-};
-
 // Returns true if the others have finished this call, and then reduces the backlog.
 inline bool skip_finished_call(std::uint32_t& backlog) {
   if (backlog == 0) return false;
@@ -70,28 +61,22 @@ inline bool skip_finished_call(std::uint32_t& backlog) {
 
 }  // namespace detail
 
-MUSTER_INLINE bool session::attempt(state& target, const std::function<void(step&)>& f, bool commits) {
-  const scoped_event measured(activity::step, commits ? "step" : "evaluation", target.steps());
-  target.begin_step(commits);
-  try {
-    step current(backend_->ranks(), backend_->generation(), target.steps(), target.progress());
-    backend_->attempt([&] {
-      if (commits) target.before_step(current);
-      f(current);
-      if (commits) target.exchange(backend_->ranks());
-    });
-    if (commits) target.commit_step();
-  } catch (...) {
-    target.roll_back();
-    backend_->recover(target, std::current_exception());
-    target.require_restored();
-    return false;
-  }
-  if (commits)
-    backend_->committed(target);
-  else
-    target.finish_evaluation();
-  return true;
+// Ends an attempt that succeeded.
+MUSTER_INLINE void session::commit(state& target, bool commits) {
+  if (commits) target.exchange(backend_->ranks());
+  backend_->end_attempt(true);
+  if (!commits) return target.finish_evaluation();
+  target.commit_step();
+  backend_->committed(target);
+}
+
+// Ends an attempt that failed by the current exception, which is thrown again unless the attempt is repeated.
+MUSTER_INLINE void session::recover(state& target) {
+  const auto failure = std::current_exception();
+  backend_->end_attempt(false);
+  target.roll_back();
+  backend_->recover(target, failure);
+  target.require_restored();
 }
 
 // Prepares an attempt. If the backend has moved the state past the ends of calls, adds these calls to the backlog.
@@ -103,33 +88,97 @@ MUSTER_INLINE void session::prepare(state& target) {
   if (after.evaluations > before.evaluations) backlog_.evaluations += after.evaluations - before.evaluations;
 }
 
-MUSTER_INLINE bool session::run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits) {
+MUSTER_INLINE step_run::step_run(session& runner, state& target, const run_limits& limits)
+    : session_(&runner), state_(&target), limits_(limits) {
   detail::require_an_end(target, limits);
   (void)target.parts();  // owners may have added parts since
-  const detail::run_mark mark(target);
-  if (detail::skip_finished_call(backlog_.runs)) return true;
-  prepare(target);
-  if (detail::skip_finished_call(backlog_.runs)) return true;
-  if (const auto theirs = target.followed_run()) {  // the others are in this run, perhaps at its end
-    target.set_run(theirs);
+  target.set_run(std::nullopt);
+}
+
+MUSTER_INLINE step_run::~step_run() {
+  if (in_step_) {
+    session_->backend_->end_attempt(false);
+    state_->roll_back();
+  }
+  state_->set_run(std::nullopt);
+}
+
+// Finds out whether and where the run begins.
+MUSTER_INLINE void step_run::begin() {
+  has_begun_ = has_ended_ = has_run_ = true;
+  if (detail::skip_finished_call(session_->backlog_.runs)) return;
+  session_->prepare(*state_);
+  if (detail::skip_finished_call(session_->backlog_.runs)) return;
+  if (const auto theirs = state_->followed_run()) {  // the others are in this run, perhaps at its end
+    state_->set_run(theirs);
   } else {
-    if (!detail::start_epoch(target, limits)) return false;
-    target.set_run(state::run_start{target.steps(), target.position().data.epoch});
+    has_run_ = detail::start_epoch(*state_, limits_);
+    if (!has_run_) return;
+    state_->set_run(state::run_start{state_->steps(), state_->position().data.epoch});
   }
-  const auto start = target.run().value();
-  const auto is_done = [&] {
-    const auto position = target.position();
-    if (target.epoch_is_over() || position.data.epoch != start.epoch || detail::reached(target, limits)) return true;
-    return position.steps != start.steps && limits.every_steps != 0 && position.steps % limits.every_steps == 0;
-  };
-  while (!is_done()) {
-    (void)attempt(target, f, true);
-    prepare(target);
-    if (detail::skip_finished_call(backlog_.runs)) return true;
-    (void)target.followed_run();  // it is this run
+  start_ = state_->run().value();
+  has_ended_ = false;
+}
+
+MUSTER_INLINE bool step_run::is_done() const {
+  const auto position = state_->position();
+  if (state_->epoch_is_over() || position.data.epoch != start_.epoch || detail::reached(*state_, limits_)) return true;
+  return position.steps != start_.steps && limits_.every_steps != 0 && position.steps % limits_.every_steps == 0;
+}
+
+MUSTER_INLINE step* step_run::next() {
+  if (!has_begun_) begin();
+  if (has_ended_) return nullptr;
+  if (is_done()) {
+    has_ended_ = true;
+    state_->finish_run();
+    return nullptr;
   }
-  target.finish_run();
-  return true;
+  auto& backend = *session_->backend_;
+  measured_.emplace(activity::step, "step", state_->steps());
+  state_->begin_step(true);
+  in_step_ = true;
+  try {
+    step_.emplace(backend.ranks(), backend.generation(), state_->steps(), state_->progress());
+    backend.begin_attempt();
+    state_->before_step(*step_);
+  } catch (...) {
+    recover();
+    return next();
+  }
+  return &*step_;
+}
+
+MUSTER_INLINE void step_run::commit() {
+  session_->commit(*state_, true);
+  in_step_ = false;
+  measured_.reset();
+  session_->prepare(*state_);
+  if (detail::skip_finished_call(session_->backlog_.runs)) has_ended_ = true;
+  (void)state_->followed_run();  // it is this run
+}
+
+MUSTER_INLINE void step_run::recover() {
+  if (!in_step_) throw;  // the step had committed
+  in_step_ = false;
+  session_->recover(*state_);
+  measured_.reset();
+  session_->prepare(*state_);
+  if (detail::skip_finished_call(session_->backlog_.runs)) has_ended_ = true;
+  (void)state_->followed_run();
+}
+
+MUSTER_INLINE bool session::run_steps(state& target, const std::function<void(step&)>& f, const run_limits& limits) {
+  step_run run(*this, target, limits);
+  while (step* const current = run.next()) {
+    try {
+      f(*current);
+      run.commit();
+    } catch (...) {
+      run.recover();
+    }
+  }
+  return run.has_run();
 }
 
 MUSTER_INLINE bool session::evaluate_once(state& target, const std::function<void(step&)>& f) {
@@ -138,7 +187,17 @@ MUSTER_INLINE bool session::evaluate_once(state& target, const std::function<voi
   for (;;) {
     prepare(target);
     if (detail::skip_finished_call(backlog_.evaluations)) return false;
-    if (attempt(target, f, false)) return true;
+    const scoped_event measured(activity::step, "evaluation", target.steps());
+    target.begin_step(false);
+    try {
+      step current(backend_->ranks(), backend_->generation(), target.steps(), target.progress());
+      backend_->begin_attempt();
+      f(current);
+      commit(target, false);
+      return true;
+    } catch (...) {
+      recover(target);
+    }
   }
 }
 

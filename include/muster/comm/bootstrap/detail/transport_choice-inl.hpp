@@ -257,12 +257,15 @@ MUSTER_INLINE void register_transport(std::string_view name, transport_factory c
 
 MUSTER_INLINE std::unique_ptr<transport> connect_transport(std::string_view name, const settings& configuration,
                                                            const launch_env& launch) {
-  if (name != "shm" && detail::find_registered(name) == nullptr) {
+  const bool is_hierarchical = name == "hierarchical";
+  if (name != "shm" && !is_hierarchical && detail::find_registered(name) == nullptr) {
     throw configuration_error(
         "there is no transport '" + std::string(name) +
-        "' between processes in this program; it is shm, tcp, mpi, or a transport that it registered");
+        "' between processes in this program; it is shm, tcp, mpi, hierarchical, or a transport that it registered");
   }
-  return detail::connect_processes({.name = std::string(name)}, configuration, launch);
+  detail::transport_choice chosen{.name = std::string(name)};
+  if (is_hierarchical) chosen.network = detail::across_hosts(launch, "", "");
+  return detail::connect_processes(chosen, configuration, launch);
 }
 
 }}  // namespace muster::v0

@@ -119,6 +119,9 @@ MUSTER_INLINE std::unique_ptr<any_store> open_store(const settings& configuratio
   for (const std::string kind : {"tcp", "etcd", "etcds"}) {
     if (place.starts_with(kind + "://")) return detail::open_in(kind, place.substr(kind.size() + 3), request);
   }
+  for (const auto& [kind, opener] : detail::openers()) {  // a kind of the program, such as torch.distributed's
+    if (place.starts_with(kind + "://")) return open_in(kind, place.substr(kind.size() + 3), request);
+  }
   throw configuration_error(request.origin + " cannot be '" + place +
                             "' (it is auto, tcp://host:port, etcd://host:port or file:/folder); write "
                             "tcp://node1:29500 or file:/shared/folder");
