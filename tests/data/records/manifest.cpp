@@ -187,7 +187,6 @@ TEST_CASE("the next writer of a folder removes all that a killed one left") {
     std::this_thread::sleep_for(std::chrono::microseconds(random.below(20000)));
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
-    for (const std::string& name : names()) CHECK(!name.ends_with(".tmp"));
     REQUIRE(names().size() >= 3);
     muster::record_set_writer writer(folder / "set", schema);
     (void)writer.resume(100);
