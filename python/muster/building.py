@@ -62,7 +62,7 @@ def build(verbose=False):
     try:
         cpp_extension.load(name, [str(unit)], build_directory=str(folder / name),
                            extra_include_paths=[str(_PACKAGE / "include")],
-                           extra_cflags=["-std=c++20", "-Wall", "-Wno-attributes", "-DMUSTER_HAS_TCP=1", *flags],
+                           extra_cflags=["-std=c++20", "-Wall", "-Wno-attributes", "-DMUSTER_COMPILED=1", "-DMUSTER_HAS_TCP=1", *flags],
                            extra_ldflags=[f"-L{_PACKAGE}", "-lmuster_python", f"-Wl,-rpath,{_PACKAGE}",
                                           *[flag for flag in flags if flag.startswith("-fsanitize")]],
                            is_python_module=False, verbose=verbose)

@@ -14,7 +14,7 @@ failed = False
 for name, words in cases:
     if name.startswith(tuple(left_out)):
         continue
-    run = subprocess.run([compiler, "-std=c++20", "-O1", "-Werror", f"-Dcase_{name}", f"-I{include}", "-c", "-o", os.devnull, source],
+    run = subprocess.run([compiler, "-std=c++20", "-O1", "-Werror", "-DMUSTER_COMPILED", f"-Dcase_{name}", f"-I{include}", "-c", "-o", os.devnull, source],
                          capture_output=True, text=True)
     # A valid case must compile; other cases must be refused with the words, without any other error.
     good = run.returncode == 0 if not words else run.returncode != 0 and words in run.stderr and run.stderr.count("error:") == 1

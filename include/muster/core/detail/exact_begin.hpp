@@ -8,7 +8,7 @@
 #if defined(__clang__)
 #pragma float_control(push)
 #pragma clang fp contract(off)
-#elif defined(__GNUC__)
+#elif defined(__GNUC__) && !defined(__CUDACC__)  // nvcc has -fmad=false
 #pragma GCC push_options
 #pragma GCC optimize("fp-contract=off", "no-math-errno")
 #endif
