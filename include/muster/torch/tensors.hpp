@@ -26,6 +26,9 @@ struct sample_tensors {
 
 namespace detail {
 
+template <class Label>
+concept label_type = std::same_as<Label, std::int64_t> || std::same_as<Label, float>;
+
 [[nodiscard]] inline at::ScalarType scalar_type_of(dtype type, const record_field& field) {
   switch (type) {
     case dtype::boolean:
@@ -98,8 +101,7 @@ inline void require_fields(const minibatch& batch) {
 
 /// Returns the labels of a batch as a new tensor: the classes of the samples (int64), or with `Label` float the labels
 /// as they are. Records with several labels give samples x labels. Throws mismatch_error for a label that is no class.
-template <class Label = std::int64_t>
-requires std::same_as<Label, std::int64_t> || std::same_as<Label, float>
+template <detail::label_type Label = std::int64_t>
 [[nodiscard]] at::Tensor labels(const minibatch& batch) {
   const auto count = static_cast<std::int64_t>(batch.samples.size());
   const std::int64_t width = batch.schema == nullptr ? 1 : static_cast<std::int64_t>(batch.schema->labels.size());
