@@ -42,6 +42,11 @@ foreach(part IN LISTS muster_parts muster_alone)
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 endforeach()
+foreach(part IN LISTS muster_parts muster_alone)
+  if(TARGET muster_${part}_plugin)
+    install(FILES $<TARGET_OBJECTS:muster_${part}_plugin> DESTINATION ${CMAKE_INSTALL_LIBDIR}/muster RENAME ${part}.o)
+  endif()
+endforeach()
 install(TARGETS muster EXPORT muster-muster-targets)
 foreach(part IN LISTS muster_parts muster_alone ITEMS muster)
   install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir})
@@ -80,20 +85,20 @@ foreach(dir IN ITEMS LIBDIR INCLUDEDIR)
   endif()
 endforeach()
 
-# What a part has its users define, and the linker asked for, goes into its .pc file too: interface_of(<part>) sets
-# definitions, asked and requires.
+# What a part has its users define, and the object of its plug-in, goes into its .pc file too: interface_of(<part>) sets
+# definitions, object and requires.
 function(interface_of part)
   get_target_property(definitions muster_${part} INTERFACE_COMPILE_DEFINITIONS)
-  get_target_property(asked muster_${part} INTERFACE_LINK_OPTIONS)
-  foreach(list IN ITEMS definitions asked)
-    if(NOT ${list})  # NOTFOUND
-      set(${list})
-    endif()
-  endforeach()
+  if(NOT definitions)  # NOTFOUND
+    set(definitions)
+  endif()
+  set(object)
+  if(TARGET muster_${part}_plugin)
+    set(object "\${libdir}/muster/${part}.o")
+  endif()
   list(TRANSFORM definitions PREPEND -D)
-  list(TRANSFORM asked REPLACE "^LINKER:" "-Wl,")
   list(TRANSFORM muster_${part}_uses PREPEND muster- OUTPUT_VARIABLE requires)
-  foreach(list IN ITEMS definitions asked requires)
+  foreach(list IN ITEMS definitions object requires)
     set(${list} ${${list}} PARENT_SCOPE)
   endforeach()
 endfunction()
@@ -117,7 +122,7 @@ if(mpi IN_LIST muster_parts)
   list(TRANSFORM MPI_C_COMPILE_DEFINITIONS PREPEND -D OUTPUT_VARIABLE mpi_definitions)
   interface_of(mpi)
   muster_install_pc(muster-mpi "muster over MPI" REQUIRES ${requires}
-    LIBS -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
+    LIBS ${object} -L\${libdir} -lmuster_mpi ${MPI_C_LINK_FLAGS} ${MPI_C_LIBRARIES}
     CFLAGS ${definitions} ${mpi_definitions} ${mpi_includes} ${MPI_C_COMPILE_OPTIONS})
 endif()
 # muster_install_part_pc(<part> <description> <libraries that a static one needs>...): nothing where it is not built.
@@ -130,12 +135,8 @@ function(muster_install_part_pc part description)
     list(TRANSFORM ARGN REPLACE "^([^-].*)$" "-l\\1" OUTPUT_VARIABLE libraries)
   endif()
   interface_of(${part})
-  set(own ${asked} -lmuster_${part})
-  if(asked MATCHES "--no-as-needed")  # of this library alone; one word, which pkg-config does not take apart
-    set(own -Wl,--push-state,--no-as-needed,-lmuster_${part},--pop-state)
-  endif()
   muster_install_pc(muster-${part} ${description} REQUIRES ${requires}
-    LIBS -L\${libdir} ${own} ${libraries} CFLAGS ${definitions})
+    LIBS ${object} -L\${libdir} -lmuster_${part} ${libraries} CFLAGS ${definitions})
 endfunction()
 set(tbb)
 if(MUSTER_HAVE_TBB)

@@ -69,6 +69,7 @@
 #include <muster/core/lanes.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/progress.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/spec.hpp>

@@ -14,6 +14,7 @@
 #include <jpeglib.h>
 
 #include <muster/core/error.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/data/resample.hpp>
 
 namespace muster { inline namespace v0 {
@@ -214,9 +215,11 @@ constexpr detail::jpeg_functions functions{size_of_jpeg, decode};
 
 }  // namespace
 
-bool detail::register_jpeg() noexcept {
-  set_jpeg_functions(&functions);
-  return true;
-}
+namespace detail {
+
+extern const plugin jpeg_plugin;
+[[gnu::init_priority(101)]] const plugin jpeg_plugin("jpeg", [] { set_jpeg_functions(&functions); });
+
+}  // namespace detail
 
 }}  // namespace muster::v0

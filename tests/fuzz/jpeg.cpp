@@ -9,8 +9,6 @@
 
 // NOLINT: the name that libFuzzer requires
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const bool known = muster::detail::register_jpeg();
-  (void)known;
   constexpr std::uint32_t side = 24;
   const muster::jpeg_options options{.height = side, .width = side, .resize = 30};
   std::vector<std::byte> pixels(std::size_t{3} * side * side);

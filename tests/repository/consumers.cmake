@@ -3,6 +3,8 @@ include(GNUInstallDirs)
 set(stage ${CMAKE_BINARY_DIR}/tests/stage)  # where it is installed
 set(consumers ${PROJECT_SOURCE_DIR}/tests/consumers)
 set(consumers_build ${CMAKE_BINARY_DIR}/tests/consumers)
+set(deep_stage ${consumers_build}/deep_stage)
+set(deep_libraries ${deep_stage}/lib/x86_64-linux-gnu)
 
 # What each consumer is configured with: this build's tools, and its own strict warnings (see consumers/strict.cmake).
 set(consumer_options -G ${CMAKE_GENERATOR} -DCMAKE_CXX_COMPILER=${CMAKE_CXX_COMPILER} -DCMAKE_BUILD_TYPE=Debug
@@ -44,6 +46,21 @@ function(muster_run_consumer name)
     ENVIRONMENT "${MUSTER_MPIRUN_ENVIRONMENT}")
 endfunction()
 
+# muster_check_parts(<name> FIXTURE <consumer> <names>...): a program that uses none of the linked parts has their plug-ins.
+function(muster_check_parts name fixture)
+  list(JOIN ARGN " " names)
+  muster_run_consumer("${name} parts" FIXTURE ${fixture} COMMAND ${CMAKE_COMMAND} -E env
+    LD_LIBRARY_PATH=${deep_libraries} ${consumers_build}/${name}/parts)
+  set_tests_properties("repository: run ${name} parts" PROPERTIES PASS_REGULAR_EXPRESSION "^${names} are linked\n$")
+endfunction()
+set(all_plugins)
+foreach(part IN LISTS muster_parts)
+  if(TARGET muster_${part}_plugin)
+    list(APPEND all_plugins ${part})
+  endif()
+endforeach()
+list(SORT all_plugins)
+
 set(two_ranks)  # how a consumer is started on two ranks: by mpirun, or as threads
 set(two_threads --ranks 2)
 if(TARGET muster::mpi)
@@ -61,13 +78,17 @@ muster_add_consumer(find_package_comm SOURCE ${consumers}/find_package_comm NEED
 muster_run_consumer(find_package_comm FIXTURE find_package_comm
   COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 
+muster_check_parts(find_package find_package ${all_plugins})
+muster_check_parts(find_package_comm find_package_comm comm)
+
 set(test "repository: a program that links comm alone knows no setting of training")
 add_test(NAME ${test} COMMAND ${consumers_build}/find_package_comm/consumer --ranks 2)
 set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_find_package_comm
   ENVIRONMENT MUSTER_OPTIMIZER=sgd PASS_REGULAR_EXPRESSION "unknown variable MUSTER_OPTIMIZER is ignored")
 
 # Without a library of muster's: the installed headers and threads are enough, for ranks as threads and as processes.
-add_test(NAME "repository: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
+set(strict_flags -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Werror)  # as many projects compile
+add_test(NAME "repository: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 ${strict_flags} -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
   ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers)
 set_tests_properties("repository: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
 # docs/building.md lists these as what trains so.
@@ -123,6 +144,10 @@ if(make_program AND pkgconfig_program)
     COMMAND ${two_ranks} ${consumers_build}/pkg_config/consumer ${two_threads})
 endif()
 
+if(TEST "repository: build pkg_config")
+  muster_check_parts(pkg_config pkg_config ${all_plugins})
+endif()
+
 # The examples are a project of their own, which builds against an installed muster as any other.
 if(MUSTER_BUILD_EXAMPLES)
   file(GLOB numbered CONFIGURE_DEPENDS RELATIVE ${PROJECT_SOURCE_DIR}/examples ${PROJECT_SOURCE_DIR}/examples/[0-9][0-9]_*.cpp)
@@ -159,14 +184,13 @@ muster_add_consumer(add_subdirectory SOURCE ${consumers}/add_subdirectory OPTION
   -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} -DMUSTER_BUILD_PROGRAMS=ON -DMUSTER_INSTALL=ON)
 muster_run_consumer(add_subdirectory FIXTURE add_subdirectory
   COMMAND ${consumers_build}/add_subdirectory/consumer --ranks 2)
-set(deep_stage ${consumers_build}/deep_stage)
-set(deep_libraries ${deep_stage}/lib/x86_64-linux-gnu)
 add_test(NAME "repository: install add_subdirectory" COMMAND ${CMAKE_COMMAND} -D build=${consumers_build}/add_subdirectory
   -D stage=${deep_stage} -P ${CMAKE_CURRENT_SOURCE_DIR}/install.cmake)
 set_tests_properties("repository: install add_subdirectory" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_add_subdirectory
   FIXTURES_SETUP deep_stage)
 muster_add_consumer(shared SOURCE ${consumers}/shared NEEDS deep_stage
   OPTIONS ${strict} ${by_clang} -Dmuster_DIR=${deep_libraries}/cmake/muster)
+muster_check_parts(shared shared comm elastic ps train)
 muster_run_consumer(shared FIXTURE shared COMMAND ${consumers_build}/shared/host ${consumers_build}/shared/libplugin.so)
 set(test "repository: shared libraries export what is muster's, and bring no library of the user's")
 add_test(NAME ${test} COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/exported.py ${deep_libraries}
@@ -176,6 +200,7 @@ if(make_program AND pkgconfig_program)
   muster_add_make_consumer(pkg_config_comm PC ${deep_libraries}/pkgconfig PACKAGE muster-comm NEEDS deep_stage)
   muster_run_consumer(pkg_config_comm FIXTURE pkg_config_comm COMMAND ${CMAKE_COMMAND} -E env
     LD_LIBRARY_PATH=${deep_libraries} ${consumers_build}/pkg_config_comm/consumer --ranks 2)
+  muster_check_parts(pkg_config_comm pkg_config_comm comm)
 endif()
 add_test(NAME "repository: configure the preset core-only" COMMAND ${CMAKE_COMMAND} --preset core-only
   -B ${consumers_build}/core_only)

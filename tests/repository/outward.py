@@ -30,7 +30,7 @@ TEXT = r'"((?:\\.|[^"\\\n])*)"'
 WORD = r"[A-Za-z][A-Za-z0-9_.-]*"
 # Keys of JSON that a program writes; and words that a program reads or compares with user input.
 KEYS = {"key": [rf'\{{\s*"({WORD})"\s*,', rf'\[\s*"({WORD})"\s*\]\s*=[^=]', rf'\\"({WORD})\\"\s*:', rf'[{{,]\s*"({WORD})"\s*:'],
-        "word": [rf'\[\s*"({WORD})"\s*\](?!\s*=[^=])', rf'\w\(\s*"({WORD})"\s*[,)]', rf'[=!]=\s*"({WORD})"']}
+        "word": [rf'\[\s*"({WORD})"\s*\](?!\s*=[^=])', rf'\w(?<!_plugin)(?<!linked_without)\(\s*"({WORD})"\s*[,)]', rf'[=!]=\s*"({WORD})"']}
 OPTION = re.compile(rf"(?:add_option|add_flag|add_option_function|add_subcommand)\(\s*{TEXT}|add_number\(\s*[*\w]+,\s*{TEXT}")
 SETTING = re.compile(rf'setting_info\s+\w+\s*\{{\s*{TEXT},\s*{TEXT},\s*{TEXT}')
 MARK = re.compile(r"constexpr\s+(?:const\s+)?[\w:]+[ *]+(\w*(?:magic|version|format|heading|signature|mark)\w*)\s*(?:\[\d*\])?\s*(?:=\s*|\{)"
@@ -130,7 +130,7 @@ class Sources:
             text = path.read_text(errors="replace")
             for word in re.findall(r"option\((MUSTER_\w+)", text) + re.findall(r"set\((MUSTER_\w+) [^)]* CACHE (?!INTERNAL)", text):
                 self.add("option", word)
-            for word in re.findall(r"add_(?:library|layer)\((\w+) (?:USES|SOURCES)", text) + re.findall(r"add_library\(muster::(\w+) ", text):
+            for word in re.findall(r"add_(?:library|layer)\((\w+) (?:PLUGIN )?(?:USES|SOURCES)", text) + re.findall(r"add_library\(muster::(\w+) ", text):
                 self.add("target", f"muster::{word}")
         for word in re.findall(r"OUTPUT_NAME (muster-[\w]+)", (self.root / "src/programs/CMakeLists.txt").read_text()):
             self.add("program", word)

@@ -4,7 +4,6 @@
 #include <concepts>
 #include <cstdint>
 #include <exception>
-#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -16,6 +15,7 @@
 #include <muster/comm/group.hpp>
 #include <muster/core/buffer.hpp>
 #include <muster/core/env.hpp>
+#include <muster/core/function.hpp>
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 {
@@ -69,7 +69,7 @@ class context {
   /// If a thread returns while others wait for it in a collective, the others get a mismatch_error. A body that throws
   /// aborts the group: ranks that wait in the group get an error, and when all have returned, `run` throws the
   /// exception of the lowest rank that failed by its own cause.
-  void run(const std::function<void(group& world)>& body);
+  void run(const detail::function<void(group& world)>& body);
 
   /// Allocates `n` zeroed elements of T, 64-byte aligned, in memory that the ranks on this host can access without a
   /// copy if the transport supports that (shm): collectives on such memory are several times as fast. Thread safe. The
@@ -102,15 +102,15 @@ class context {
 /// Options of `run_main`.
 struct main_options {
   /// The program's own part of `--help`, printed above muster's flags. Empty for a program without own flags.
-  std::function<std::string()> help{};
+  detail::function<std::string()> help{};
   /// Collective: makes the transport of the context, such as `adopt_mpi(communicator)` in a program that has
   /// initialised MPI itself. Empty: the context connects the ranks according to the settings.
-  std::function<std::unique_ptr<transport>()> connect{};
+  detail::function<std::unique_ptr<transport>()> connect{};
 };
 
 namespace detail {
 int run_main(int& argc, char** argv, const main_options& run_options, bool has_own_arguments,
-             const std::function<int(context&)>& body) noexcept;
+             const function<int(context&)>& body) noexcept;
 }
 
 /// Runs a program: makes a context, runs `body(context)` (which returns the exit status, or nothing), and turns an
@@ -176,8 +176,8 @@ struct process_transport {
   /// cannot connect.
   bool (*can_connect_survivors)() = nullptr;
 };
-/// Registers a factory. Returns true, so that it can initialise an inline variable.
-bool register_process_transport(const process_transport& factory);
+/// Registers a factory.
+void register_process_transport(const process_transport& factory);
 
 /// Returns the abilities, before any rank is connected, of every transport in this build except hierarchical and the
 /// program's own transports. `ranks_a_core` is the number of ranks per core.
@@ -192,22 +192,6 @@ struct planned_world {
   group_settings for_groups;
 };
 [[nodiscard]] planned_world plan_world(const settings& configuration, const launch_env& launch);
-
-#ifdef MUSTER_HAS_MPI
-// A program that links muster::mpi has the transport in every context: this reference makes the linker take it from its
-// archive. Each translation unit has its own variable. A process has a single copy of an inline variable, also if
-// several plug-ins contain muster, and each plug-in must make the call.
-bool link_mpi() noexcept;
-[[maybe_unused]] static const bool mpi_is_linked = link_mpi();
-#endif
-#ifdef MUSTER_HAS_TCP
-bool link_tcp() noexcept;
-[[maybe_unused]] static const bool tcp_is_linked = link_tcp();
-#endif
-#ifdef MUSTER_HAS_ETCD
-bool link_etcd_store() noexcept;
-[[maybe_unused]] static const bool etcd_is_linked = link_etcd_store();
-#endif
 
 }  // namespace detail
 }}  // namespace muster::v0

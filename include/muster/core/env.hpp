@@ -49,11 +49,9 @@ struct setting_group {
   std::vector<const setting_info*> common;      ///< settings in `--help` and `--help-all`
   std::vector<const setting_info*> advanced{};  ///< settings in `--help-all` only
 };
-/// Registers the settings of a layer. A function with the name `muster_register_settings_of_LAYER` and C linkage calls
-/// it before main, or before the first context. A variable `muster_settings_of_LAYER` is initialised with the
-/// function's result. The target of the layer makes the linker require that variable, so a program knows the settings
-/// in its linked layers. Returns true.
-bool register_settings(setting_group group);
+/// Registers the settings of a layer. The layer's plug-in calls it, so a program knows the settings of its linked
+/// layers.
+void register_settings(setting_group group);
 
 }  // namespace detail
 

@@ -43,12 +43,6 @@ struct jpeg_functions {
 };
 /// Sets the functions for reading JPEG. Thread safe.
 void set_jpeg_functions(const jpeg_functions* functions) noexcept;
-/// Registers the JPEG functions and returns true. Defined in muster::jpeg.
-bool register_jpeg() noexcept;
-#ifdef MUSTER_HAS_JPEG
-[[maybe_unused]] static const bool jpeg_is_registered =
-    register_jpeg();  // pulls the object file out of the static archive
-#endif
 
 /// The common base class of the functions on JPEG.
 class jpeg_reader {

@@ -11,7 +11,7 @@
 #include <muster/core/spec.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -56,18 +56,6 @@ using source_opener = opened_source (*)(spec_reader& spec, const read_options& o
 /// Thread safe. Throws configuration_error for a scheme that exists already or is invalid. A scheme consists of
 /// lower-case letters, digits and underscores.
 void register_source(const source_info& info, source_opener open);
-
-namespace detail {
-
-/// Registers "postgres:" and returns true. Defined in muster::postgres.
-bool register_postgres() noexcept;
-
-#ifdef MUSTER_HAS_POSTGRES
-// Like muster::zlib, the variable pulls the object file out of the static archive.
-[[maybe_unused]] static const bool postgres_is_registered = register_postgres();
-#endif
-
-}  // namespace detail
 
 }}  // namespace muster::v0
 

@@ -12,6 +12,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/plugin.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
@@ -309,11 +310,11 @@ bool http_folder::lock_block(const file& owner, std::uint64_t block, bool locked
   return ::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0;
 }
 
-bool register_http() noexcept {
+extern const plugin http_plugin;
+[[gnu::init_priority(101)]] const plugin http_plugin("http", [] {
   set_remote_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<remote_folder> {
     return std::make_shared<http_folder>(address, options);
   });
-  return true;
-}
+});
 
 }}}  // namespace muster::v0::detail

@@ -23,6 +23,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/label.hpp>
 #include <muster/data/sources/blocked_records.hpp>
@@ -324,7 +325,7 @@ class table {
                        : is_small            ? kind::of_4_bytes
                        : type == float8_type ? kind::of_8_bytes
                                              : kind::text);
-      if (columns_.roles[column] == detail::ignored) continue;
+      if (columns_.roles[column] == detail::ignored_place) continue;
       constexpr const char* as[] = {"::float4", "", "::text"};
       selected_ += (selected_.empty() ? "SELECT c" : ", c") + std::to_string(column) +
                    (type == bool_type ? "::int" : "") + as[static_cast<std::size_t>(kinds_.back())];
@@ -364,7 +365,7 @@ class table {
     try {
       for (std::size_t column = 0; column < names_.size(); ++column) {
         const std::size_t place = columns_.roles[column];
-        if (place == detail::ignored) continue;
+        if (place == detail::ignored_place) continue;
         const float value = read_value(column, fields.next(), number);
         (place == detail::label_place ? rows.labels[at] : rows.row(at)[place]) = value;
       }
@@ -420,13 +421,17 @@ any_record_source postgres_source(const std::string& connection, const std::stri
   return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 
-bool detail::register_postgres() noexcept {
+namespace detail {
+
+extern const plugin postgres_plugin;
+[[gnu::init_priority(101)]] const plugin postgres_plugin("postgres", [] {
   set_query_opener([](const std::string& connection, const std::string& query, const postgres_options& postgres,
                       const read_options& options) -> opened_source {
     if (postgres.key.empty()) return read_postgres(connection, query, postgres, options);
     return postgres_source(connection, query, postgres, options);
   });
-  return true;
-}
+});
+
+}  // namespace detail
 
 }}  // namespace muster::v0

@@ -7,6 +7,7 @@
 #include <zlib.h>
 
 #include <muster/core/error.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
 namespace muster { inline namespace v0 {
@@ -56,9 +57,11 @@ void decode_gzip(std::string_view compressed, const std::string& path, const det
 
 }  // namespace
 
-bool detail::register_zlib() noexcept {
-  set_gzip_decoder(decode_gzip);
-  return true;
-}
+namespace detail {
+
+extern const plugin zlib_plugin;
+[[gnu::init_priority(101)]] const plugin zlib_plugin("zlib", [] { set_gzip_decoder(decode_gzip); });
+
+}  // namespace detail
 
 }}  // namespace muster::v0

@@ -7,6 +7,7 @@
 
 #include <muster/core/descriptor.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/data/records/layout.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
@@ -64,10 +65,14 @@ constexpr detail::records::block_codec codec{compress, decompress};
 
 }  // namespace
 
-bool detail::register_zstd() noexcept {
+namespace detail {
+
+extern const plugin zstd_plugin;
+[[gnu::init_priority(101)]] const plugin zstd_plugin("zstd", [] {
   set_zstd_decoder(decode_zstd);
   records::set_block_codec(&codec);
-  return true;
-}
+});
+
+}  // namespace detail
 
 }}  // namespace muster::v0

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include <muster/core/codec/compression.hpp>
+#include <muster/core/plugin.hpp>
 
 namespace test {
 
@@ -30,12 +31,11 @@ struct trim_codec {
   }
 };
 
-inline const bool trim_is_registered = [] {
+inline const muster::plugin trim("trim", [] {
   muster::register_codec("trim", [](muster::spec_reader& spec) {
     const auto kept_bytes = spec.read_whole("bytes", spec.value("bytes"), 1, 4);
     return muster::any_codec(trim_codec{kept_bytes}, {.is_biased = kept_bytes < 4});
   });
-  return true;
-}();
+});
 
 }  // namespace test

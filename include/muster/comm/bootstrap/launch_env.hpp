@@ -1,10 +1,11 @@
 // This process's rank and launcher, read from the variables that launchers set.
 #pragma once
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
+
+#include <muster/core/function.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -33,7 +34,7 @@ struct launch_env {
 [[nodiscard]] std::string_view to_string(launch_env::launcher kind) noexcept;
 
 /// Reads a variable; returns nothing when the variable is not set.
-using variable_reader = std::function<std::optional<std::string>(const char*)>;
+using variable_reader = detail::function<std::optional<std::string>(const char*)>;
 
 /// Detects, in this order, torchrun (TORCHELASTIC_RUN_ID, and the generic variables), Open MPI's mpirun
 /// (OMPI_COMM_WORLD_RANK, _SIZE, _LOCAL_RANK), PMI (PMI_RANK, PMI_SIZE: MPICH, Intel MPI), a step of srun

@@ -78,18 +78,8 @@ struct store_opening {
 using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, const store_opening& asked,
                                                     std::string& why_not);
 /// Makes `open_store` open stores of a kind by this function: "tcp", "file" and "pmix" (muster::tcp), "etcd" and
-/// "etcds" (muster::etcd). Returns true, so that it can initialise an inline variable.
-bool register_store(const std::string& kind, store_opener opener);
-
-#ifdef MUSTER_HAS_TCP
-// This reference makes the linker take the registration from the archive muster::tcp.
-bool link_tcp_store() noexcept;
-[[maybe_unused]] static const bool tcp_store_is_linked = link_tcp_store();
-#endif
-#ifdef MUSTER_HAS_ETCD
-bool link_etcd_store() noexcept;
-[[maybe_unused]] static const bool etcd_store_is_linked = link_etcd_store();
-#endif
+/// "etcds" (muster::etcd).
+void register_store(const std::string& kind, store_opener opener);
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -3,8 +3,10 @@
 #include <muster/comm/comm_settings.hpp>
 
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 
-namespace muster { inline namespace v0 { namespace setting {
+namespace muster { inline namespace v0 {
+namespace setting {
 // from a millisecond to three years: the clock does not overflow
 inline constexpr auto some_seconds = detail::value_range(0.001, 1e8);
 
@@ -76,21 +78,21 @@ inline constexpr setting_info flight_recorder{
     "SIGUSR2) records its last 256 collectives; "
     "muster-launch chooses a folder by itself and prints a report"};
 
-extern "C" {
-MUSTER_INLINE bool muster_register_settings_of_comm() noexcept {
-  static const bool is_done = detail::register_settings(
+inline void register_settings_of_comm() {
+  detail::register_settings(
       {"comm",
        "the job and its transports",
        {&ranks, &transport, &elastic, &timeout, &algorithm, &rendezvous},
        {&between, &job, &token, &host, &check, &progress, &pin, &interface, &connections, &heartbeat,
         &missed_heartbeats, &checksum, &quorum_timeout, &store_program, &remote_servers, &role, &flight_recorder}});
-  return is_done;
-}
-#ifdef MUSTER_COMPILED
-bool muster_settings_of_comm = muster_register_settings_of_comm();
-#else
-inline bool muster_headers_settings_of_comm = muster_register_settings_of_comm();
-#endif
 }
 
-}}}  // namespace muster::v0::setting
+}  // namespace setting
+
+namespace detail {
+
+extern const plugin comm_plugin;
+[[gnu::init_priority(101)]] MUSTER_INLINE const plugin comm_plugin("comm", &setting::register_settings_of_comm);
+
+}  // namespace detail
+}}  // namespace muster::v0

@@ -2,10 +2,12 @@
 // alone.
 #pragma once
 
-#if defined(__GNUC__) && \
-    !defined(__clang__)  // frames of coroutines have fields of unnamed types, which GCC reports in headers
+// GCC reports in headers that frames of coroutines have fields of unnamed types, and that the operator new of a frame,
+// which has the coroutine's parameters, does not match the operator delete.
+#if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC diagnostic push
 #pragma GCC diagnostic ignored "-Wsubobject-linkage"
+#pragma GCC diagnostic ignored "-Wmismatched-new-delete"
 #endif
 
 #include <muster/core/detail/definitions.hpp>

@@ -2,12 +2,12 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <vector>
 
 #include <muster/comm/request_queue.hpp>
 #include <muster/comm/transport.hpp>
+#include <muster/core/function.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -86,7 +86,7 @@ namespace detail {
 
 /// Runs `body` once on each of `count` threads, the ranks in a world over the transport threads. When all have ended,
 /// throws the exception of the lowest rank that failed by its own cause.
-void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body);
+void run_as_threads(int count, const group_settings& settings, const function<void(group&)>& body);
 
 }  // namespace detail
 

@@ -18,13 +18,13 @@ inline constexpr std::size_t least_for_streaming = std::size_t{8}
 
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
 
-inline constexpr std::size_t stride = 128;
+inline constexpr std::size_t streamed_bytes = 128;
 
 /// Copies with non-temporal stores, with `destination` aligned to a vector; or with normal stores.
 template <bool Streaming>
 [[gnu::target("avx2")]] void copy_strides(std::byte* destination, const std::byte* source,
                                           std::size_t strides) noexcept {
-  for (; strides > 0; --strides, destination += stride, source += stride) {
+  for (; strides > 0; --strides, destination += streamed_bytes, source += streamed_bytes) {
     const auto* const in = reinterpret_cast<const __m256i*>(source);
     auto* const out = reinterpret_cast<__m256i*>(destination);
     const __m256i a = _mm256_loadu_si256(in);
@@ -51,9 +51,9 @@ template <bool Streaming>
 void copy_by_strides(std::byte* destination, const std::byte* source, std::size_t bytes) noexcept {
   const std::size_t before = (32 - reinterpret_cast<std::size_t>(destination) % 32) % 32;
   std::memcpy(destination, source, before);
-  const std::size_t strides = (bytes - before) / stride;
+  const std::size_t strides = (bytes - before) / streamed_bytes;
   copy_strides<Streaming>(destination + before, source + before, strides);
-  const std::size_t done = before + strides * stride;
+  const std::size_t done = before + strides * streamed_bytes;
   std::memcpy(destination + done, source + done, bytes - done);
 }
 
@@ -69,7 +69,7 @@ MUSTER_INLINE void copy_bytes(std::byte* destination, const std::byte* source, s
 MUSTER_INLINE void copy_out(std::byte* destination, const std::byte* source, std::size_t bytes,
                             [[maybe_unused]] std::size_t total) noexcept {
 #if defined(__x86_64__) && !defined(MUSTER_PORTABLE)
-  if (total >= least_for_streaming && bytes >= stride && has_avx2())
+  if (total >= least_for_streaming && bytes >= streamed_bytes && has_avx2())
     return copy_by_strides<true>(destination, source, bytes);
 #endif
   copy_bytes(destination, source, bytes);

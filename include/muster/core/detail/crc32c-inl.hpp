@@ -35,10 +35,10 @@ constexpr std::array<byte_table, 8> make_tables() {
   }
   return tables;
 }
-inline constexpr std::array<byte_table, 8> tables = make_tables();
+inline constexpr std::array<byte_table, 8> crc32c_tables = make_tables();
 
 constexpr std::uint32_t add_byte(std::uint32_t crc, std::byte byte) {
-  return (crc >> 8) ^ tables[0][(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
+  return (crc >> 8) ^ crc32c_tables[0][(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
 }
 
 inline std::uint64_t word_at(const std::byte* p) {
@@ -126,7 +126,7 @@ MUSTER_INLINE std::uint32_t detail::crc32c_by_tables(std::span<const std::byte> 
     for (; remaining >= 8; remaining -= 8, p += 8) {
       const std::uint64_t word = detail::word_at(p) ^ crc;
       crc = 0;
-      for (std::size_t k = 0; k < 8; ++k) crc ^= detail::tables[7 - k][word >> (8 * k) & 0xff];
+      for (std::size_t k = 0; k < 8; ++k) crc ^= detail::crc32c_tables[7 - k][word >> (8 * k) & 0xff];
     }
   }
   for (; remaining != 0; --remaining, ++p) crc = detail::add_byte(crc, *p);

@@ -19,6 +19,7 @@
 #include <muster/core/detail/env-inl.hpp>
 #include <muster/core/detail/error-inl.hpp>
 #include <muster/core/detail/log-inl.hpp>
+#include <muster/core/detail/plugin-inl.hpp>
 #include <muster/core/detail/progress-inl.hpp>
 #include <muster/core/detail/random-inl.hpp>
 #include <muster/core/detail/scheduling-inl.hpp>

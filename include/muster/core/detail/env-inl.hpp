@@ -13,12 +13,7 @@
 #include <muster/core/text.hpp>
 #include <muster/core/version.hpp>
 
-// The functions that register the settings of the layers; null for layers that are not linked.
 extern "C" {
-[[gnu::weak]] bool muster_register_settings_of_comm() noexcept;
-[[gnu::weak]] bool muster_register_settings_of_elastic() noexcept;
-[[gnu::weak]] bool muster_register_settings_of_ps() noexcept;
-[[gnu::weak]] bool muster_register_settings_of_train() noexcept;
 #ifdef MUSTER_COMPILED
 [[gnu::weak]] extern const char muster_headers_alone;  // in the sources that compile muster themselves
 #else
@@ -45,15 +40,6 @@ inline settings::request request_in(std::string_view word) noexcept {
   if (word == "--help" || word == "-h") return settings::request::help;
   if (word == "--help-all") return settings::request::help_all;
   return word == "--version" ? settings::request::version : settings::request::none;
-}
-
-// Registers the settings of all linked layers. The program may create a context in a global variable, before the
-// library's variables are initialised.
-inline void register_layers() {
-  for (auto* const layer : {&muster_register_settings_of_comm, &muster_register_settings_of_elastic,
-                            &muster_register_settings_of_ps, &muster_register_settings_of_train}) {
-    if (layer != nullptr) layer();
-  }
 }
 
 // Refuses a program that contains muster twice: a function would be taken from the one, and a class from the other.
@@ -91,10 +77,9 @@ MUSTER_INLINE std::string setting_info::variable() const {
   return result;
 }
 
-MUSTER_INLINE bool detail::register_settings(setting_group group) {
+MUSTER_INLINE void detail::register_settings(setting_group group) {
   auto& groups = detail::setting_groups();
   groups.insert(std::ranges::upper_bound(groups, group.layer, {}, &setting_group::layer), std::move(group));
-  return true;
 }
 
 MUSTER_INLINE std::vector<const setting_info*> setting_table() {
@@ -114,7 +99,6 @@ MUSTER_INLINE std::optional<std::string> environment(const char* name) {
 
 MUSTER_INLINE settings::settings() {
   detail::require_one_muster();
-  detail::register_layers();
   for (const auto* row : setting_table()) {
     auto value = environment(row->variable().c_str());
     const auto origin = value ? source::variable : source::fallback;

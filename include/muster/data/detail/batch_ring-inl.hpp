@@ -11,7 +11,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 // Size of a piece: large compared with the cost of distributing it, and small compared with a batch, so that threads
 // finish at about the same time.
-inline constexpr std::size_t piece_bytes = std::size_t{128} << 10;
+inline constexpr std::size_t slot_piece_bytes = std::size_t{128} << 10;
 inline constexpr std::size_t most_of_piece = 1024;
 
 MUSTER_INLINE batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
@@ -53,7 +53,7 @@ MUSTER_INLINE void batch_ring::allocate_buffers(batch_slot& slot) {
   if (slot.labels.size() < count * slot.label_width) slot.labels = buffer<float>(count * slot.label_width);
   slot.left_out = 0;
   slot.bad_records_reported = false;
-  slot.piece = std::clamp<std::size_t>(piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
+  slot.piece = std::clamp<std::size_t>(slot_piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
   slot.pieces = (count + slot.piece - 1) / slot.piece;
   slot.started = 0;
   slot.running = 0;

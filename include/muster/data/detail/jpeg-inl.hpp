@@ -9,6 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 
 #include <muster/core/detail/exact_begin.hpp>
 
@@ -61,8 +62,7 @@ MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& in)
                               " are not JPEG files (they are not bytes); use normalise for decoded images");
   }
   if (detail::functions.load() == nullptr) {
-    throw configuration_error(
-        "JPEG cannot be read (this program was built without muster's jpeg component); link muster::jpeg");
+    throw configuration_error("JPEG cannot be read (" + detail::linked_without("jpeg") + "); link muster::jpeg");
   }
   if (options_.height == 0 || options_.width == 0)
     throw configuration_error("cannot decode a JPEG to an image without pixels (its height or width is 0); set both");

@@ -11,6 +11,7 @@
 
 #include <muster/core/descriptor.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/text.hpp>
 #include <muster/data/mixture.hpp>
 #include <muster/data/records/reader.hpp>
@@ -259,9 +260,7 @@ inline opened_source open_query(spec_reader& spec, const read_options& defaults)
   if (query.empty()) spec.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_opener open = opener_of_queries;
   if (open == nullptr) {  // the specification is not shown, because it may contain a password
-    throw configuration_error(
-        "postgres: cannot be read (this program was built without muster's postgres component); "
-        "link muster::postgres");
+    throw configuration_error("postgres: cannot be read (" + linked_without("postgres") + "); link muster::postgres");
   }
   return open(connection, query, postgres, options);
 }

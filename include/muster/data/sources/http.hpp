@@ -26,18 +26,6 @@ struct http_options {
   seconds timeout{60};
 };
 
-namespace detail {
-
-/// Registers the functions for these addresses and returns true. Defined in muster::http.
-bool register_http() noexcept;
-
-#ifdef MUSTER_HAS_HTTP
-// Like muster::zlib, the variable pulls the object file out of the static archive.
-[[maybe_unused]] static const bool http_is_registered = register_http();
-#endif
-
-}  // namespace detail
-
 }}  // namespace muster::v0
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1

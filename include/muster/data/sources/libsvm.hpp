@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include <muster/data/dataset.hpp>
-#include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster { inline namespace v0 {
 

@@ -44,20 +44,6 @@ text_decoder set_gzip_decoder(text_decoder decoder) noexcept;
 /// Sets the decoder for Zstandard in the same way.
 text_decoder set_zstd_decoder(text_decoder decoder) noexcept;
 
-/// Registers the gzip decoder and returns true. Defined in muster::zlib.
-bool register_zlib() noexcept;
-/// Registers the Zstandard decoder, for files and for the blocks of records, and returns true. Defined in muster::zstd.
-bool register_zstd() noexcept;
-
-#ifdef MUSTER_HAS_ZLIB
-// A target that links muster::zlib has this definition. The variable pulls the object file out of the static archive,
-// so that the decoder is registered before main() starts.
-[[maybe_unused]] static const bool zlib_is_registered = register_zlib();
-#endif
-#ifdef MUSTER_HAS_ZSTD
-[[maybe_unused]] static const bool zstd_is_registered = register_zstd();
-#endif
-
 /// Returns a digest of the states of several objects, or nothing if an object has no state. `state(each)` returns an
 /// object's state.
 template <class Things, class State>

@@ -16,11 +16,11 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// The place of a column that is not a feature.
-inline constexpr std::size_t ignored = std::numeric_limits<std::size_t>::max();
-inline constexpr std::size_t label_place = ignored - 1;
+inline constexpr std::size_t ignored_place = std::numeric_limits<std::size_t>::max();
+inline constexpr std::size_t label_place = ignored_place - 1;
 
 struct table_columns {
-  std::vector<std::size_t> roles;  // each column's feature number, or `ignored` or `label_place`
+  std::vector<std::size_t> roles;  // each column's feature number, or `ignored_place` or `label_place`
   std::size_t features = 0;
   table_names names = {};
 };
@@ -57,7 +57,7 @@ inline table_columns plan_columns(const std::vector<std::string>& names, const s
                                                          : "name a column of the header, or its number from 0"));
     }
   };
-  for (const std::string& name : ignore) mark(name, ignored);
+  for (const std::string& name : ignore) mark(name, ignored_place);
   if (!label.empty()) mark(label, label_place);
   for (std::size_t column = 0; column < names.size(); ++column) {
     std::size_t& place = plan.roles[column];

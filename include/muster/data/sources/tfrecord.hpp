@@ -9,7 +9,7 @@
 #include <vector>
 
 #include <muster/data/record_source.hpp>
-#include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zlib reads .gz
+#include <muster/data/sources/mapped_file.hpp>
 
 namespace muster { inline namespace v0 {
 

@@ -3,8 +3,10 @@
 #include <muster/elastic/elastic_settings.hpp>
 
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 
-namespace muster { inline namespace v0 { namespace setting {
+namespace muster { inline namespace v0 {
+namespace setting {
 
 inline constexpr setting_info min_ranks{"min-ranks", "N", "1",
                                         "elastic: with fewer ranks the job waits until more join",
@@ -28,17 +30,18 @@ inline constexpr setting_info mode{
     "data that ranks exchange in training: allreduce (gradients), allreduce-weights, local-sgd[:STEPS], "
     "gossip[:ring|:torus|:exponential], ps (a parameter server)"};
 
-extern "C" {
-MUSTER_INLINE bool muster_register_settings_of_elastic() noexcept {
-  static const bool is_done = detail::register_settings(
+inline void register_settings_of_elastic() {
+  detail::register_settings(
       {"elastic", "elastic jobs", {&mode, &min_ranks, &max_ranks}, {&slow_ranks, &slow_factor, &slow_steps}});
-  return is_done;
-}
-#ifdef MUSTER_COMPILED
-bool muster_settings_of_elastic = muster_register_settings_of_elastic();
-#else
-inline bool muster_headers_settings_of_elastic = muster_register_settings_of_elastic();
-#endif
 }
 
-}}}  // namespace muster::v0::setting
+}  // namespace setting
+
+namespace detail {
+
+extern const plugin elastic_plugin;
+[[gnu::init_priority(101)]] MUSTER_INLINE const plugin elastic_plugin("elastic",
+                                                                      &setting::register_settings_of_elastic);
+
+}  // namespace detail
+}}  // namespace muster::v0

@@ -3,8 +3,10 @@
 #include <muster/ps/ps_settings.hpp>
 
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 
-namespace muster { inline namespace v0 { namespace setting {
+namespace muster { inline namespace v0 {
+namespace setting {
 
 inline constexpr setting_info servers{
     "servers",
@@ -29,17 +31,16 @@ inline constexpr setting_info compress{
     "codec of gradients and pushes: none, float16, bfloat16, qsgd8, sign, topk:SHARE, "
     "randomk:SHARE, blockk:SHARE, powersgd:RANK"};
 
-extern "C" {
-MUSTER_INLINE bool muster_register_settings_of_ps() noexcept {
-  static const bool is_done = detail::register_settings(
-      {"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});
-  return is_done;
-}
-#ifdef MUSTER_COMPILED
-bool muster_settings_of_ps = muster_register_settings_of_ps();
-#else
-inline bool muster_headers_settings_of_ps = muster_register_settings_of_ps();
-#endif
+inline void register_settings_of_ps() {
+  detail::register_settings({"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});
 }
 
-}}}  // namespace muster::v0::setting
+}  // namespace setting
+
+namespace detail {
+
+extern const plugin ps_plugin;
+[[gnu::init_priority(101)]] MUSTER_INLINE const plugin ps_plugin("ps", &setting::register_settings_of_ps);
+
+}  // namespace detail
+}}  // namespace muster::v0

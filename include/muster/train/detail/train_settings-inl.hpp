@@ -3,8 +3,10 @@
 #include <muster/train/train_settings.hpp>
 
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 
-namespace muster { inline namespace v0 { namespace setting {
+namespace muster { inline namespace v0 {
+namespace setting {
 
 inline constexpr setting_info optimizer{
     "optimizer", "NAME", "sgd",
@@ -23,17 +25,16 @@ inline constexpr setting_info virtual_shards{
     "number of ranks; 0: off",
     detail::value_range(0, 4096)};
 
-extern "C" {
-MUSTER_INLINE bool muster_register_settings_of_train() noexcept {
-  static const bool is_done =
-      detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
-  return is_done;
-}
-#ifdef MUSTER_COMPILED
-bool muster_settings_of_train = muster_register_settings_of_train();
-#else
-inline bool muster_headers_settings_of_train = muster_register_settings_of_train();
-#endif
+inline void register_settings_of_train() {
+  detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
 }
 
-}}}  // namespace muster::v0::setting
+}  // namespace setting
+
+namespace detail {
+
+extern const plugin train_plugin;
+[[gnu::init_priority(101)]] MUSTER_INLINE const plugin train_plugin("train", &setting::register_settings_of_train);
+
+}  // namespace detail
+}}  // namespace muster::v0

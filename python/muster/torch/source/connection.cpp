@@ -15,6 +15,7 @@
 #include <muster/comm/transports/threads.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/plugin.hpp>
 
 namespace muster::torch_backend {
 namespace {
@@ -94,7 +95,8 @@ std::unique_ptr<muster::any_store> open_torch_store(const std::string& place,
   return std::make_unique<torch_store>(found->second);
 }
 
-const bool is_registered = muster::detail::register_store("torch", open_torch_store);
+const muster::plugin torch_store_plugin("torch store",
+                                        [] { muster::detail::register_store("torch", open_torch_store); });
 
 std::string random_name() {
   std::random_device source;

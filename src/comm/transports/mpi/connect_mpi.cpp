@@ -4,6 +4,7 @@
 #include <muster/comm/context.hpp>
 #include <muster/comm/transports/mpi/adopt.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/plugin.hpp>
 
 #include "mpi_transport.hpp"
 
@@ -53,17 +54,15 @@ std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator) {
 
 namespace detail {
 
-bool link_mpi() noexcept {
-  static const bool registered = [] {
-    process_transport transport_entry{"mpi", &connect_world, [](double) { return mpi_abilities; }};
+extern const plugin mpi_plugin;
+[[gnu::init_priority(101)]] const plugin mpi_plugin("mpi", [] {
+  process_transport transport_entry{"mpi", &connect_world, [](double) { return mpi_abilities; }};
 #ifdef MUSTER_HAVE_ULFM
-    transport_entry.connect_survivors = &connect_survivors;
-    transport_entry.can_connect_survivors = &can_connect_survivors;
+  transport_entry.connect_survivors = &connect_survivors;
+  transport_entry.can_connect_survivors = &can_connect_survivors;
 #endif
-    return register_process_transport(transport_entry);
-  }();
-  return registered;
-}
+  register_process_transport(transport_entry);
+});
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -24,11 +24,12 @@
 namespace muster { inline namespace v0 {
 namespace detail {
 
-inline constexpr collective measured[] = {collective::allreduce, collective::broadcast,      collective::reduce,
-                                          collective::allgather, collective::reduce_scatter, collective::all_to_all};
-inline constexpr std::size_t smallest = 64;
-inline constexpr std::size_t largest = std::size_t{16} << 20;
-inline constexpr std::size_t rounds = 5;
+inline constexpr collective measured_collectives[] = {collective::allreduce,      collective::broadcast,
+                                                      collective::reduce,         collective::allgather,
+                                                      collective::reduce_scatter, collective::all_to_all};
+inline constexpr std::size_t smallest_measured = 64;
+inline constexpr std::size_t largest_measured = std::size_t{16} << 20;
+inline constexpr std::size_t measured_rounds = 5;
 
 // Returns the number of calls that take `round_time` together, from 3 to 100: no size takes long, even if ranks wait
 // for a core, and no size has a single call.
@@ -76,17 +77,17 @@ MUSTER_INLINE std::vector<measured_time> calibrate(group& world) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const bool with_native = world.abilities().native_collectives;
   auto* const source = world.transport().memory();  // the memory that performance-sensitive programs use
-  detail::memory buffers{buffer<float>(detail::largest / sizeof(float), source),
-                         buffer<float>(detail::largest / sizeof(float), source)};
+  detail::memory buffers{buffer<float>(detail::largest_measured / sizeof(float), source),
+                         buffer<float>(detail::largest_measured / sizeof(float), source)};
   std::vector<measured_time> all;
-  for (const collective kind : detail::measured) {
-    for (std::size_t bytes = detail::smallest; bytes <= detail::largest; bytes *= 4) {
+  for (const collective kind : detail::measured_collectives) {
+    for (std::size_t bytes = detail::smallest_measured; bytes <= detail::largest_measured; bytes *= 4) {
       // a multiple of the number of ranks, for all_to_all
       const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;
       std::map<algorithm, std::vector<double>> times;
       std::map<algorithm, std::size_t> calls;
       const auto known = algorithms_of(kind);
-      for (std::size_t round = 0; round <= detail::rounds; ++round) {
+      for (std::size_t round = 0; round <= detail::measured_rounds; ++round) {
         for (std::size_t turn = 0; turn < known.size(); ++turn) {
           // each round begins with another algorithm
           const algorithm name = known[(turn + round) % known.size()];

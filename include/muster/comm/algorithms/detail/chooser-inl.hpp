@@ -146,7 +146,7 @@ MUSTER_INLINE algorithm choose(collective kind, std::size_t bytes, int rank_coun
 
 namespace detail {
 
-using table = std::vector<algorithm_selector::row>;
+using selector_rows = std::vector<algorithm_selector::row>;
 
 // Above this size the model's choice does not change any more; the value is exact as a double.
 inline constexpr std::size_t largest_modelled = std::size_t{1} << 48;
@@ -155,7 +155,7 @@ inline constexpr std::size_t largest_modelled = std::size_t{1} << 48;
 // size (for the chain from one chunk on, and a tree is as cheap below that), so each algorithm is the cheapest in one
 // interval at most: if both ends have the same choice, all sizes between have that choice too.
 template <class Choose>
-void bisect(table& rows, std::size_t low, std::size_t high, const Choose& chosen_at) {
+void bisect(selector_rows& rows, std::size_t low, std::size_t high, const Choose& chosen_at) {
   const algorithm name = chosen_at(low);
   if (name != chosen_at(high - 1)) {
     const std::size_t middle = low + (high - low) / 2;

@@ -19,6 +19,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/plugin.hpp>
 
 namespace muster { inline namespace v0 {
 namespace detail {
@@ -111,10 +112,9 @@ struct context::implementation {
                      " ranks as threads (threads neither leave nor die alone); drop one setting");
     }
     if (detail::find_registered("tcp") == nullptr) {
-      detail::refuse(
-          origin +
-          " is on (this program was linked without muster::tcp, over which the members find each other); link "
-          "muster::muster from a build with OpenSSL, or set --elastic off");
+      detail::refuse(origin + " is on (" + detail::linked_without("tcp") +
+                     ", over which the members find each other); link "
+                     "muster::tcp from a build with OpenSSL, or set --elastic off");
     }
   }
 
@@ -125,7 +125,7 @@ struct context::implementation {
     world.set_settings(for_groups);
   }
 
-  void run_as_process(const std::function<void(group&)>& body) {
+  void run_as_process(const detail::function<void(group&)>& body) {
     const detail::rank_of_thread current_rank(*process_world);
     try {
       body(*process_world);
@@ -212,7 +212,7 @@ MUSTER_INLINE const std::string& context::why() const noexcept { return self_->c
 MUSTER_INLINE const launch_env& context::launcher() const noexcept { return self_->launch; }
 MUSTER_INLINE const settings& context::configuration() const noexcept { return self_->configuration; }
 
-MUSTER_INLINE void context::run(const std::function<void(group&)>& body) {
+MUSTER_INLINE void context::run(const detail::function<void(group&)>& body) {
   if (self_->process_world) {
     self_->run_as_process(body);
   } else {

@@ -66,7 +66,7 @@ MUSTER_INLINE context::outcome agree_on_exit_status_of_world(group& world, std::
   return mine;
 }
 
-MUSTER_INLINE void run_as_threads(int count, const group_settings& settings, const std::function<void(group&)>& body) {
+MUSTER_INLINE void run_as_threads(int count, const group_settings& settings, const function<void(group&)>& body) {
   const auto hub = std::make_shared<thread_hub>(count);
   std::vector<outcome> outcomes(static_cast<std::size_t>(count));
   std::vector<std::jthread> threads;  // joined even if not all threads could be started

@@ -76,7 +76,7 @@ inline context::outcome settle_without_context(std::exception_ptr failure, const
 }
 
 MUSTER_INLINE int run_main(int& argc, char** argv, const main_options& options, bool has_own_arguments,
-                           const std::function<int(context&)>& body) noexcept {
+                           const function<int(context&)>& body) noexcept {
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
   bool connected = false;  // true after the program has connected its ranks

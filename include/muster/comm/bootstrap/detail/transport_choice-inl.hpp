@@ -15,6 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/spec.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -83,21 +84,20 @@ inline void check_request(const settings& configuration, const launch_env& launc
 // if none.
 inline std::string across_hosts(const launch_env& launch, const std::string& requested, const std::string& origin) {
   if (!requested.empty() && find_registered(requested) == nullptr) {
-    throw configuration_error(origin + " asks for transport " + requested +
-                              " (this program was linked without muster::" + requested +
-                              "); link muster::muster from a build with " + (requested == "mpi" ? "MPI" : "OpenSSL"));
+    throw configuration_error(origin + " asks for transport " + requested + " (" + linked_without(requested) +
+                              "); link muster::" + requested + " from a build with " +
+                              (requested == "mpi" ? "MPI" : "OpenSSL"));
   }
   if (!requested.empty()) return requested;
   if (launch.speaks_mpi() && find_registered("mpi") != nullptr) return "mpi";
   if (find_registered("tcp") != nullptr) return "tcp";
   if (launch.speaks_mpi()) {
-    throw configuration_error(
-        launched_by(launch) +
-        " (this program was linked without muster::mpi); link muster::muster from a build with MPI");
+    throw configuration_error(launched_by(launch) + " (" + linked_without("mpi") +
+                              "); link muster::mpi from a build with MPI");
   }
-  throw configuration_error(launched_by(launch) +
-                            " (the number of hosts is not known, and this program was linked without muster::tcp); use "
-                            "--transport shm if all ranks are on one host, mpirun, or --ranks N");
+  throw configuration_error(launched_by(launch) + " (the number of hosts is not known, and " + linked_without("tcp") +
+                            "); link muster::tcp, use "
+                            "--transport shm if all ranks are on one host, or mpirun, or --ranks N");
 }
 
 // Replaces every rank's bytes by the bytes of rank 0, before the first collective.
@@ -127,10 +127,7 @@ MUSTER_INLINE const process_transport* find_registered(std::string_view name) no
   return nullptr;
 }
 
-MUSTER_INLINE bool register_process_transport(const process_transport& entry) {
-  registered().push_back(entry);
-  return true;
-}
+MUSTER_INLINE void register_process_transport(const process_transport& entry) { registered().push_back(entry); }
 
 MUSTER_INLINE transport_choice choose_transport(const settings& configuration, const launch_env& launch,
                                                 const std::string& requested) {

@@ -137,8 +137,8 @@ MUSTER_INLINE void sign_codec::encode(std::span<const float> values, std::uint64
                                       std::span<std::byte> encoded) const {
   detail::require_room("sign", encoded, encoded_bytes(values.size()));
   if (values.empty()) return;
-  const double sum = detail::run_vectorised<detail::sum_of_magnitudes>(values.data(), values.size());
-  const auto scale = static_cast<float>(sum / static_cast<double>(values.size()));
+  const double total = detail::run_vectorised<detail::sum_of_magnitudes>(values.data(), values.size());
+  const auto scale = static_cast<float>(total / static_cast<double>(values.size()));
   std::memcpy(encoded.data(), &scale, sizeof scale);
   auto* const words = reinterpret_cast<std::uint32_t*>(encoded.data() + sizeof scale);
   std::size_t done = 0;

@@ -27,12 +27,12 @@ struct threshold {
 };
 
 inline constexpr std::uint32_t bits_per_digit = 11;
-inline constexpr std::size_t digits = std::size_t{1} << bits_per_digit;
-using digit_counts = std::array<std::size_t, digits>;
+inline constexpr std::size_t digit_values = std::size_t{1} << bits_per_digit;
+using digit_counts = std::array<std::size_t, digit_values>;
 
 /// Returns the digit that contains the rank-th largest value; subtracts the counts of larger digits from `rank`.
 inline std::uint32_t digit_of(const digit_counts& counts, std::size_t& rank) {
-  std::size_t digit = digits - 1;
+  std::size_t digit = digit_values - 1;
   while (counts[digit] < rank) rank -= counts[digit--];
   return static_cast<std::uint32_t>(digit);
 }
@@ -42,14 +42,14 @@ inline std::uint32_t digit_of(const digit_counts& counts, std::size_t& rank) {
 inline threshold find_threshold(std::span<const float> values, std::size_t rank) {
   constexpr std::uint32_t first_shift = 31 - bits_per_digit;
   // Neighbouring values are similar, and increments to one counter would wait for each other. Four arrays take turns.
-  std::array<std::array<std::uint32_t, digits>, 4> counts{};
+  std::array<std::array<std::uint32_t, digit_values>, 4> counts{};
   std::size_t i = 0;
   for (; i + 4 <= values.size(); i += 4) {
     for (std::size_t turn = 0; turn < 4; ++turn) ++counts[turn][magnitude(values[i + turn]) >> first_shift];
   }
   for (; i < values.size(); ++i) ++counts[0][magnitude(values[i]) >> first_shift];
   digit_counts all{};
-  for (std::size_t digit = 0; digit < digits; ++digit) {
+  for (std::size_t digit = 0; digit < digit_values; ++digit) {
     for (const auto& part : counts) all[digit] += part[digit];
   }
   std::uint32_t prefix = digit_of(all, rank);

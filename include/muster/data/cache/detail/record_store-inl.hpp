@@ -21,7 +21,7 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 inline constexpr std::uint64_t words_at = 4096;  // offset in the file, after the header
-inline constexpr std::uint64_t format = 3;
+inline constexpr std::uint64_t cache_format = 3;
 inline constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
 inline constexpr std::uint64_t word_mark = 0x9e3779b9;  // never 0 in the word of a record that is present
 
@@ -87,7 +87,7 @@ MUSTER_INLINE record_store::record_store(const cached_records& records, const ca
       states_(record_count_),
       file_bytes_(records_at(record_count_) + records.begin(record_count_)) {
   if (record_count_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
-  const std::uint64_t key = digest().add(records.key).add(records.size).add(format).value();
+  const std::uint64_t key = digest().add(records.key).add(records.size).add(cache_format).value();
   path_ = options.folder + '/' + hex(key) + ".cache";
   std::filesystem::create_directories(options.folder);
   open_file(options);
@@ -105,16 +105,8 @@ MUSTER_INLINE std::uint64_t record_store::records_at(std::uint64_t record_count)
 }
 
 MUSTER_INLINE record_store::header record_store::header_of(std::int64_t created) const {
-  header all{header_magic,
-             format,
-             records_.key,
-             records_.size,
-             record_count_,
-             records_.record_bytes,
-             records_.label_bytes,
-             file_bytes_,
-             created,
-             0};
+  header all{header_magic,          cache_format,         records_.key, records_.size, record_count_,
+             records_.record_bytes, records_.label_bytes, file_bytes_,  created,       0};
   all.check = crc32c(std::as_bytes(std::span(&all, 1)).first(offsetof(header, check)));
   return all;
 }

@@ -13,6 +13,7 @@
 #include <muster/core/crc32c.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/wire.hpp>
 
 namespace muster { inline namespace v0 { namespace detail::records {
@@ -27,9 +28,8 @@ inline void set_block_codec(const block_codec* functions) noexcept { codec = fun
 inline const block_codec& require_block_codec(const std::string& path) {
   const block_codec* const functions = codec;
   if (functions == nullptr) {
-    throw configuration_error("'" + path +
-                              "' has compressed blocks (this program was built without muster's zstd component); link "
-                              "muster::zstd");
+    throw configuration_error("'" + path + "' has compressed blocks (" + linked_without("zstd") +
+                              "); link muster::zstd");
   }
   return *functions;
 }

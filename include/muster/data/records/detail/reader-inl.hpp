@@ -101,9 +101,9 @@ struct record_files::state : detail::source_facts {
       }
       forget(i);
     });
-    std::uint64_t sum = 0;
-    for (const std::uint64_t part : sums) sum += part;
-    digest = format::digest_of(sum, size, schema);
+    std::uint64_t total = 0;
+    for (const std::uint64_t part : sums) total += part;
+    digest = format::digest_of(total, size, schema);
   }
 
   // Returns the number of each file, for a folder on a server. Announces the reads of the starts and ends of the files
@@ -270,17 +270,17 @@ MUSTER_INLINE record_files record_files::version(std::uint64_t records) const {
   const auto start = clock::now();
   for (;;) {
     detail::manifest_content content = state_->contents();
-    std::uint64_t sum = 0;
+    std::uint64_t total = 0;
     std::size_t count = 0;
-    while (count < content.entries.size() && sum < records) sum += content.entries[count++].records;
-    if (sum == records) {
+    while (count < content.entries.size() && total < records) total += content.entries[count++].records;
+    if (total == records) {
       content.entries.resize(count);
       return record_files(std::make_shared<const state>(state_->path, state_->options, state_->remote,
                                                         std::move(content), state_.get()));
     }
-    if (sum > records || seconds_since(start) > patience.count()) {
+    if (total > records || seconds_since(start) > patience.count()) {
       throw data_error({state_->path}, "has no version of " + std::to_string(records) + " records (its first " +
-                                           std::to_string(count) + " files have " + std::to_string(sum) +
+                                           std::to_string(count) + " files have " + std::to_string(total) +
                                            "); it is another folder, or was truncated: restore it from a copy");
     }
     std::this_thread::sleep_for(between_looks);

@@ -8,6 +8,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/spec.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -19,9 +20,8 @@ MUSTER_INLINE std::shared_ptr<remote_folder> open_remote_folder(const std::strin
   if (!is_remote(path)) return nullptr;
   const remote_opener open = opener_of_addresses;
   if (open == nullptr) {
-    throw configuration_error(path +
-                              " cannot be read (this program was built without muster's http component); link "
-                              "muster::http, or copy the data to a disk");
+    throw configuration_error(path + " cannot be read (" + linked_without("http") +
+                              "); link muster::http, or copy the data to a disk");
   }
   static std::mutex mutex;
   static std::map<std::string, std::weak_ptr<remote_folder>> all;

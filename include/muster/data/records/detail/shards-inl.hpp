@@ -61,10 +61,10 @@ MUSTER_INLINE shard_rule::shard_rule(std::string_view rule, std::uint32_t shards
 MUSTER_INLINE void shard_rule::use_weights(const std::vector<double>& weights, std::uint64_t records) {
   shards_ = static_cast<std::uint32_t>(weights.size());
   const double all = std::accumulate(weights.begin(), weights.end(), 0.0);
-  double sum = 0;
+  double reached = 0;
   for (const double weight : weights) {
-    sum += weight;
-    ends_.push_back(static_cast<std::uint64_t>(std::llround(static_cast<double>(records) * (sum / all))));
+    reached += weight;
+    ends_.push_back(static_cast<std::uint64_t>(std::llround(static_cast<double>(records) * (reached / all))));
   }
   ends_.back() = std::max(ends_.back(), records);
 }

@@ -143,7 +143,7 @@ class row_reader {
     for (std::size_t column = 0;; ++column, ++p) {
       if (column == marks_.places.size()) return false;
       const char* const end = marks_.find(marks_.delimiter, p, line);
-      if (marks_.places[column] != detail::ignored) {
+      if (marks_.places[column] != detail::ignored_place) {
         p = marks_.skip_blanks(p, end);
         std::string_view word(p, static_cast<std::size_t>(end - p));
         while (!word.empty() && (marks_.is_blank(word.back()) || word.back() == '\r')) word.remove_suffix(1);
@@ -297,7 +297,7 @@ class csv_format final : public detail::text_format {
     for (std::size_t column = 0; column < count; ++column) {
       const std::size_t place = columns_.roles[column];
       const char* end = nullptr;
-      if (place != detail::ignored) {
+      if (place != detail::ignored_place) {
         float value = 0;
         const char* const first = skip_blanks(p, row.end);
         const auto read = parse_float_(first, row.end, value);

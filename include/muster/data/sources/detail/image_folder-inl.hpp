@@ -81,27 +81,27 @@ struct image_folder::state : detail::source_facts {
     detail::ignored_entries folders, files;
     std::vector<std::string> names;
     for (const auto& entry : detail::fs::directory_iterator(folder)) {
-      const std::string name = entry.path().filename().string();
+      const std::string entry_name = entry.path().filename().string();
       if (!entry.is_directory())
-        files.add(name);
+        files.add(entry_name);
       else if (detail::is_hidden(name))
-        folders.add(name);
+        folders.add(entry_name);
       else
-        names.push_back(name);
+        names.push_back(entry_name);
     }
     std::ranges::sort(names, detail::is_before);
-    for (const std::string& name : names) {
+    for (const std::string& class_name : names) {
       const auto label = static_cast<std::uint32_t>(schema.classes.size());
       const auto first = static_cast<std::ptrdiff_t>(images.size());
-      for (const auto& entry : detail::fs::directory_iterator(folder + "/" + name)) {
+      for (const auto& entry : detail::fs::directory_iterator(folder + "/" + class_name)) {
         const std::string file = entry.path().filename().string();
         if (entry.is_regular_file() && detail::is_image(entry.path()) && !detail::is_hidden(file))
           images.push_back({file, entry.file_size(), label});
         else
-          files.add(name + "/" + file);
+          files.add(class_name + "/" + file);
       }
       std::ranges::sort(images.begin() + first, images.end(), {}, &image::file);
-      images.size() == static_cast<std::size_t>(first) ? folders.add(name) : schema.classes.push_back(name);
+      images.size() == static_cast<std::size_t>(first) ? folders.add(class_name) : schema.classes.push_back(class_name);
     }
     if (folders.count + files.count == 0) return;
     notes.push_back("images:" + folder + ": left out " +

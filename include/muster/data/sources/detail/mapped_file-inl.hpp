@@ -18,6 +18,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/file_state.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/data/cache/content_digest.hpp>
 #include <muster/data/cache/locked_file.hpp>
@@ -150,9 +151,8 @@ MUSTER_INLINE mapped_file::mapped_file(const std::string& path, compressed_files
   const detail::text_decoder decode = gzip ? detail::gzip_decoder : detail::zstd_decoder;
   if (decode == nullptr) {
     const std::string part = gzip ? "zlib" : "zstd";
-    throw data_error({path}, "is compressed with " + std::string(gzip ? "gzip" : "Zstandard") +
-                                 " (this program was built without muster's " + part +
-                                 " component); link muster::" + part + " or decompress the file");
+    throw data_error({path}, "is compressed with " + std::string(gzip ? "gzip" : "Zstandard") + " (" +
+                                 detail::linked_without(part) + "); link muster::" + part + " or decompress the file");
   }
   detail::decoded_text plain;
   constexpr std::size_t forget_interval = std::size_t{16} << 20;  // bytes between calls of forget(), for low cost

@@ -9,6 +9,7 @@
 
 #include <muster/comm/comm_timing.hpp>
 #include <muster/core/base64.hpp>
+#include <muster/core/plugin.hpp>
 #include "etcd_client.hpp"
 
 namespace muster { inline namespace v0 {
@@ -194,10 +195,11 @@ std::unique_ptr<any_store> open(const std::string& endpoints, const store_openin
 
 }  // namespace
 
-bool link_etcd_store() noexcept {
-  static const bool done = register_store("etcd", &open<false>) && register_store("etcds", &open<true>);
-  return done;
-}
+extern const plugin etcd_plugin;
+[[gnu::init_priority(101)]] const plugin etcd_plugin("etcd", [] {
+  register_store("etcd", &open<false>);
+  register_store("etcds", &open<true>);
+});
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -14,6 +14,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/random_bytes.hpp>
 #include <muster/core/text.hpp>
 
@@ -61,7 +62,7 @@ inline std::unique_ptr<any_store> try_open(const std::string& kind, const std::s
                                            const detail::store_opening& request, std::string& why_not) {
   const auto found = openers().find(kind);
   if (found != openers().end()) return found->second(place, request, why_not);
-  why_not = "this program was linked without muster::" + std::string(kind.starts_with("etcd") ? "etcd" : "tcp");
+  why_not = linked_without(kind.starts_with("etcd") ? "etcd" : "tcp");
   return nullptr;
 }
 
@@ -170,9 +171,8 @@ MUSTER_INLINE std::unique_ptr<any_store> detail::of_job(std::unique_ptr<any_stor
 
 MUSTER_INLINE bool detail::store_was_opened() noexcept { return detail::was_opened; }
 
-MUSTER_INLINE bool detail::register_store(const std::string& kind, store_opener opener) {
+MUSTER_INLINE void detail::register_store(const std::string& kind, store_opener opener) {
   detail::openers()[kind] = opener;
-  return true;
 }
 
 }}  // namespace muster::v0

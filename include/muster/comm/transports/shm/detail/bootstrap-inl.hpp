@@ -36,11 +36,12 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-inline constexpr std::uint64_t magic = 0x6d75737465720006;  // "muster", and the version of the layout of shared memory
+inline constexpr std::uint64_t bootstrap_magic =
+    0x6d75737465720006;  // "muster", and the version of the layout of shared memory
 
 // The record of a rank. The descriptors for the memory and, if supported, for the pidfd are sent with the record.
 struct rank_record {
-  std::uint64_t protocol = magic;
+  std::uint64_t protocol = bootstrap_magic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
   std::int32_t error_code = 0;  // errno of a failure; if it is not 0, the other fields except the rank are not used
@@ -153,10 +154,10 @@ inline bool receive(int connection, peer_info& info) {
   // This process has no free descriptor numbers for the received descriptors.
   if (received >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
     throw system_failure("the memory of another rank", EMFILE);
-  if (received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic &&
+  if (received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == bootstrap_magic &&
       info.record.error_code != 0)
     throw reported_failure(info.record.rank, info.record.error_code);
-  return received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == magic && info.memory;
+  return received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == bootstrap_magic && info.memory;
 }
 
 // Returns the user of the peer, at the time at which the peer listened or connected.

@@ -19,6 +19,7 @@
 #include <muster/comm/transports/tcp/tcp_transport.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/plugin.hpp>
 #include <muster/core/random_bytes.hpp>
 #include <muster/core/wire.hpp>
 
@@ -146,14 +147,12 @@ MUSTER_INLINE std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(cons
   });
 }
 
-bool link_tcp_store() noexcept;
+void register_tcp_stores();
 
-// also registers the stores through which the ranks of a context may exchange their endpoints
-MUSTER_INLINE bool link_tcp() noexcept {
-  static const bool registered =
-      link_tcp_store() &&
-      register_process_transport({"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_endpoints});
-  return registered;
-}
+extern const plugin tcp_plugin;
+[[gnu::init_priority(101)]] MUSTER_INLINE const plugin tcp_plugin("tcp", [] {
+  register_tcp_stores();
+  register_process_transport({"tcp", &connect_tcp, &tcp_abilities_with, &connect_tcp_endpoints});
+});
 
 }}}  // namespace muster::v0::detail

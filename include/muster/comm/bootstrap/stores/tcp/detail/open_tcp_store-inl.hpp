@@ -278,12 +278,10 @@ inline std::unique_ptr<any_store> opening::by_file(const std::string& folder) {
   return connect(std::string(detail::store_file_scheme) + path);
 }
 
-MUSTER_INLINE bool link_tcp_store() noexcept {
-  static const bool done =
-      register_store("tcp", [](auto& place, auto& request, auto&) { return opening(request).by_address(place); }) &&
-      register_store("file", [](auto& place, auto& request, auto&) { return opening(request).by_file(place); }) &&
-      register_store("pmix", [](auto&, auto& request, auto& why_not) { return opening(request).by_pmix(why_not); });
-  return done;
+MUSTER_INLINE void register_tcp_stores() {
+  register_store("tcp", [](auto& place, auto& request, auto&) { return opening(request).by_address(place); });
+  register_store("file", [](auto& place, auto& request, auto&) { return opening(request).by_file(place); });
+  register_store("pmix", [](auto&, auto& request, auto& why_not) { return opening(request).by_pmix(why_not); });
 }
 
 }  // namespace detail

@@ -22,22 +22,24 @@
 namespace muster { inline namespace v0 { namespace detail {
 // The format "muster-store-1 ADDRESS,ADDRESS... TOKEN\n": a signature with the version of the format, then the
 // contents.
-inline constexpr std::string_view signature = "muster-store-1 ";
+inline constexpr std::string_view store_file_signature = "muster-store-1 ";
 // The format "muster-store-1 error TEXT\n", if rank 0 cannot serve.
 inline constexpr std::string_view error_mark = "error ";
-inline constexpr std::size_t longest = 4096;  // largest size of the file; an address has at most 50 characters
+inline constexpr std::size_t largest_store_file =
+    4096;  // largest size of the file; an address has at most 50 characters
 
 MUSTER_INLINE void write_store_file(const std::string& path, const store_place& place) {
   const auto list = joined(place.addresses, ",", [](const address& destination) { return destination.to_string(); });
   atomic_file file(path, 0600);
-  file.write(std::string(signature) + list + " " + place.token + "\n");
+  file.write(std::string(store_file_signature) + list + " " + place.token + "\n");
   file.commit();
 }
 
 MUSTER_INLINE void report_by_store_file(const std::string& path, std::string_view problem) noexcept {
   try {
     atomic_file file(path, 0600);
-    file.write(std::string(signature) + std::string(error_mark) + std::string(problem.substr(0, longest / 2)) + "\n");
+    file.write(std::string(store_file_signature) + std::string(error_mark) +
+               std::string(problem.substr(0, largest_store_file / 2)) + "\n");
     file.commit();
     std::this_thread::sleep_for(store_timing::error_kept);
     ::unlink(path.c_str());          // the next start must not read it
@@ -53,12 +55,12 @@ MUSTER_INLINE store_place read_store_file(const std::string& path) {
   const bool ours = ::fstat(file.get(), &status) == 0 && S_ISREG(status.st_mode) && status.st_uid == ::geteuid() &&
                     (status.st_mode & 0022) == 0;
   if (!ours) throw socket_error(EACCES, path + ": not a regular file that only this user can write");
-  std::array<char, longest> buffer;
+  std::array<char, largest_store_file> buffer;
   const ssize_t got = ::read(file.get(), buffer.data(), buffer.size());
   std::string_view text(buffer.data(), got > 0 ? static_cast<std::size_t>(got) : 0);
   store_place found;
-  if (text.starts_with(signature) && text.ends_with('\n')) {
-    text = text.substr(signature.size(), text.size() - signature.size() - 1);
+  if (text.starts_with(store_file_signature) && text.ends_with('\n')) {
+    text = text.substr(store_file_signature.size(), text.size() - store_file_signature.size() - 1);
     if (text.starts_with(error_mark)) throw store_problem(std::string(text.substr(error_mark.size())));
     const auto space = std::min(text.find(' '), text.size());
     found.token = text.substr(std::min(space + 1, text.size()));
