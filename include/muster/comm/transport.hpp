@@ -192,9 +192,11 @@ class transport {
   transport& operator=(const transport&) = delete;
   virtual ~transport() = default;
 
-  /// Return this rank's number in the group, from 0, the number of ranks, and the abilities of the transport; constant.
+  /// Returns the number of this rank in the group, from 0; constant.
   [[nodiscard]] virtual int rank() const = 0;
+  /// Returns the number of ranks in the group; constant.
   [[nodiscard]] virtual int size() const = 0;
+  /// Returns the abilities of the transport in this group; constant.
   [[nodiscard]] virtual transport_abilities abilities() const = 0;
   /// Returns the source of buffers that peers can access without a copy; null when no memory is better than any other.
   [[nodiscard]] virtual std::pmr::memory_resource* memory() const { return nullptr; }
@@ -204,8 +206,9 @@ class transport {
   /// caller yields instead of polling.
   [[nodiscard]] virtual bool should_yield() const { return oversubscribed(); }
 
-  /// Start a send or receive; the fields of the request are its arguments.
+  /// Starts a send; the fields of the request are its arguments.
   virtual void send(request& req) = 0;
+  /// Starts a receive; the fields of the request are its arguments.
   virtual void receive(request& req) = 0;
   /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
   /// transport has no native collective for this collective, type, operation or size; then nothing was started.
@@ -227,9 +230,9 @@ class transport {
   /// thread has completed the request.
   [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*replacement*/) noexcept { return false; }
 
-  /// Send and receive control messages, which are independent of other messages; `poll` returns false when there is
-  /// none.
+  /// Sends a control message to a rank. Control messages are independent of other messages.
   virtual void notify(int peer, const control_message& message) = 0;
+  /// Receives a control message, which it copies to `message`; returns false when there is none.
   virtual bool poll(control_message& message) = 0;
   /// Yields the core, or sleeps until there may be progress, no longer than `deadline`.
   virtual void pause(clock::time_point deadline) = 0;

@@ -75,7 +75,9 @@ class batch_ring {
  private:
   void allocate_buffers(batch_slot& slot);
   void work();
+  /// Takes the slot's next piece and sets `piece` to its number. Returns false if no piece is left.
   bool begin_piece(batch_slot& slot, std::size_t& piece);
+  /// Computes the records of the piece with that number, without the lock.
   void run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece, chain_scratch& scratch);
 
   const record_step& last_;

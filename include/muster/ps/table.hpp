@@ -81,14 +81,17 @@ class table_layout {
   /// all other servers. A small dense table is one range. Throws configuration_error for invalid tables.
   table_layout(std::vector<table_spec> tables, std::size_t servers);
 
-  /// Return the tables in their order, the total number of ranges, a range, and the table of a range. An id must be
-  /// below ranges(), which is not checked.
+  /// Returns the tables in their order.
   [[nodiscard]] const std::vector<table_spec>& tables() const noexcept { return tables_; }
+  /// Returns the number of ranges of all tables.
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
+  /// Returns the range with this id, which must be below ranges(). This is not checked.
   [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
+  /// Returns the table that contains the range. The same condition holds for the id.
   [[nodiscard]] const table_spec& table_of(range_id id) const noexcept { return tables_[ranges_[id].table]; }
-  /// Return the first range of a table, and the range after the table's last range. A table's ranges are consecutive.
+  /// Returns the first range of the table. The ranges of a table are consecutive.
   [[nodiscard]] range_id first(std::uint32_t table) const noexcept { return first_[table]; }
+  /// Returns the range after the last range of the table.
   [[nodiscard]] range_id end(std::uint32_t table) const noexcept { return first_[table + 1]; }
   /// Returns the range that contains this element of a dense table.
   [[nodiscard]] range_id range_of_element(std::uint32_t table, std::size_t element) const noexcept {

@@ -24,8 +24,9 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 /// Takes the place of a table's number in a part that contains a range and its used places.
 inline constexpr std::uint32_t places_part = 0xffffffff;
 
-/// Append a part to a file of tables, or only the head that precedes the bytes of a part.
+/// Appends a part to a file of tables.
 void add_part(muster::detail::wire_writer& writer, std::uint32_t table, std::span<const std::byte> bytes);
+/// Appends only the head that precedes a part of `bytes` bytes.
 void add_part_head(muster::detail::wire_writer& writer, std::uint32_t table, std::size_t bytes);
 
 /// The values and leases of a server.

@@ -66,6 +66,7 @@ class repository {
   void run();
   void scan_model(const std::string& name);
   void ignore_entry(const std::string& path, const std::string& reason);
+  /// Serves `next` under this name from now on; null: no version is served. Keeps the replaced version in `retired_`.
   void replace(const std::string& name, std::shared_ptr<served_model> next);
   void destroy_retired();
 

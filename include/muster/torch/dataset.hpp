@@ -98,11 +98,12 @@ class sampler : public ::torch::data::samplers::Sampler<> {
     position_ += count;
     return std::vector<std::size_t>(first, first + static_cast<std::ptrdiff_t>(count));
   }
-  /// Write and read the epoch and the number of samples that were taken.
+  /// Writes the epoch and the number of samples that were taken.
   void save(::torch::serialize::OutputArchive& archive) const override {
     archive.write("epoch", at::full({}, static_cast<std::int64_t>(epoch_), at::kLong));
     archive.write("position", at::full({}, static_cast<std::int64_t>(position_), at::kLong));
   }
+  /// Continues at the epoch and sample that `save` wrote.
   void load(::torch::serialize::InputArchive& archive) override {
     at::Tensor epoch, position;
     archive.read("epoch", epoch);

@@ -162,8 +162,9 @@ class training_step : public step {
   [[nodiscard]] std::span<const minibatch> parts_of(const minibatch& batch);
   [[nodiscard]] std::span<const minibatch> micro_batches(std::span<const minibatch> batches) const;
   [[nodiscard]] backward_pass begin(int passes);
-  // Count this rank's samples before the passes, and the samples of all ranks after the passes.
+  // Counts the samples of this rank's batches, before the passes.
   void count(std::span<const minibatch> batches, backward_pass& pass);
+  // Counts the samples of all ranks, after the passes; with servers, the samples of this rank.
   void count(const backward_pass& pass);
   void require_repeatable(const std::function<void()>& change);
   // Returns true if the training's state must own the updater. Called once for each updater.

@@ -9,8 +9,9 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
+/// The rank of a process in the assembled job, and the store by which the processes were assembled.
 struct assembled_launch {
-  launch_env launch;
+  launch_env launch;  ///< as from a launcher that had started all processes, remote servers included
   /// The store through which the processes found each other; null without remote servers. Rank 0 keeps the store open
   /// as long as the job, because its entry there shows that the job has begun. Other ranks may close theirs.
   std::unique_ptr<any_store> store;

@@ -68,10 +68,11 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          call_options.timeout);
 }
 
-// Throw configuration_error for a buffer or a root that is refused. With a group the refusal is recorded as in
+// Throws configuration_error for a buffer of the wrong size. With a group the refusal is recorded as in
 // `group_state::refuse_call`; `ranks` is null for a communicator of devices, which has no record.
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view buffer_name, std::size_t elements,
                               std::size_t required);
+// Throws configuration_error for a root that is not a rank of the group; `ranks` as above.
 [[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
 
 /// Throws configuration_error unless the buffer has the size that the other buffer requires.

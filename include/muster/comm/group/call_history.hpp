@@ -32,11 +32,12 @@ class call_history {
     return known ? &calls_[sequence % length] : nullptr;
   }
 
-  // Record the start and the end of a call: `began` at the first check of its deadline, `ended` when a wait for the
-  // call returns. A call that is done at once is not timed: reading the clock takes 1 % of the shortest call.
+  // Records the start of a call, at the first check of its deadline. A call that is done at once is not timed: reading
+  // the clock takes 1 % of the shortest call.
   void began(std::uint64_t sequence, clock::time_point now) noexcept {
     times_[sequence % length] = {sequence, now, {}};
   }
+  // Records the end of a call whose start was recorded, when a wait for the call returns.
   void ended(std::uint64_t sequence, clock::time_point now) noexcept {
     if (auto& times = times_[sequence % length]; times.sequence == sequence) times.end = now;
   }

@@ -182,10 +182,11 @@ class server {
   [[nodiscard]] bool received_farewell() const noexcept { return received_farewell_; }
   /// Returns true if the worker at the place has received the acknowledgements of all servers for its farewell.
   [[nodiscard]] bool has_all_acknowledgements(node_id worker) const { return acknowledged_workers_.contains(worker); }
-  /// Return whether this server is the head of the range, and the number of entries that it has applied.
+  /// Returns true if this server is the head of the range.
   [[nodiscard]] bool serves(range_id range) const noexcept { return ranges_[range].serves(); }
+  /// Returns the number of entries of the range's log that this server has applied.
   [[nodiscard]] std::uint64_t version(range_id range) const noexcept { return ranges_[range].applied; }
-  /// Returns the places of the pushes that a range has applied.
+  /// Returns the batch places whose pushes the range has applied.
   [[nodiscard]] const used_places& used(range_id range) const noexcept { return ranges_[range].used; }
   /// Applies the sum of the open clock, which no worker will end. Call before values are saved without workers.
   void end_open_sums(clock::time_point now);

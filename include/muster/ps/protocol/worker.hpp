@@ -237,12 +237,15 @@ class worker {
 
   /// Returns true if the servers have fenced this worker. Then it does nothing any more.
   [[nodiscard]] bool is_fenced() const noexcept { return fenced_; }
-  /// Return the bytes of unacknowledged pushes, their number, and the number of unanswered pulls.
+  /// Returns the size in bytes of the unacknowledged pushes.
   [[nodiscard]] std::size_t unacknowledged_bytes() const noexcept { return bytes_; }
+  /// Returns the number of unacknowledged pushes.
   [[nodiscard]] std::size_t unacknowledged() const noexcept { return count_; }
+  /// Returns the number of unanswered pulls.
   [[nodiscard]] std::size_t unanswered() const noexcept { return pulls_.size(); }
-  /// Return the sequence of the last push to a range, and of the last acknowledged push.
+  /// Returns the sequence of the last push to the range; 0 before the first push.
   [[nodiscard]] std::uint64_t pushed(range_id range) const noexcept { return channels_[range].next - 1; }
+  /// Returns the sequence up to which the range's pushes are acknowledged.
   [[nodiscard]] std::uint64_t acknowledged_up_to(range_id range) const noexcept {
     return channels_[range].acknowledged;
   }

@@ -102,21 +102,22 @@ class frame_link {
   /// memory.
   void abandon_target(const std::byte* target);
 
-  /// Sends the collected messages for that place, or for all places.
+  /// Sends the open frame of the node, if it has one.
   void flush_to(node_id node) {
     if (const int rank = rank_of(node); rank != no_rank) flush_rank(rank);
   }
 
+  /// Sends the open frames of all nodes.
   void flush() {
     for (std::size_t rank = 0; rank < peers_.size(); ++rank) flush_rank(static_cast<int>(rank));
   }
 
-  /// Return the number of messages in the open frame for that place, and the number of frames that the transport has
-  /// not finished sending.
+  /// Returns the number of messages in the node's open frame, which `flush_to` sends.
   [[nodiscard]] std::uint32_t queued_messages(node_id node) const noexcept {
     const auto* const peer = find(node);
     return peer != nullptr && peer->open ? peer->open->messages : 0;
   }
+  /// Returns the number of frames to the node that the transport has not finished sending.
   [[nodiscard]] std::size_t frames_in_flight(node_id node) const noexcept {
     const auto* const peer = find(node);
     return peer != nullptr ? peer->in_flight.size() : 0;

@@ -24,7 +24,7 @@ struct row {
   const char* name;
   const char* category;
 };
-// First row of activities that may overlap themselves. Concurrent events use consecutive rows from this number.
+// First row for activities that can run several times at once. Concurrent events use consecutive rows from this number.
 inline constexpr int first_concurrent_row = 100;
 
 // Returns the row of an activity. Rows are drawn in the order of their numbers.

@@ -39,7 +39,7 @@ struct thread_hub::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
-  detail::request_queue sent;            // `source` is the sender
+  detail::request_queue sent;            // the senders' requests; `source` is the rank of the sender
   std::deque<control_message> control_messages;
   std::atomic<int> control_message_count{0};
   bool asleep = false;  // set while the rank sleeps in `pause`

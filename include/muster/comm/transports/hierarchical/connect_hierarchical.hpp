@@ -9,8 +9,8 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Returns the abilities of the hierarchical transport over the transport between hosts, if some host has several
-/// ranks.
+/// Returns the abilities of a hierarchical transport from the abilities of its transport between hosts. Not for a
+/// world with one rank on each host, which uses the transport between hosts alone.
 [[nodiscard]] inline transport_abilities hierarchical_abilities(transport_abilities network) noexcept {
   network.name = "hierarchical";
   network.native_collectives = network.prefers_native = true;

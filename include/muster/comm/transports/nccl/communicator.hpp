@@ -108,10 +108,11 @@ class communicator {
   /// abort after a failure or during stack unwinding.
   ~communicator() = default;
 
-  /// Return the rank and the size of the group; `failed` returns true if every further call throws, because a call
-  /// failed, timed out or was aborted.
+  /// Returns the number of this rank in the group.
   [[nodiscard]] int rank() const noexcept;
+  /// Returns the number of ranks in the group.
   [[nodiscard]] int size() const noexcept;
+  /// Returns true if every further call throws, because a call failed, timed out or was aborted.
   [[nodiscard]] bool failed() const noexcept;
 
   /// Aborts: all outstanding work ends without a result, here and, through the group, at the other ranks.
@@ -219,12 +220,13 @@ class communicator {
     return start(calls, stream);
   }
 
-  /// Send to a rank that receives, and receive from a rank that sends; each is done when its own side is done.
+  /// Sends to a rank that calls `receive`. The work is done when this rank's side is done.
   template <device_element T>
   work send(device_span<const T> data, int peer, device_stream_ref stream) {
     require_peer("send", peer);
     return start(send_call(data, peer), stream);
   }
+  /// Receives from a rank that calls `send`.
   template <device_element T>
   work receive(device_span<T> data, int peer, device_stream_ref stream) {
     require_peer("receive", peer);

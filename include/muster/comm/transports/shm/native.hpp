@@ -113,8 +113,10 @@ class shm_native {
   class peer_write_guard;
   [[nodiscard]] bool folds_peers_blocks() const noexcept;
   [[nodiscard]] bool claim(int block) noexcept;
-  // Return false if a peer has revoked its memory.
+  // Folds the block between the buffers of all ranks, or copies the block in an allgather. Returns false if a peer has
+  // revoked its memory.
   [[nodiscard]] bool try_fold_block(int block);
+  // Does the same for `bytes` bytes of the block from offset `begin` on.
   [[nodiscard]] bool try_fold_part(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool any_peer_revoked() noexcept;
   [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
