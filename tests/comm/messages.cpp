@@ -41,7 +41,7 @@ TEST_CASE("messages with one tag keep their order, whatever their size") {
 
 // The awaited message is behind others in the ring.
 TEST_CASE("a message can be received before one that was sent before it") {
-  test::run_ranks(GENERATE(from_range(test::fabrics())), 2, muster::testing::check_tags);
+  test::run_ranks(GENERATE(from_range(test::fabrics())), 2, muster::testing::check_receives_by_tag);
 }
 
 TEST_CASE("from any source comes one from each, in the order of each") {
@@ -255,7 +255,7 @@ TEST_CASE("the buffer of a message that is under way can move", "[slow]") {
 TEST_CASE("any traffic arrives: random sizes, tags, sources and orders") {
   const auto over = GENERATE(from_range(test::fabrics()));
   const int ranks = GENERATE(1, 2, 3, 5);
-  test::run_ranks(over, ranks, muster::testing::check_traffic);
+  test::run_ranks(over, ranks, muster::testing::check_random_messages);
 }
 
 // The library does not trust the contents that a peer writes into the rings: each case was an access outside of the

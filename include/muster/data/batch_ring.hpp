@@ -33,7 +33,7 @@ struct batch_slot {
   bool bad_records_reported = false;  // true after the bad records have been reported and left out
 
   // The following members are guarded by the mutex of the ring.
-  std::size_t piece = 1;  // number of records in a piece
+  std::size_t piece_records = 1;  // number of records in a piece; the last piece may have fewer
   std::size_t pieces = 0;
   std::size_t started = 0;  // number of pieces that are running or have ended
   std::size_t running = 0;

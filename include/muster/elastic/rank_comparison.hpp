@@ -82,9 +82,9 @@ inline bool is_of_arena(const state_part& part) {
 
 // Broadcasts in pieces, because a deadline applies to one piece.
 inline void broadcast_in_pieces(group& ranks, std::span<std::byte> bytes) {
-  constexpr std::size_t piece = std::size_t{16} << 20;
-  for (; !bytes.empty(); bytes = bytes.subspan(std::min(piece, bytes.size())))
-    broadcast(ranks, bytes.first(std::min(piece, bytes.size())), 0);
+  constexpr std::size_t piece_bytes = std::size_t{16} << 20;
+  for (; !bytes.empty(); bytes = bytes.subspan(std::min(piece_bytes, bytes.size())))
+    broadcast(ranks, bytes.first(std::min(piece_bytes, bytes.size())), 0);
 }
 
 // Moves to the position of rank 0. Keeps this program's own counts of evaluations and runs.

@@ -86,7 +86,7 @@ inline void check_message_order(group& world) {
 }
 
 /// Checks that messages with different tags can be received in any order.
-inline void check_tags(group& world) {
+inline void check_receives_by_tag(group& world) {
   auto& transport = world.transport();
   const std::vector<std::pair<std::uint32_t, std::size_t>> sent = {{1, 10}, {2, 300000}, {3, 0}, {4, 70000}, {5, 64}};
   if (world.rank() == 0) {
@@ -171,8 +171,9 @@ inline void check_cancelled_receive(group& world, int tests_before) {
   barrier(world);
 }
 
-/// Checks random sizes, tags, sources and orders between all ranks, with receives that are cancelled meanwhile.
-inline void check_traffic(group& world) {
+/// Sends messages of random sizes and tags between all ranks, and checks their content and order. The sources and the
+/// order of the receives are random, and some receives are cancelled.
+inline void check_random_messages(group& world) {
   auto& transport = world.transport();
   constexpr std::uint64_t each = 60;  // from every rank to every rank
   constexpr std::uint32_t tags = 4;
@@ -233,10 +234,10 @@ inline void check_traffic(group& world) {
 inline void check_transport(group& world, const case_list& cases = {.count = 200}) {
   if (world.size() > 1) {
     check_message_order(world);
-    check_tags(world);
+    check_receives_by_tag(world);
     if (world.abilities().any_source) {
       check_any_source(world);
-      check_traffic(world);
+      check_random_messages(world);
     }
     for (int tests_before = 0; tests_before < 4; ++tests_before) check_cancelled_receive(world, tests_before);
   }

@@ -17,11 +17,11 @@ struct assembled_launch {
   std::unique_ptr<any_store> store;
 };
 
-/// Returns this process's rank and world: `of_launcher` unless remote servers are requested. With `--remote-servers N`
-/// the launcher's ranks are the first, and N processes that were started with `--role server` follow in the order of
-/// their arrival. They find each other through the store of `--rendezvous`. The call is then collective over all these
-/// processes. Throws configuration_error when they cannot find each other, or for a server beyond the requested number;
-/// timeout_error naming the ranks that have not arrived by `--timeout`.
-[[nodiscard]] assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher);
+/// Returns the rank and world of this process. Without remote servers they are the launcher's, as in `launcher`. With
+/// `--remote-servers N` the launcher's ranks are the first, and N processes that were started with `--role server`
+/// follow in the order of their arrival. They find each other through the store of `--rendezvous`. The call is then
+/// collective over all these processes. Throws configuration_error when they cannot find each other, or for a server
+/// beyond the requested number; timeout_error naming the ranks that have not arrived by `--timeout`.
+[[nodiscard]] assembled_launch assemble_launch(const settings& configuration, const launch_env& launcher);
 
 }}}  // namespace muster::v0::detail

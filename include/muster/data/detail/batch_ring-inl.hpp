@@ -12,7 +12,7 @@ namespace muster { inline namespace v0 { namespace detail {
 // Size of a piece: large compared with the cost of distributing it, and small compared with a batch, so that threads
 // finish at about the same time.
 inline constexpr std::size_t slot_piece_bytes = std::size_t{128} << 10;
-inline constexpr std::size_t most_of_piece = 1024;
+inline constexpr std::size_t most_piece_records = 1024;
 
 MUSTER_INLINE batch_ring::batch_ring(const record_step& last, bool keeps_bad, int threads)
     : last_(last), keeps_bad_(keeps_bad), threads_(static_cast<std::size_t>(std::max(threads, 0))), rank_(log_rank()) {
@@ -53,8 +53,9 @@ MUSTER_INLINE void batch_ring::allocate_buffers(batch_slot& slot) {
   if (slot.labels.size() < count * slot.label_width) slot.labels = buffer<float>(count * slot.label_width);
   slot.left_out = 0;
   slot.bad_records_reported = false;
-  slot.piece = std::clamp<std::size_t>(slot_piece_bytes / std::max<std::size_t>(record, 1), 1, most_of_piece);
-  slot.pieces = (count + slot.piece - 1) / slot.piece;
+  slot.piece_records =
+      std::clamp<std::size_t>(slot_piece_bytes / std::max<std::size_t>(record, 1), 1, most_piece_records);
+  slot.pieces = (count + slot.piece_records - 1) / slot.piece_records;
   slot.started = 0;
   slot.running = 0;
   slot.bad.clear();
@@ -108,8 +109,8 @@ MUSTER_INLINE bool batch_ring::begin_piece(batch_slot& slot, std::size_t& piece)
 MUSTER_INLINE void batch_ring::run_piece(std::unique_lock<std::mutex>& lock, batch_slot& slot, std::size_t piece,
                                          chain_scratch& scratch) {
   lock.unlock();
-  const std::size_t first = piece * slot.piece;
-  const std::size_t count = std::min(slot.piece, slot.ids.size() - first);
+  const std::size_t first = piece * slot.piece_records;
+  const std::size_t count = std::min(slot.piece_records, slot.ids.size() - first);
   std::vector<bad_record> bad;
   std::exception_ptr failure;
   try {

@@ -57,7 +57,7 @@ class record_file_writer {
   void append(std::span<const std::byte> record, std::span<const float> labels);
 
   /// Returns the size in bytes of the records appended so far, before compression.
-  [[nodiscard]] std::uint64_t bytes() const noexcept;
+  [[nodiscard]] std::uint64_t uncompressed_bytes() const noexcept;
   /// Returns the size in bytes of the tables held in memory, which are written after the records.
   [[nodiscard]] std::uint64_t table_bytes() const noexcept;
 

@@ -71,7 +71,7 @@ class tables final : public range_storage {
     if (encodes) bytes += codec_.encoded_bytes(values);
     if (pushes && !encodes)
       bytes += values * sizeof(float) * (all_arrays ? 1 + updates_[range_info.table]->states() : 1);
-    if (all_arrays) bytes += counter * (dense ? 1 : request.count);
+    if (all_arrays) bytes += counter_bytes * (dense ? 1 : request.count);
     if (request.payload.size() == bytes) return {};
     return std::to_string(request.count) + " elements of table '" + table.name + "' are " + std::to_string(bytes) +
            " bytes, not " + std::to_string(request.payload.size());
@@ -255,12 +255,12 @@ class tables final : public range_storage {
     const auto& shape = shape_of(range);
     const std::size_t row_bytes = shape.stride * sizeof(float);
     const auto keys = reader.bytes(push.count * sizeof(std::uint64_t));
-    const auto times = reader.bytes(push.count * counter);
+    const auto times = reader.bytes(push.count * counter_bytes);
     const auto rows = reader.bytes(push.count * row_bytes);
     stored.rows.next_push(shape);
     for (std::size_t i = 0; i < push.count; ++i) {
       const auto row = stored.rows.touch(shape, key_at(keys, i));
-      std::memcpy(&row.times, times.data() + i * counter, counter);
+      std::memcpy(&row.times, times.data() + i * counter_bytes, counter_bytes);
       std::memcpy(row.values.data(), rows.data() + i * row_bytes, row_bytes);
     }
   }
@@ -352,7 +352,7 @@ class tables final : public range_storage {
     for (std::size_t i = 0; i < values.size(); ++i) sum_values[i] += values[i];
   }
 
-  static constexpr std::size_t counter = sizeof(std::uint64_t);  // bytes of a number of updates in a checkpoint
+  static constexpr std::size_t counter_bytes = sizeof(std::uint64_t);  // bytes of a number of updates in a checkpoint
 
   const table_layout& layout_;
   bool bulk_;

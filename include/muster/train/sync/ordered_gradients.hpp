@@ -68,8 +68,8 @@ class ordered_gradients final : public host_gradients {
   };
 
   [[nodiscard]] std::span<float> values_of(std::size_t bucket);
-  [[nodiscard]] std::size_t piece_of(std::size_t count) const noexcept;
-  void complete(std::span<const float> received, std::size_t piece, std::span<float> block);
+  [[nodiscard]] std::size_t piece_size_for(std::size_t count) const noexcept;
+  void complete(std::span<const float> received, std::size_t piece_size, std::span<float> block);
 
   int parts_;
   rank_weights weights_;
@@ -162,8 +162,9 @@ inline std::span<float> ordered_gradients::values_of(std::size_t bucket) {
   return bucket == 0 ? all.first(arena::head + part.count) : all.subspan(arena::head + part.first, part.count);
 }
 
-// Returns the number of elements per partial sum in a message from one rank to another.
-inline std::size_t ordered_gradients::piece_of(std::size_t count) const noexcept {
+// Returns the number of elements that a message reserves for each partial sum of a bucket with `count` values: the
+// largest block of a rank.
+inline std::size_t ordered_gradients::piece_size_for(std::size_t count) const noexcept {
   const auto ranks = nodes_of_.size();
   return (count + ranks - 1) / ranks;
 }
@@ -188,13 +189,13 @@ inline std::size_t ordered_gradients::start(std::size_t bucket) {
   const int rank_count = layout_for_.world;
   if (rank_count == 1) return 0;
   auto& [sent, received] = messages_[bucket];
-  const std::size_t piece = piece_of(values.size());
-  sent.resize(piece * most_nodes_ * static_cast<std::size_t>(rank_count));
+  const std::size_t piece_size = piece_size_for(values.size());
+  sent.resize(piece_size * most_nodes_ * static_cast<std::size_t>(rank_count));
   received.resize(sent.size());
   auto destination = sent.begin();
   for (int rank = 0; rank < rank_count; ++rank) {
     const block theirs = block_of(values.size(), rank, rank_count);
-    for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(piece)) {
+    for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(piece_size)) {
       if (k >= mine.size()) continue;
       const std::span<const float> source = k + 1 == mine.size() ? values : sum(k);
       std::ranges::copy(source.subspan(theirs.first, theirs.count), destination);
@@ -204,20 +205,22 @@ inline std::size_t ordered_gradients::start(std::size_t bucket) {
   return sent.size() * sizeof(float);
 }
 
-// Adds up every rank's partial sums for a block, in the order of the parts.
-inline void ordered_gradients::complete(std::span<const float> received, std::size_t piece, std::span<float> block) {
+// Adds up the partial sums of all ranks for this rank's block, in the order of the parts. `received` has the ranks'
+// messages one after another, each with `most_nodes_` partial sums of `piece_size` elements.
+inline void ordered_gradients::complete(std::span<const float> received, std::size_t piece_size,
+                                        std::span<float> block) {
   tree_sum total(parts_);
   std::size_t rank_begin = 0;
   for (const auto& nodes : nodes_of_) {
     for (std::size_t k = 0; k < nodes.size(); ++k) {
       const std::size_t depth = total.nodes().size();
       const auto joined = static_cast<std::size_t>(total.add(nodes[k]));
-      scratch_.resize(std::max(scratch_.size(), (depth + 1) * piece));
-      const auto sum = [&](std::size_t d) { return std::span(scratch_).subspan(d * piece, block.size()); };
-      std::ranges::copy(received.subspan(rank_begin + k * piece, block.size()), sum(depth).begin());
+      scratch_.resize(std::max(scratch_.size(), (depth + 1) * piece_size));
+      const auto sum = [&](std::size_t d) { return std::span(scratch_).subspan(d * piece_size, block.size()); };
+      std::ranges::copy(received.subspan(rank_begin + k * piece_size, block.size()), sum(depth).begin());
       for (std::size_t d = depth; d > depth - joined; --d) add_to(sum(d - 1), sum(d));
     }
-    rank_begin += most_nodes_ * piece;
+    rank_begin += most_nodes_ * piece_size;
   }
   std::ranges::copy(std::span(scratch_).first(block.size()), block.begin());
 }
@@ -229,7 +232,7 @@ inline std::size_t ordered_gradients::wait(std::size_t bucket) {
   const auto values = values_of(bucket);
   const block own = block_of(values.size(), layout_for_.rank, rank_count);
   const auto mine = values.subspan(own.first, own.count);
-  complete(messages_[bucket].received, piece_of(values.size()), mine);
+  complete(messages_[bucket].received, piece_size_for(values.size()), mine);
   allgather(this->ranks(), std::span<const float>(mine), values);
   return mine.size_bytes();
 }

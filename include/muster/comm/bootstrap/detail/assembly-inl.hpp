@@ -99,27 +99,27 @@ inline int take_number(any_store& store, const announcement& job, clock::time_po
       " remote servers that it waits for (one more was started); start the job with more --remote-servers");
 }
 
-MUSTER_INLINE assembled_launch assemble_launch(const settings& configuration, const launch_env& of_launcher) {
+MUSTER_INLINE assembled_launch assemble_launch(const settings& configuration, const launch_env& launcher) {
   const bool is_server = configuration.choice(setting::role, {"auto", "server"}) == 1;
   const int servers = static_cast<int>(configuration.integer(setting::remote_servers));
-  if (!is_server && servers == 0) return {of_launcher, nullptr};
+  if (!is_server && servers == 0) return {launcher, nullptr};
   check(configuration, configuration.origin(is_server ? setting::role : setting::remote_servers));
   const auto until = deadline_after(seconds(configuration.number(setting::timeout)));
 
-  launch_env assembled = of_launcher;
+  launch_env assembled = launcher;
   assembled.kind = launch_env::launcher::generic;
-  assembled.start_name = job_name(configuration, of_launcher);
+  assembled.start_name = job_name(configuration, launcher);
   if (is_server) assembled.rank = 1;  // not rank 0: a server does not serve the store
   assembled.size = std::max(2, assembled.size);
   assembled_launch result{assembled, open_store(configuration, assembled)};
   auto& store = *result.store;
 
-  announcement job{of_launcher.size, servers, assembled.start_name};
+  announcement job{launcher.size, servers, assembled.start_name};
   if (is_server) {
     job = await_announcement(store, until);
     result.launch.rank = job.ranks + take_number(store, job, until);
     result.launch.start_name = job.job;
-  } else if (of_launcher.rank == 0) {
+  } else if (launcher.rank == 0) {
     announce(store, job, until);
   }
   auto& launch = result.launch;

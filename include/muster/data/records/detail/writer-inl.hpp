@@ -161,7 +161,7 @@ MUSTER_INLINE record_file_writer::record_file_writer(record_file_writer&&) noexc
 MUSTER_INLINE void record_file_writer::append(std::span<const std::byte> record, std::span<const float> labels) {
   state_->append(record, labels);
 }
-MUSTER_INLINE std::uint64_t record_file_writer::bytes() const noexcept { return state_->bytes; }
+MUSTER_INLINE std::uint64_t record_file_writer::uncompressed_bytes() const noexcept { return state_->bytes; }
 MUSTER_INLINE std::uint64_t record_file_writer::table_bytes() const noexcept {
   return state_->labels.size() * sizeof(float) + state_->crcs.size() * sizeof(std::uint32_t) +
          state_->ends.size() * sizeof(std::uint64_t);
@@ -312,7 +312,7 @@ MUSTER_INLINE void record_set_writer::append(std::span<const std::byte> record, 
   constexpr std::uint64_t most_table_bytes = std::uint64_t{16} << 20;
   const bool by_size = file_bytes_ != std::numeric_limits<std::uint64_t>::max();
   auto& [name, writer] = open_files_[shard];
-  if (writer && by_size && (writer->bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
+  if (writer && by_size && (writer->uncompressed_bytes() >= file_bytes_ || writer->table_bytes() >= most_table_bytes))
     finish(open_files_[shard]);
   if (!writer) {
     name = detail::fresh_name(shard, notes_ ? notes_->path() : "");

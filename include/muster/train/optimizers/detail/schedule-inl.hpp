@@ -31,7 +31,7 @@ struct training_length {
   double steps = 0.0;
 
   /// Returns the completed fraction of the schedule, in [0, 1].
-  [[nodiscard]] double done(const training_position& position) const noexcept {
+  [[nodiscard]] double completed_fraction(const training_position& position) const noexcept {
     return std::clamp(steps != 0.0 ? static_cast<double>(position.step) / steps : position.epoch / epochs, 0.0, 1.0);
   }
 };
@@ -80,7 +80,7 @@ inline schedule read_plain(spec_reader& spec, const std::string& name, double ra
     const double power = name == "cosine" ? 0.0 : spec.number_of("power", 1.0, 0.0, true);
     const double last = spec.number_of("last", 0.0, 0.0, false);
     return [=](const training_position& position) {
-      const double done = length.done(position);
+      const double done = length.completed_fraction(position);
       return last + (rate - last) *
                         (power == 0.0 ? 0.5 * (1.0 + std::cos(std::numbers::pi * done)) : std::pow(1.0 - done, power));
     };

@@ -336,8 +336,8 @@ MUSTER_INLINE task shm_native::broadcast_staged(scheduler_type& scheduler, shm_n
   const std::size_t bytes = c.count * c.element_size;
   // The pieces are small enough that reads overlap with staging, and large enough that a piece costs more than its
   // synchronisation.
-  const std::size_t piece = round_up(bytes / broadcast_pieces, page);
-  self.divide(bytes, std::clamp(piece, smallest_broadcast_chunk, largest_broadcast_chunk), 1);
+  const std::size_t piece_bytes = round_up(bytes / broadcast_pieces, page);
+  self.divide(bytes, std::clamp(piece_bytes, smallest_broadcast_chunk, largest_broadcast_chunk), 1);
   const std::uint64_t depth = self.depth_;
   if (self.shm_.rank() == root) {
     co_await scheduler.until([&self] { return self.all_finished(self.staging_used_); });
