@@ -1,5 +1,5 @@
-// The collectives and what starts ranks, for a program that uses nothing else of muster: compiles in half the time of
-// muster.hpp.
+// The collectives and the functions that start ranks, for a program that uses nothing else of muster. Compiles in half
+// the time of muster.hpp.
 #pragma once
 
 #include <muster/comm/collectives/all_to_all.hpp>

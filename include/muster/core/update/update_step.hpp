@@ -49,9 +49,9 @@ auto loop_of(const Step& step) {
 }  // namespace detail
 
 /// An update of an optimizer, such as sgd_step and adam_step. A step contains the constants of an update of values with
-/// type `value`. `states` returns the number of state arrays besides the parameters, at most two. `run`, a member of
-/// the step or its `loop()`, updates a number of elements. Optimizers, parameter servers and devices all run that
-/// loop.
+/// type `value`. `states` returns the number of state arrays besides the parameters, at most two. `run(count, ...)`,
+/// a member of the step or of the object that its `loop()` returns, updates the first `count` elements of the arrays.
+/// Optimizers, parameter servers and devices all call this `run`.
 template <class Step>
 concept update_step = requires(const Step& step, typename Step::value* values) {
   { step.states() } -> std::same_as<std::size_t>;

@@ -177,11 +177,15 @@ class membership {
 
   // ---- queries ----
   [[nodiscard]] const generation_record& record() const noexcept { return record_; }
+  /// Returns true if this process is a member of the present generation.
   [[nodiscard]] bool is_member() const noexcept { return rank_.has_value(); }
   /// Returns true if `peer` is a member of the present generation.
   [[nodiscard]] bool is_in(member_id peer) const { return ranks_.contains(peer); }
+  /// Returns true if this member takes no further part in the present generation; see `stopped`.
   [[nodiscard]] bool has_stopped() const noexcept { return own_.stopped; }
+  /// Returns true if this process takes no further part in the job: `membership_outlet::end` was called.
   [[nodiscard]] bool has_ended() const noexcept { return ended_; }
+  /// Returns true if a member of the present generation has been proven dead.
   [[nodiscard]] bool is_dead(member_id peer) const { return dead_.contains(peer); }
   [[nodiscard]] bool is_suspect(member_id peer) const { return suspects_.contains(peer); }
   /// Returns true if this member requests to leave and no member gains by waiting: every other live member has
@@ -239,6 +243,7 @@ class membership {
   std::size_t admit_waiting(clock::time_point now, generation_record& next) const;
   void propose_record(const generation_record& next);
   void send_heartbeat(clock::time_point now);
+  // Ends this process's part in the job.
   void finish(exit_reason reason, const std::string& text);
   [[nodiscard]] bool suspects_most(const heartbeat& message) const;
   [[nodiscard]] bool has_recent_heartbeat(clock::time_point now, member_id peer) const;

@@ -95,7 +95,7 @@ inline void require_on_host(std::string_view kind, const named_tensor& entry) {
   }
 }
 
-// Adds tensors, each once, and gives frozen parameters a list of their own.
+// Collects the tensors of a module, each tensor once: trained parameters, frozen parameters, and buffers.
 class tensor_list {
  public:
   void add_parameter(const std::string& name, const at::Tensor& tensor) {
@@ -144,7 +144,7 @@ class tensor_list {
   std::unordered_set<const void*> seen_;
 };
 
-/// Returns the tensors of a module. Throws configuration_error as `require_on_host` and `tensor_list::finish` do.
+/// Returns the tensors of a module. Throws configuration_error as `require_usable` and `tensor_list::finish` do.
 [[nodiscard]] inline module_tensors tensors_of(::torch::nn::Module& module) {
   tensor_list list;
   for (const auto& item : module.named_parameters()) list.add_parameter(item.key(), item.value());

@@ -120,8 +120,9 @@ MUSTER_INLINE double estimate(collective kind, algorithm name, std::size_t bytes
                               const transport_costs& costs) noexcept {
   const double path = detail::time_of_path(kind, name, bytes, rank_count, costs);
   if (costs.ranks_a_core <= 1) return path;
-  // Measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB. The model is linear in the bytes, as
-  // `bisect` requires.
+  // Where ranks share cores, the time depends less on the longest path of messages than on the work of all ranks. The
+  // weight of the path was measured with four ranks on two cores over tcp, from 4 bytes to 16 MiB. The estimate stays
+  // linear in the bytes, as `bisect` requires.
   constexpr double path_weight = 0.25;
   const detail::traffic total = detail::traffic_of(kind, name, bytes, rank_count);
   const double work =

@@ -48,8 +48,11 @@ class watched_record {
   void check() const;
 
  private:
+  // The thread: performs requested swaps, and watches the entry between them.
   void run(const std::stop_token& stop);
+  // Performs a requested swap.
   void write(std::uint64_t expected, std::string text);
+  // Stores an entry for `take`, if it is newer than the last, or if it answers a swap (`answered`).
   void update(store_entry entry, bool answered);
   // Called in a handler: stores an exception that no retry can repair, and returns its text.
   std::string keep_exception();

@@ -59,6 +59,7 @@ class shm_messages {
   bool begin_sending(int peer, request& req);
   void sever(int peer) noexcept;
   [[nodiscard]] std::uint64_t unread(int peer);
+  // Throws peer_failure: no more messages arrive from the peer.
   [[noreturn]] void throw_broken(int peer, const char* reason) const;
   void require(int peer, const char* fault) const;
   void receive_pending(int peer);

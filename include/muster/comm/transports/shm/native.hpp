@@ -68,17 +68,22 @@ class shm_native {
   [[nodiscard]] std::size_t bytes_out() const noexcept;
   [[nodiscard]] std::span<std::byte> own_block() const noexcept { return blocks_of(nullptr).at(shm_.rank()); }
   [[nodiscard]] bool slot_is_free();
+  // On an oversubscribed host: writes this rank's core to its slot, and from time to time moves to a better core.
   void publish_core() noexcept;
   // Contributes the input itself, for the small mode.
   void publish_small(const std::byte* small, std::size_t bytes);
-  // Contributes the offsets of the buffers, for the other modes; see `small_plan::publishes`.
+  // Contributes the offsets of the buffers, for the other modes; see `small_plan::copies_input`.
   void publish_buffers();
   // Returns true if the peer has contributed to the pending collective. Throws mismatch_error if the peer's call
   // differs.
   [[nodiscard]] bool contributed(int peer);
+  // Returns true if all peers have contributed to the pending collective.
   [[nodiscard]] bool all_contributed();
+  // Returns true if all ranks have finished the collective with this sequence number.
   [[nodiscard]] bool all_finished(std::uint64_t sequence);
+  // Throws the mismatch_error that describes how the peer's call differs.
   [[noreturn]] void throw_mismatch(int peer);
+  // Sets `slot_head::finished` to the pending collective, and wakes the peers.
   void publish_finished() noexcept;
 
   // The small mode.
@@ -91,16 +96,22 @@ class shm_native {
     bool publishes = false;  // publishes the input together with the offsets of the buffers, if the buffers are private
   };
   [[nodiscard]] small_plan plan_small() const;
+  // Determines which ranks contribute to the pending call and wait, and whether the call is small.
   [[nodiscard]] bool test_small();
+  // Contributes if the slot is free, and completes the call when the awaited peers have contributed. Returns true when
+  // the call is complete.
   [[nodiscard]] std::byte* slot_buffer_of(int rank) noexcept;
   [[nodiscard]] const std::byte* small_payload(int peer);
+  // Returns the peer's input: in its contribution, or in its slot buffer. For this rank, the input of the call.
   void complete_small();
+  // Computes this rank's result from the inputs that the ranks have contributed.
 
   // The direct and staged modes.
   [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(sequence_, number); }
   // Returns true if that counter of every peer has reached step `number` of the pending collective.
   [[nodiscard]] bool all_reached(std::atomic<std::uint64_t> slot_head::*counter, std::uint64_t number);
   void publish_step(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
+  // Sets the counter to step `number` of the pending collective, and wakes the peers.
   // Returns true if the rank's output contains the block.
   [[nodiscard]] bool rank_needs_block(int rank, int block) const noexcept;
   [[nodiscard]] bool peers_need_block() const noexcept;

@@ -30,11 +30,11 @@ class store_table {
   /// Returns a new identity for a table: a text that no other table has.
   using identity = std::function<std::string()>;
 
-  /// Opens a table. With a folder, which is created if necessary, all changes are appended to its file "store". The
-  /// table continues with the contents of that file, except the values of clients. Every change whose request was
-  /// answered survives a crash of this process, and survives a crash of the host as far as its disk does. A last record
-  /// that was not written completely is ignored. Throws configuration_error when the folder cannot be used, or when
-  /// another process has it open, and data_error when the file cannot be read or another part is damaged.
+  /// Opens a table. With a `journal_folder`, which is created if necessary, all changes are appended to its file
+  /// "store". The table continues with the contents of that file, except the values of clients. Every change whose
+  /// request was answered survives a crash of this process, and survives a crash of the host as far as its disk does. A
+  /// last record that was not written completely is ignored. Throws configuration_error when the folder cannot be used,
+  /// or when another process has it open, and data_error when the file cannot be read or another part is damaged.
   explicit store_table(
       reply_handler reply, const std::string& folder = "", is_only_client is_alone = [](client) { return false; },
       identity draw = [] { return std::string("the only one"); });
@@ -49,6 +49,7 @@ class store_table {
   /// Ends a client: its watches end and its keys are removed.
   void leave(client former);
   [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
+  /// Returns the size in bytes of all keys and values.
 
  private:
   struct stored_value {
@@ -63,6 +64,7 @@ class store_table {
   };
 
   void open_journal(const std::string& folder);
+  // Reads the journal in the folder, and replaces it by a journal of the present values.
   [[nodiscard]] std::optional<std::size_t> replay(std::string_view text);
   // Appends to the journal the value that the key has after the end of all clients: nothing if the key is removed or
   // its value belongs to a client.
@@ -70,13 +72,18 @@ class store_table {
   // Sets or removes a value in memory, without a record in the journal.
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
   void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
+  // Replies to a request with the entry of the key; version 0 if there is none.
   // Answers request `id`, by which a client opens the store, with the table's identity. Empties the table first if
   // `is_only_client_` returns true.
   void open(client sender, std::uint64_t id);
   void swap(client sender, const store_request& request);
   bool watch(client sender, const store_request& request);
+  // Replies at once if the key's version differs from the request's; otherwise keeps the request in `watches_`. Returns
+  // false if the client uses the number of a request that it already waits for.
   void remove(std::map<std::string, stored_value, std::less<>>::iterator item);
+  // Removes a value in memory, and wakes the watches of its key.
   void wake(std::string_view key);
+  // Replies to all watches of the key, and ends them.
 
   reply_handler reply_;
   is_only_client is_only_client_;

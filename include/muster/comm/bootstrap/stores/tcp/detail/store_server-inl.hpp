@@ -36,6 +36,7 @@ using client_number = detail::store_table::client;
 // Thrown when a peer violates the protocol, which no client of muster does.
 struct protocol_violation {};
 
+// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500". Throws the errors of the constructor of store_server.
 inline detail::tcp_socket listen_at(std::string_view text) {
   const bool anywhere = text.starts_with(':');
   const auto destination = detail::address::parse(anywhere ? "0.0.0.0" + std::string(text) : std::string(text));
@@ -169,6 +170,7 @@ struct store_server::implementation {
   }
 
   void open(detail::client_number number, client& peer, const detail::store_request& request) {
+  // Handles a request to open the store: at once, or in `answer_openings` if the client would restart the table empty.
     peer.name = request.value.value_or("");
     std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
     if (request.version == 0) {
@@ -182,6 +184,7 @@ struct store_server::implementation {
   }
 
   void answer_openings(clock::time_point now) {
+  // Answers the requests in `openings` that need not wait for absent clients any more.
     for (const auto& next : std::exchange(openings, {})) {
       const auto found = clients.find(next.client);
       if (found == clients.end()) continue;
@@ -279,6 +282,7 @@ struct store_server::implementation {
   }
 
   void drop_stalled(clock::time_point now) {
+  // Drops the clients that have read no reply for too long.
     const auto is_stalled = [&](detail::client_number number) {
       return now - clients.at(number).last > detail::store_timing::slow_client;
     };
@@ -289,6 +293,7 @@ struct store_server::implementation {
   }
 
   static std::optional<detail::life> life_of(const std::string& name) noexcept {
+  // Returns the process of a client on this host, which the client's name identifies; nothing for other clients.
     try {
       return detail::life_of_client(name);
     } catch (const std::exception&) {  // no descriptor is left: the lease alone decides
@@ -297,6 +302,7 @@ struct store_server::implementation {
   }
 
   void drop(detail::client_number number) {
+  // Ends the connection of a client, and removes its keys. A client that took part is remembered as absent.
     ++departed;
     unwritten.erase(number);
     notified.erase(number);
