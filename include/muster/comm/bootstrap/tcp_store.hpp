@@ -29,9 +29,10 @@ class store_server {
  public:
   /// Listens at "10.0.0.1:29500", "[::1]:0" or ":29500" (all interfaces); port 0 takes a free port. Throws
   /// store_address_taken when another socket listens at the address. Throws configuration_error when the address cannot
-  /// be used, when the folder (which is created if it is missing) cannot be used, or when another process has the
-  /// folder open. Throws data_error when the files in the folder cannot be read.
-  store_server(std::string_view address, std::string_view token, const std::string& folder = "");
+  /// be used, when `journal_folder` (which is created if it is missing) cannot be used, or when another process has the
+  /// folder open. Throws data_error when the files in the folder cannot be read. Without a folder the table is only in
+  /// memory.
+  store_server(std::string_view address, std::string_view token, const std::string& journal_folder = "");
   store_server(const store_server&) = delete;
   store_server& operator=(const store_server&) = delete;
   /// Ends the connections: calls of connected clients throw peer_failure. Removes the file of `announce`.

@@ -77,9 +77,9 @@ struct module_tensors {
   return text + "]";
 }
 
-/// Throws configuration_error for a tensor that is not in the host's memory, or whose elements are no numbers of
-/// muster.
-inline void require_on_host(std::string_view kind, const named_tensor& entry) {
+/// Throws configuration_error for a tensor that has no value, is not in the host's memory, or is not dense. `kind`
+/// begins the error's text: "parameter" or "buffer".
+inline void require_usable(std::string_view kind, const named_tensor& entry) {
   const std::string subject = std::string(kind) + " '" + entry.name + "'";
   if (!entry.tensor.defined()) {
     throw configuration_error(subject +
@@ -101,13 +101,13 @@ class tensor_list {
   void add_parameter(const std::string& name, const at::Tensor& tensor) {
     if (!is_new(tensor)) return;
     const named_tensor entry{name, tensor};
-    require_on_host("parameter", entry);
+    require_usable("parameter", entry);
     (tensor.requires_grad() ? result_.trained : result_.frozen).push_back(entry);
   }
   void add_buffer(const std::string& name, const at::Tensor& tensor) {
     if (!tensor.defined() || !is_new(tensor)) return;
     const named_tensor entry{name, tensor};
-    require_on_host("buffer", entry);
+    require_usable("buffer", entry);
     result_.buffers.push_back(entry);
   }
   void note_module(std::string_view type) {

@@ -61,7 +61,8 @@ class shm_messages {
   [[nodiscard]] std::uint64_t unread(int peer);
   // Throws peer_failure: no more messages arrive from the peer.
   [[noreturn]] void throw_broken(int peer, const char* reason) const;
-  void require(int peer, const char* fault) const;
+  // Does the same with the reason `fault`, unless it is null.
+  void throw_if_broken(int peer, const char* fault) const;
   void receive_pending(int peer);
   bool begin_message(int peer, incoming& in);
   void copy_payload(int peer, incoming& in);

@@ -93,30 +93,32 @@ class shm_native {
     bool awaits_all = true;  // otherwise this rank waits for the root only, or for no rank
     bool awaits_root = false;
     bool is_small = false;
-    bool publishes = false;  // publishes the input together with the offsets of the buffers, if the buffers are private
+    bool copies_input =
+        false;  // `publish_buffers` also copies the input to the slot buffer, if the buffers are private
   };
-  [[nodiscard]] small_plan plan_small() const;
   // Determines which ranks contribute to the pending call and wait, and whether the call is small.
-  [[nodiscard]] bool test_small();
+  [[nodiscard]] small_plan plan_small() const;
   // Contributes if the slot is free, and completes the call when the awaited peers have contributed. Returns true when
   // the call is complete.
+  [[nodiscard]] bool test_small();
   [[nodiscard]] std::byte* slot_buffer_of(int rank) noexcept;
-  [[nodiscard]] const std::byte* small_payload(int peer);
   // Returns the peer's input: in its contribution, or in its slot buffer. For this rank, the input of the call.
-  void complete_small();
+  [[nodiscard]] const std::byte* small_payload(int peer);
   // Computes this rank's result from the inputs that the ranks have contributed.
+  void complete_small();
 
   // The direct and staged modes.
   [[nodiscard]] std::uint64_t step(std::uint64_t number) const noexcept { return step_word(sequence_, number); }
   // Returns true if that counter of every peer has reached step `number` of the pending collective.
   [[nodiscard]] bool all_reached(std::atomic<std::uint64_t> slot_head::*counter, std::uint64_t number);
-  void publish_step(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
   // Sets the counter to step `number` of the pending collective, and wakes the peers.
+  void publish_step(std::atomic<std::uint64_t>& counter, std::uint64_t number) noexcept;
   // Returns true if the rank's output contains the block.
   [[nodiscard]] bool rank_needs_block(int rank, int block) const noexcept;
   [[nodiscard]] bool peers_need_block() const noexcept;
   [[nodiscard]] bool is_direct();
-  [[nodiscard]] bool all_published() const noexcept;
+  // Returns true if every rank has copied its input to its slot buffer: then the small mode completes the collective.
+  [[nodiscard]] bool all_inputs_in_slots() const noexcept;
   // Returns the place for a round's chunk of `block` in the staging area of `staging_rank`. Block size() is the folded
   // chunk.
   [[nodiscard]] std::byte* staging_slot(int staging_rank, std::uint64_t round, int block) noexcept;

@@ -104,9 +104,9 @@ struct alignas(false_sharing_distance) contribution {
     std::uint64_t in;
     std::uint64_t out;
   };
-  // registered: the buffer is in the rank's segment, and peers access it there; published: the input is in the slot
-  // buffer
-  enum : std::uint32_t { registered_in = 1, registered_out = 2, published = 4 };
+  // registered: the buffer is in the rank's segment, and peers access it there
+  // input_in_slot: the rank has copied its input to the slot buffer
+  enum : std::uint32_t { registered_in = 1, registered_out = 2, input_in_slot = 4 };
 
   std::atomic<std::uint64_t> sequence;  // see `sequence_word`
   std::uint32_t flags;

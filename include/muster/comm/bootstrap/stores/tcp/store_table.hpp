@@ -36,7 +36,8 @@ class store_table {
   /// last record that was not written completely is ignored. Throws configuration_error when the folder cannot be used,
   /// or when another process has it open, and data_error when the file cannot be read or another part is damaged.
   explicit store_table(
-      reply_handler reply, const std::string& folder = "", is_only_client is_alone = [](client) { return false; },
+      reply_handler reply, const std::string& journal_folder = "",
+      is_only_client is_alone = [](client) { return false; },
       identity draw = [] { return std::string("the only one"); });
 
   /// Returns true if contents were restored, or written since.
@@ -48,8 +49,8 @@ class store_table {
   [[nodiscard]] bool handle(client sender, const store_request& request);
   /// Ends a client: its watches end and its keys are removed.
   void leave(client former);
-  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
   /// Returns the size in bytes of all keys and values.
+  [[nodiscard]] std::size_t bytes() const noexcept { return bytes_; }
 
  private:
   struct stored_value {
@@ -63,27 +64,27 @@ class store_table {
     std::string key;
   };
 
-  void open_journal(const std::string& folder);
   // Reads the journal in the folder, and replaces it by a journal of the present values.
+  void open_journal(const std::string& folder);
   [[nodiscard]] std::optional<std::size_t> replay(std::string_view text);
   // Appends to the journal the value that the key has after the end of all clients: nothing if the key is removed or
   // its value belongs to a client.
   void record(std::string_view key, std::optional<std::string_view> value);
   // Sets or removes a value in memory, without a record in the journal.
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
-  void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
   // Replies to a request with the entry of the key; version 0 if there is none.
+  void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
   // Answers request `id`, by which a client opens the store, with the table's identity. Empties the table first if
   // `is_only_client_` returns true.
   void open(client sender, std::uint64_t id);
   void swap(client sender, const store_request& request);
-  bool watch(client sender, const store_request& request);
   // Replies at once if the key's version differs from the request's; otherwise keeps the request in `watches_`. Returns
   // false if the client uses the number of a request that it already waits for.
-  void remove(std::map<std::string, stored_value, std::less<>>::iterator item);
+  bool watch(client sender, const store_request& request);
   // Removes a value in memory, and wakes the watches of its key.
-  void wake(std::string_view key);
+  void remove(std::map<std::string, stored_value, std::less<>>::iterator item);
   // Replies to all watches of the key, and ends them.
+  void wake(std::string_view key);
 
   reply_handler reply_;
   is_only_client is_only_client_;

@@ -130,7 +130,7 @@ MUSTER_INLINE void shm_messages::throw_broken(int peer, const char* reason) cons
                      "the messages of rank " + std::to_string(rank) + " ended (" + reason + "); see its own message");
 }
 
-MUSTER_INLINE void shm_messages::require(int peer, const char* fault) const {
+MUSTER_INLINE void shm_messages::throw_if_broken(int peer, const char* fault) const {
   if (fault != nullptr) throw_broken(peer, fault);
 }
 
@@ -162,9 +162,9 @@ MUSTER_INLINE bool shm_messages::begin_message(int peer, incoming& in) {
   outbox& sends = outgoing_to(peer).sends;
   auto& target = matcher_.target_of(peer);
   if (head.kind == message_kind::cts) {
-    require(peer, sends.on_clear_to_send(head.number));
+    throw_if_broken(peer, sends.on_clear_to_send(head.number));
   } else if (head.kind == message_kind::data) {
-    require(peer, matcher_.match_body(peer, head, target));
+    throw_if_broken(peer, matcher_.match_body(peer, head, target));
   } else if (!matcher_.match(peer, head, sends.awaits_clear(), target)) {
     return false;
   }

@@ -116,9 +116,9 @@ MUSTER_INLINE void shm_native::publish_buffers() {
   };
   own.offsets.in = offset_of_buffer(call_->in, bytes_in(), contribution::registered_in);
   own.offsets.out = offset_of_buffer(call_->out, bytes_out(), contribution::registered_out);
-  if (plan_.publishes && (own.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
+  if (plan_.copies_input && (own.flags & (contribution::registered_in | contribution::registered_out)) == 0) {
     copy_bytes(slot_buffer_of(shm_.rank()), call_->in, plan_.contributed);
-    own.flags |= contribution::published;
+    own.flags |= contribution::input_in_slot;
   }
   own.sequence.store(sequence_word(sequence_, signature_hash_), std::memory_order_release);
   shm_.wake_all();
@@ -254,7 +254,7 @@ MUSTER_INLINE shm_native::small_plan shm_native::plan_small() const {
           .awaits_all = !from_root && (!to_root || at_root),
           .awaits_root = from_root && !at_root,
           .is_small = largest <= small_limit,
-          .publishes = largest <= publish_up_to};
+          .copies_input = largest <= publish_up_to};
 }
 
 MUSTER_INLINE bool shm_native::test_small() {

@@ -64,9 +64,9 @@ MUSTER_INLINE bool shm_native::is_direct() {
   return true;
 }
 
-MUSTER_INLINE bool shm_native::all_published() const noexcept {
+MUSTER_INLINE bool shm_native::all_inputs_in_slots() const noexcept {
   for (int p = 0; p < shm_.size(); ++p) {
-    if ((shm_.slot(p).contributions[contribution_index()].flags & contribution::published) == 0) return false;
+    if ((shm_.slot(p).contributions[contribution_index()].flags & contribution::input_in_slot) == 0) return false;
   }
   return true;
 }
@@ -132,7 +132,7 @@ MUSTER_INLINE task shm_native::run_reduce_family(scheduler_type& scheduler, shm_
   self.publish_buffers();
   co_await scheduler.until([&self] { return self.all_contributed(); });
   self.next_peer_ = 0;
-  if (self.all_published()) {
+  if (self.all_inputs_in_slots()) {
     self.complete_small();
   } else if (self.is_direct()) {
     co_await run_direct(scheduler, self);

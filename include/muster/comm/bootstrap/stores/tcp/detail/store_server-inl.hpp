@@ -88,13 +88,14 @@ struct store_server::implementation {
     clock::time_point until;
   };
 
-  implementation(std::string_view place, std::string_view shared_token, const std::string& folder)
-      : implementation(detail::listen_at(place), shared_token, folder) {}
-  implementation(detail::tcp_socket listening, std::string_view shared_token, const std::string& folder)
+  // `journal_folder`: the folder of the table's journal; empty: the table is only in memory.
+  implementation(std::string_view place, std::string_view shared_token, const std::string& journal_folder)
+      : implementation(detail::listen_at(place), shared_token, journal_folder) {}
+  implementation(detail::tcp_socket listening, std::string_view shared_token, const std::string& journal_folder)
       : address(listening.local()),
         token(shared_token),
         table([this](detail::client_number receiver, const detail::store_reply& reply) { reply_to(receiver, reply); },
-              folder, [this](detail::client_number) { return begins_anew; }, &detail::random_token) {
+              journal_folder, [this](detail::client_number) { return begins_anew; }, &detail::random_token) {
     if (table.is_used()) unknown_until = deadline_after(detail::store_timing::lease);
     std::vector<detail::tcp_socket> listeners;
     listeners.push_back(std::move(listening));
@@ -169,8 +170,8 @@ struct store_server::implementation {
     return !absent.empty() || now < unknown_until;
   }
 
-  void open(detail::client_number number, client& peer, const detail::store_request& request) {
   // Handles a request to open the store: at once, or in `answer_openings` if the client would restart the table empty.
+  void open(detail::client_number number, client& peer, const detail::store_request& request) {
     peer.name = request.value.value_or("");
     std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
     if (request.version == 0) {
@@ -183,8 +184,8 @@ struct store_server::implementation {
     openings.push_back({number, request.id, clock::now() + patience});
   }
 
-  void answer_openings(clock::time_point now) {
   // Answers the requests in `openings` that need not wait for absent clients any more.
+  void answer_openings(clock::time_point now) {
     for (const auto& next : std::exchange(openings, {})) {
       const auto found = clients.find(next.client);
       if (found == clients.end()) continue;
@@ -281,8 +282,8 @@ struct store_server::implementation {
     if (peer.link.unsent() >= detail::unread_limit) throw detail::protocol_violation();
   }
 
-  void drop_stalled(clock::time_point now) {
   // Drops the clients that have read no reply for too long.
+  void drop_stalled(clock::time_point now) {
     const auto is_stalled = [&](detail::client_number number) {
       return now - clients.at(number).last > detail::store_timing::slow_client;
     };
@@ -292,8 +293,8 @@ struct store_server::implementation {
     }
   }
 
-  static std::optional<detail::life> life_of(const std::string& name) noexcept {
   // Returns the process of a client on this host, which the client's name identifies; nothing for other clients.
+  static std::optional<detail::life> life_of(const std::string& name) noexcept {
     try {
       return detail::life_of_client(name);
     } catch (const std::exception&) {  // no descriptor is left: the lease alone decides
@@ -301,8 +302,8 @@ struct store_server::implementation {
     }
   }
 
-  void drop(detail::client_number number) {
   // Ends the connection of a client, and removes its keys. A client that took part is remembered as absent.
+  void drop(detail::client_number number) {
     ++departed;
     unwritten.erase(number);
     notified.erase(number);
@@ -336,8 +337,9 @@ struct store_server::implementation {
   std::jthread thread;
 };
 
-MUSTER_INLINE store_server::store_server(std::string_view address, std::string_view token, const std::string& folder)
-    : self_(std::make_unique<implementation>(address, token, folder)) {}
+MUSTER_INLINE store_server::store_server(std::string_view address, std::string_view token,
+                                         const std::string& journal_folder)
+    : self_(std::make_unique<implementation>(address, token, journal_folder)) {}
 MUSTER_INLINE store_server::~store_server() = default;
 MUSTER_INLINE void store_server::announce(const std::string& file) { self_->announce(file); }
 MUSTER_INLINE std::string store_server::address() const { return self_->address.to_string(); }

@@ -80,10 +80,10 @@ inline bool is_cut_off(std::string_view text) {
 
 // ---- the journal on disk ----
 
-MUSTER_INLINE store_table::store_table(reply_handler reply, const std::string& folder, is_only_client is_alone,
+MUSTER_INLINE store_table::store_table(reply_handler reply, const std::string& journal_folder, is_only_client is_alone,
                                        identity draw)
     : reply_(std::move(reply)), is_only_client_(std::move(is_alone)), draw_(std::move(draw)) {
-  if (!folder.empty()) open_journal(folder);
+  if (!journal_folder.empty()) open_journal(journal_folder);
 }
 
 MUSTER_INLINE void store_table::open_journal(const std::string& folder) {
