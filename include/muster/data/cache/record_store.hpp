@@ -31,9 +31,11 @@ struct cached_records {
   /// last record.
   std::vector<std::uint64_t> lengths = {}, begins = {};
 
+  /// Returns the offset of a record; for `id` == size, the size of all records together.
   [[nodiscard]] std::uint64_t begin(std::uint64_t id) const noexcept {
     return record_bytes != 0 ? id * round_up(record_bytes, buffer_alignment) : begins[id];
   }
+  /// Returns the size of a record in bytes.
   [[nodiscard]] std::size_t length(std::uint64_t id) const noexcept {
     return record_bytes != 0 ? record_bytes : lengths[id];
   }
@@ -85,7 +87,9 @@ class record_store {
   void start_file(const cache_options& options);
   void make_room(const cache_options& options) const;
   [[nodiscard]] bool has_header(seconds fresh_for) const;
+  // Reserves the disk space of a new file and writes its header.
   [[nodiscard]] header header_of(std::int64_t created) const;
+  // Deletes the least recently used other caches until the file fits into `cache_options::disk`.
   [[nodiscard]] std::atomic<std::uint64_t>& word(sample_id id) const noexcept;
   [[nodiscard]] std::uint64_t word_of(sample_id id) const noexcept;
 

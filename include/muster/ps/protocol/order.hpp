@@ -58,13 +58,17 @@ class epoch_order {
     member worker;
     lease granted;
   };
+  // Gives the worker a part from `clock` on: its assigned part, or a part of a new block, which is divided among
+  // `workers`. Does nothing if the worker holds a part for this clock.
   void claim(const member& worker, std::uint64_t clock, std::span<const member> workers);
+  // Assigns a part of the next block to each worker, or returned parts if there are any.
   void assign_block(std::uint64_t clock, std::span<const member> workers);
   void assign_returned(std::uint64_t clock, std::span<const member> workers);
   void close(const member& worker, std::uint64_t clocks);
   void return_leases(const member& worker);
   [[nodiscard]] const assignment* held_by(const member& node, std::uint64_t clock) const noexcept;
   [[nodiscard]] bool epoch_is_over() const noexcept;
+  // Returns the claimed part that contains the clock; null if the process holds none.
   [[nodiscard]] bool ends() const noexcept;
   [[nodiscard]] bool stops_to_save() const noexcept;
   [[nodiscard]] std::uint32_t block_length(std::uint32_t part_count) const noexcept;

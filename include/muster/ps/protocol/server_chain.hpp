@@ -44,6 +44,7 @@ inline void server::on_server_message(const member& sender, const message& msg, 
   }
 }
 
+// Applies the predecessor's entry if it is the next, and passes it on.
 inline void server::on_entry(node_id sender, const message& msg, held_range& range, clock::time_point now) {
   if (sender != range.predecessor || !range.has_state) return;
   // An entry that arrived before is acknowledged again. If an entry is missing, the last applied entry is acknowledged.
@@ -82,11 +83,13 @@ inline void server::send_to_server(node_id node, const message& msg) {
   if (const auto* const entry = map_.server(node)) out_.send(entry->node, msg);
 }
 
+// Asks the successor for its last applied entry, before entries are sent.
 inline void server::offer(range_id id, held_range& range, clock::time_point now) {
   range.last_sent = now;
   send_to_server(range.successor, {.kind = message_kind::offer, .range = id, .clock = range.epoch});
 }
 
+// Sends the retained entries that were not sent to the successor yet.
 inline void server::send_entries(range_id id, held_range& range, clock::time_point now) {
   if (!range.successor_known || range.retained.empty()) return;
   const auto first = range.retained.front().index;
@@ -129,6 +132,7 @@ inline void server::send_copy(range_id id, held_range& range, clock::time_point 
   }
 }
 
+// At a learner: joins the pieces of a copy, and continues from its values unless the learner has applied more entries.
 inline void server::on_copy(node_id sender, const message& msg, held_range& range) {
   if (sender != range.predecessor || range.own_role != role::learner) return;
   if (!range.has_state || msg.number > range.applied) {

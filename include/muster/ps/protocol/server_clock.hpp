@@ -57,6 +57,7 @@ inline void server::return_leases(clock::time_point now) {
   }
 }
 
+// Marks the processes that have been silent for too long as suspects, and sends this server's heartbeat when it is due.
 inline void server::suspect_silent_peers(clock::time_point now) {
   if (peers_.tick(now, settings_.detection_silence)) resumed_at_ = now;
   const auto server_silence = std::max(settings_.detection_silence, settings_.least_server_silence);

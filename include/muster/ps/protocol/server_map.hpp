@@ -75,6 +75,7 @@ inline void server::on_disconnect(const member& node, clock::time_point now) {
   if (auto* const known_peer = peers_.find(node)) known_peer->disconnected_at = now;
 }
 
+// Returns true if there are suspects, the last was added long enough ago, and this server is not cut off itself.
 inline bool server::may_fence_suspects(clock::time_point now) {
   std::size_t present = 0;
   std::size_t missed = 0;

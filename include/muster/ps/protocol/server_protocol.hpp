@@ -138,7 +138,7 @@ class server {
   /// Notes that the result of a swap is unknown. The server tries again.
   void swap_failed() { swapping_ = false; }
   /// Processes a frame from any process. Invalid frames are ignored. `payload` is the payload of the last message if it
-  /// was sent separately. Acknowledgements are sent by `flush`.
+  /// was sent separately. Acknowledgements are sent by `send_due_replies`.
   void on_frame(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> payload = {});
   /// Answers the waiting pulls that are ready. Sends a single acknowledgement for each range and worker, however many
   /// pushes were received.

@@ -64,6 +64,7 @@ inline void server::on_worker_message(const member& worker, const message& msg, 
   if (msg.kind == message_kind::pull && range.is_tail()) return on_pull(worker, msg);
 }
 
+// Asks the worker to send its pushes again from the sequence `expected` on.
 inline void server::request_resend(range_id id, const held_range& range, const member& worker, std::uint64_t expected) {
   out_.send(worker, {.kind = message_kind::resend, .range = id, .number = expected, .clock = range.epoch});
 }
@@ -130,6 +131,7 @@ inline void server::refuse(const member& worker, const message& request, const s
                      .payload = std::as_bytes(std::span(text))});
 }
 
+// Answers a pull, or keeps it in `waiting_pulls_` until it is ready.
 inline void server::on_pull(const member& worker, const message& msg) {
   if (const auto problem = values_.problem_with(msg.range, msg); !problem.empty()) return refuse(worker, msg, problem);
   if (is_ready(worker, msg) && out_.has_room(worker)) return send_values(worker, msg);
@@ -140,6 +142,7 @@ inline void server::on_pull(const member& worker, const message& msg) {
   waiting_pulls_.push_back({worker, msg, {msg.payload.begin(), msg.payload.end()}});
 }
 
+// Returns true if the range's values at this server satisfy the pull: its clock, and the worker's own pushes.
 inline bool server::is_ready(const member& worker, const message& pull) const {
   const auto& range = ranges_[pull.range];
   // In a newer map another server may hold the range, with pushes that the worker's clock covers and this server lacks.
@@ -171,6 +174,7 @@ inline void server::send_values(const member& worker, const message& pull) {
                      .payload = values});
 }
 
+// Handles a worker's heartbeat or farewell.
 inline void server::on_pulse(const member& worker, const message& msg) {
   const bool leaves = (msg.flags & is_farewell) != 0;
   if (leaves)  // no worker needs to wait for this worker
@@ -254,6 +258,7 @@ inline void server::commit_as_tail(range_id id, held_range& range) {
   }
 }
 
+// Commits the entries up to that index: acknowledges their pushes, and drops the entries that the successor has.
 inline void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
   range.committed = std::max(range.committed, up_to);
   while (!range.waiting.empty() && range.waiting.front().index <= range.committed) {
