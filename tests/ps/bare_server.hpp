@@ -43,7 +43,7 @@ struct bare_server : ps::server_output {
     ps::encode(msg, frame.data() + ps::frame_head_bytes);
     sent.clear();
     core.on_frame(frame, now);
-    core.flush();
+    core.send_due_replies();
     return sent;
   }
 

@@ -104,12 +104,12 @@ class run {
     void swap(std::uint64_t expected, const ps::shard_map& next) override { owner.swap(node, expected, next); }
     void on_frame(std::span<const std::byte> frame, std::span<const std::byte> payload) override {
       core.on_frame(frame, owner.now_, payload);
-      if (owner.chance(0.7)) core.flush();
+      if (owner.chance(0.7)) core.send_due_replies();
     }
     void apply_map(const ps::shard_map& map) override { core.apply_map(map, owner.now_); }
     void tick() override {
       core.tick(owner.now_);
-      core.flush();
+      core.send_due_replies();
       if (owner.chance(0.02)) owner.look_for_map(node);  // the store's watch, with any delay
       if (core.is_fenced()) owner.end(*this);
     }

@@ -81,17 +81,24 @@ class record_store {
   struct header;
   static constexpr std::uint8_t absent = 0, busy = 1, present = 2;
 
-  [[nodiscard]] std::uint64_t labels_at(std::uint64_t record_count) const noexcept;
-  [[nodiscard]] std::uint64_t records_at(std::uint64_t record_count) const noexcept;
+  // Returns the offset of the labels in a file of `record_count` records.
+  [[nodiscard]] std::uint64_t labels_offset(std::uint64_t record_count) const noexcept;
+  // Returns the offset of the records in such a file.
+  [[nodiscard]] std::uint64_t records_offset(std::uint64_t record_count) const noexcept;
+  // Opens the file, which it creates or replaces if necessary, and maps it.
   void open_file(const cache_options& options);
-  void start_file(const cache_options& options);
-  void make_room(const cache_options& options) const;
-  [[nodiscard]] bool has_header(seconds fresh_for) const;
   // Reserves the disk space of a new file and writes its header.
-  [[nodiscard]] header header_of(std::int64_t created) const;
+  void start_file(const cache_options& options);
   // Deletes the least recently used other caches until the file fits into `cache_options::disk`.
-  [[nodiscard]] std::atomic<std::uint64_t>& word(sample_id id) const noexcept;
-  [[nodiscard]] std::uint64_t word_of(sample_id id) const noexcept;
+  void make_room(const cache_options& options) const;
+  // Returns true if the file is complete, has the header of these records, and is not older than `fresh_for`.
+  [[nodiscard]] bool has_valid_header(seconds fresh_for) const;
+  // Returns the header of a file of these records that was created at that time, in seconds since 1970.
+  [[nodiscard]] header header_of(std::int64_t created) const;
+  // Returns the record's word in the file.
+  [[nodiscard]] std::atomic<std::uint64_t>& stored_word(sample_id id) const noexcept;
+  // Computes the word from the record and the labels that are in the file.
+  [[nodiscard]] std::uint64_t expected_word(sample_id id) const noexcept;
 
   const cached_records& records_;
   std::uint64_t record_count_;  // number of stored records; these are the first records of the source

@@ -64,13 +64,18 @@ class epoch_order {
   // Assigns a part of the next block to each worker, or returned parts if there are any.
   void assign_block(std::uint64_t clock, std::span<const member> workers);
   void assign_returned(std::uint64_t clock, std::span<const member> workers);
-  void close(const member& worker, std::uint64_t clocks);
+  // Removes the worker's batches before clock `end_clock`, which are finished, from its claimed parts.
+  void finish_batches(const member& worker, std::uint64_t end_clock);
+  // Moves all parts of a worker that left to `unassigned_`.
   void return_leases(const member& worker);
+  // Returns the claimed part that contains the clock; null if the process holds none.
   [[nodiscard]] const assignment* held_by(const member& node, std::uint64_t clock) const noexcept;
   [[nodiscard]] bool epoch_is_over() const noexcept;
-  // Returns the claimed part that contains the clock; null if the process holds none.
-  [[nodiscard]] bool ends() const noexcept;
-  [[nodiscard]] bool stops_to_save() const noexcept;
+  // Returns true if the plan's limit of epochs or steps is reached.
+  [[nodiscard]] bool is_at_end() const noexcept;
+  // Returns true if the batches up to here have to be saved before more batches are assigned.
+  [[nodiscard]] bool is_save_due() const noexcept;
+  // Returns the number of batches in the next block, for that number of parts.
   [[nodiscard]] std::uint32_t block_length(std::uint32_t part_count) const noexcept;
 
   bool bulk_;

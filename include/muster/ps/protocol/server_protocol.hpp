@@ -142,7 +142,7 @@ class server {
   void on_frame(std::span<const std::byte> frame, clock::time_point now, std::span<const std::byte> payload = {});
   /// Answers the waiting pulls that are ready. Sends a single acknowledgement for each range and worker, however many
   /// pushes were received.
-  void flush();
+  void send_due_replies();
   /// Notes that time passes. Call about ten times in each `retry`.
   void tick(clock::time_point now);
 

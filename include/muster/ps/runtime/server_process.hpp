@@ -56,7 +56,7 @@ class server_process final : process, public server_output {
       const bool ticks = now >= next_tick;
       if (ticks) tick(now);
       link_.set_identity({.sender = core_->self(), .map_version = core_->newest_map()});
-      core_->flush();
+      core_->send_due_replies();
       link_.flush();
       if (ticks) next_tick = next_tick_after(now);
       any_finished_ = any_finished_ || core_->received_farewell();

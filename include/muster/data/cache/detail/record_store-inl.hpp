@@ -83,9 +83,9 @@ MUSTER_INLINE record_store::record_store(const cached_records& records, const ca
                                          std::uint64_t most)
     : records_(records),
       record_count_(
-          most_that_fit(records.size, [&](std::uint64_t n) { return records_at(n) + records.begin(n) <= most; })),
+          most_that_fit(records.size, [&](std::uint64_t n) { return records_offset(n) + records.begin(n) <= most; })),
       states_(record_count_),
-      file_bytes_(records_at(record_count_) + records.begin(record_count_)) {
+      file_bytes_(records_offset(record_count_) + records.begin(record_count_)) {
   if (record_count_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
   const std::uint64_t key = digest().add(records.key).add(records.size).add(cache_format).value();
   path_ = options.folder + '/' + hex(key) + ".cache";
@@ -97,11 +97,11 @@ MUSTER_INLINE record_store::~record_store() {
   if (mapped_ != nullptr) ::munmap(mapped_, file_bytes_);
 }
 
-MUSTER_INLINE std::uint64_t record_store::labels_at(std::uint64_t record_count) const noexcept {
+MUSTER_INLINE std::uint64_t record_store::labels_offset(std::uint64_t record_count) const noexcept {
   return words_at + 8 * record_count;
 }
-MUSTER_INLINE std::uint64_t record_store::records_at(std::uint64_t record_count) const noexcept {
-  return round_up(labels_at(record_count) + record_count * records_.label_bytes, buffer_alignment);
+MUSTER_INLINE std::uint64_t record_store::records_offset(std::uint64_t record_count) const noexcept {
+  return round_up(labels_offset(record_count) + record_count * records_.label_bytes, buffer_alignment);
 }
 
 MUSTER_INLINE record_store::header record_store::header_of(std::int64_t created) const {
@@ -111,7 +111,7 @@ MUSTER_INLINE record_store::header record_store::header_of(std::int64_t created)
   return all;
 }
 
-MUSTER_INLINE bool record_store::has_header(seconds fresh_for) const {
+MUSTER_INLINE bool record_store::has_valid_header(seconds fresh_for) const {
   header found;
   struct stat status {};
   if (::pread(file_.get(), &found, sizeof found, 0) != static_cast<ssize_t>(sizeof found) ||
@@ -134,7 +134,7 @@ MUSTER_INLINE void record_store::open_file(const cache_options& options) {
     struct stat status {};
     // Deleted while this process waited for the lock.
     if (!is_at(file_.get(), path_) || ::fstat(file_.get(), &status) != 0) continue;
-    found = has_header(options.fresh_for);
+    found = has_valid_header(options.fresh_for);
     if (!found && !writable_) fail(EACCES, "open");
     if (!found && status.st_size != 0) {  // has other sizes, is too old, or has no header
       ::unlink(path_.c_str());            // a process that still fills the file keeps it without a name
@@ -149,8 +149,8 @@ MUSTER_INLINE void record_store::open_file(const cache_options& options) {
       ::mmap(nullptr, file_bytes_, writable_ ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file_.get(), 0);
   if (memory == MAP_FAILED) fail(errno, "mmap");
   mapped_ = static_cast<std::byte*>(memory);
-  label_bytes_ = mapped_ + labels_at(record_count_);
-  record_bytes_ = mapped_ + records_at(record_count_);
+  label_bytes_ = mapped_ + labels_offset(record_count_);
+  record_bytes_ = mapped_ + records_offset(record_count_);
   file_ = {};  // the mapping remains
 }
 
@@ -191,12 +191,12 @@ MUSTER_INLINE void record_store::make_room(const cache_options& options) const {
   }
 }
 
-MUSTER_INLINE std::atomic<std::uint64_t>& record_store::word(sample_id id) const noexcept {
+MUSTER_INLINE std::atomic<std::uint64_t>& record_store::stored_word(sample_id id) const noexcept {
   static_assert(sizeof(std::atomic<std::uint64_t>) == 8 && std::atomic<std::uint64_t>::is_always_lock_free);
   return reinterpret_cast<std::atomic<std::uint64_t>*>(mapped_ + words_at)[id];
 }
 
-MUSTER_INLINE std::uint64_t record_store::word_of(sample_id id) const noexcept {
+MUSTER_INLINE std::uint64_t record_store::expected_word(sample_id id) const noexcept {
   const std::span record(record_bytes_ + records_.begin(id), records_.length(id));
   const std::uint64_t check = crc32c({label_bytes_ + id * records_.label_bytes, records_.label_bytes}, crc32c(record));
   const std::uint64_t salt = mix(id + records_.key) & 0x7fffffff;
@@ -207,9 +207,9 @@ MUSTER_INLINE std::span<const std::byte> record_store::view(sample_id id, std::s
   if (id >= record_count_) return {};
   auto state = states_[id].load(std::memory_order_acquire);
   if (state == absent && mapped_ != nullptr) {
-    const std::uint64_t found = word(id).load(std::memory_order_acquire);
+    const std::uint64_t found = stored_word(id).load(std::memory_order_acquire);
     if (found != 0 && states_[id].compare_exchange_strong(state, busy)) {
-      state = found == word_of(id) ? present : absent;
+      state = found == expected_word(id) ? present : absent;
       states_[id].store(state, std::memory_order_release);
     }
   }
@@ -225,7 +225,7 @@ MUSTER_INLINE bool record_store::put(sample_id id, std::span<const std::byte> re
   if (!states_[id].compare_exchange_strong(state, busy)) return false;
   copy_some(record_bytes_ + records_.begin(id), record.data(), record.size());
   copy_some(label_bytes_ + id * records_.label_bytes, labels.data(), labels.size_bytes());
-  if (mapped_ != nullptr) word(id).store(word_of(id), std::memory_order_release);
+  if (mapped_ != nullptr) stored_word(id).store(expected_word(id), std::memory_order_release);
   states_[id].store(present, std::memory_order_release);
   return true;
 }

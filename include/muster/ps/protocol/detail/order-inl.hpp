@@ -50,7 +50,7 @@ inline void epoch_order::apply(const log_entry& entry) {
     case order_request::claim: {
       std::vector<member> workers(push.payload.size() / sizeof(member));
       if (!workers.empty()) std::memcpy(workers.data(), push.payload.data(), workers.size() * sizeof(member));
-      close(entry.sender, push.settled);
+      finish_batches(entry.sender, push.settled);
       return claim(entry.sender, push.place, workers);
     }
     case order_request::begin:
@@ -115,7 +115,7 @@ inline void epoch_order::assign_block(std::uint64_t clock, std::span<const membe
   if (plan_.from.per_rank != 0) most = std::min(most, std::max<std::uint64_t>(1, plan_.from.size / plan_.from.batch));
   workers = workers.first(std::min<std::size_t>(workers.size(), most));
   if (!unassigned_.empty()) return assign_returned(clock, workers);
-  if (ends() || stops_to_save()) return;
+  if (is_at_end() || is_save_due()) return;
   if (epoch_is_over()) {
     ++plan_.from.epoch;
     plan_.from.position = 0;
@@ -148,10 +148,10 @@ inline void epoch_order::assign_returned(std::uint64_t clock, std::span<const me
   if (bulk_) clock_ = clock + shortest;
 }
 
-inline void epoch_order::close(const member& worker, std::uint64_t clocks) {
+inline void epoch_order::finish_batches(const member& worker, std::uint64_t end_clock) {
   std::erase_if(claimed_, [&](assignment& assigned) {
-    if (assigned.worker != worker || clocks <= assigned.granted.clock) return false;
-    const auto done = clocks - assigned.granted.clock;
+    if (assigned.worker != worker || end_clock <= assigned.granted.clock) return false;
+    const auto done = end_clock - assigned.granted.clock;
     if (done >= assigned.granted.batches) return true;
     assigned.granted = detail::remainder_after(assigned.granted, done);
     return false;
@@ -182,8 +182,8 @@ inline lease epoch_order::answer(const member& worker, std::uint64_t clock) cons
   }
   if (!started_) reply.outcome = lease::kind::unknown;
   const bool all_counts = claimed_.empty() && assigned_.empty() && unassigned_.empty();
-  if (started_ && all_counts && stops_to_save()) reply.outcome = lease::kind::save;
-  if (started_ && all_counts && ends() && !stops_to_save())
+  if (started_ && all_counts && is_save_due()) reply.outcome = lease::kind::save;
+  if (started_ && all_counts && is_at_end() && !is_save_due())
     reply.outcome = end_confirmed_ ? lease::kind::over : lease::kind::last;
   // Bulk: the worker continues at the clock of its assigned part, which it has not claimed yet.
   const auto own = std::ranges::find(assigned_, worker, &assignment::worker);
@@ -217,16 +217,16 @@ inline const epoch_order::assignment* epoch_order::held_by(const member& node, s
 
 inline bool epoch_order::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(plan_.from) == 0; }
 
-inline bool epoch_order::ends() const noexcept {
+inline bool epoch_order::is_at_end() const noexcept {
   const auto epochs_done = plan_.from.epoch + (epoch_is_over() ? 1 : 0);
   return (plan_.steps_limit != 0 && plan_.steps >= plan_.steps_limit) ||
          (plan_.epochs_limit != 0 && epochs_done >= plan_.epochs_limit);
 }
 
-inline bool epoch_order::stops_to_save() const noexcept {
+inline bool epoch_order::is_save_due() const noexcept {
   const bool by_epochs = plan_.epochs_to_save != 0, by_steps = plan_.steps_to_save != 0;
   if (saved_ >= plan_.steps || !(by_epochs || by_steps)) return false;
-  return ends() || (by_steps && plan_.steps % plan_.steps_to_save == 0) ||
+  return is_at_end() || (by_steps && plan_.steps % plan_.steps_to_save == 0) ||
          (by_epochs && epoch_is_over() && (plan_.from.epoch + 1) % plan_.epochs_to_save == 0);
 }
 

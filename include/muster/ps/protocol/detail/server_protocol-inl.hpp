@@ -284,7 +284,7 @@ inline void server::acknowledge_to(range_id id, held_range& range, node_id worke
   if (!std::exchange(is_noted, true)) due_acks_.emplace_back(id, worker);
 }
 
-inline void server::flush() {
+inline void server::send_due_replies() {
   std::erase_if(waiting_pulls_, [&](waiting_pull& waiting) {
     if (peers_.find(waiting.sender) == nullptr || !ranges_[waiting.pull.range].is_tail()) return true;
     if (!is_ready(waiting.sender, waiting.pull) || !out_.has_room(waiting.sender)) return false;
