@@ -89,6 +89,7 @@ class optimizer_values {
         "the saved state of an optimizer does not fit (it belongs to another model or optimizer); use those that saved "
         "it");
   }
+  // Returns a tensor over `memory` with the sizes and strides of the parameter.
   [[nodiscard]] static at::Tensor laid_out_as(const at::Tensor& parameter, void* memory) {
     return at::from_blob(memory, parameter.sizes(), parameter.strides(), parameter.options().requires_grad(false));
   }
@@ -102,6 +103,7 @@ class optimizer_values {
     bytes.resize(at + alignment);  // every tensor begins at a multiple
     std::memcpy(bytes.data() + at, &number, sizeof number);
   }
+  // Appends whether the tensor is defined, and then the tensor in the layout of its parameter.
   static void append_tensor(std::vector<std::byte>& bytes, const at::Tensor& parameter, const at::Tensor& tensor) {
     append_number(bytes, tensor.defined() ? 1 : 0);
     if (!tensor.defined()) return;
@@ -110,6 +112,7 @@ class optimizer_values {
     (void)laid_out_as(parameter, bytes.data() + at).copy_(tensor);
   }
 
+  // Reads the form that append_number and append_tensor write.
   struct reader {
     std::span<const std::byte> bytes;
 

@@ -71,6 +71,7 @@ class direct_exchange {
         requests_(ctx.pool(), peers_ * lanes * outstanding),
         state_(ctx.pool(), peers_) {}
 
+  /// Returns true if all pieces are sent to and received from all peers.
   [[nodiscard]] bool finished() const noexcept { return finished_ == peers_ * lanes; }
 
   /// Starts the sends and receives that can start and checks the outstanding ones; returns true when anything has
@@ -97,7 +98,7 @@ class direct_exchange {
  private:
   enum lane : std::size_t { out, in, lanes };
   static constexpr std::size_t outstanding = 2;  // most unfinished requests of a lane
-  struct progress {                              // numbers of pieces sent to and received from a peer
+  struct progress {                              // numbers of pieces sent to and received from a peer, by lane
     std::size_t started[lanes] = {};
     std::size_t done[lanes] = {};
   };
@@ -118,6 +119,7 @@ class direct_exchange {
   // j.
   [[nodiscard]] std::size_t combined(std::size_t j) { return std::min(state_[j].done[in], pieces_of(ctx_.rank())); }
 
+  // Starts the sends to peer j that may start. Returns true if any has started. So does begin_receives().
   bool begin_sends(std::size_t j) {
     auto& s = state_[j];
     const std::size_t theirs = pieces_of(rank_of(j));

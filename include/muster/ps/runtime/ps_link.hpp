@@ -159,7 +159,7 @@ class frame_link {
     over_->pause(deadline);
   }
   [[nodiscard]] bool should_yield() const { return over_->should_yield(); }
-  /// Calls on_lost(rank, may_return, why) for each process that has ended, or whose connection broke, since the last
+  /// Calls on_lost(rank, may_return, reason) for each process that has ended, or whose connection broke, since the last
   /// call. A broken connection is re-established if possible within `patience`, if that is positive. Then `may_return`
   /// is true, and only the messages in flight between the two processes are lost.
   void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& on_lost);

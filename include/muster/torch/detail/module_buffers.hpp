@@ -43,7 +43,7 @@ class module_buffers {
     means_.resize(averaged);
   }
 
-  /// Gives every rank the buffers of the method; collective.
+  /// Averages the buffers over the ranks, or gives every rank the buffers of rank 0, as the method defines. Collective.
   void exchange(group& ranks) {
     if (ranks.size() == 1 || buffers_.empty() || method_ == buffer_exchange::none) return;
     if (method_ == buffer_exchange::average) return average(ranks);

@@ -158,6 +158,7 @@ class parallel_module {
     return {static_cast<std::byte*>(tensor.data_ptr()), bytes_of(tensor)};
   }
 
+  // Gives every rank the parameters and buffers of rank 0. Throws where the modules of the ranks differ.
   void begin_together(group& world) {
     require_equal_modules(world, tensors_);
     if (world.size() == 1) return;
@@ -185,6 +186,7 @@ class parallel_module {
     if (!context_->elastic()) ranks_->group = &context_->world();
   }
 
+  // Sets the number of threads of LibTorch: the option, or this rank's share of the processors.
   void limit_threads() const {
     if (options_.threads > 0) return at::set_num_threads(options_.threads);
     if (std::getenv("OMP_NUM_THREADS") != nullptr) return;
@@ -194,6 +196,7 @@ class parallel_module {
     if (at::get_num_threads() > share) at::set_num_threads(share);
   }
 
+  // Throws configuration_error for a loss that is not a single number.
   static void require_number(const at::Tensor& loss) {
     if (loss.defined() && loss.numel() == 1) return;
     throw configuration_error("the gradients of a loss with " +
@@ -201,6 +204,7 @@ class parallel_module {
                               " cannot be computed (it must be a single number); reduce it over the samples, by "
                               "mean() or sum()");
   }
+  // Throws configuration_error if a parameter that was frozen at construction requires a gradient now.
   void require_frozen() const {
     for (const auto& entry : tensors_.frozen) {
       if (!entry.tensor.requires_grad()) continue;
@@ -216,10 +220,12 @@ class parallel_module {
       if (!pass.adds(t)) parameters_.drop(t);
     }
   }
+  // Makes the arena's gradients the gradients of the parameters.
   void bind_gradients() {
     for (std::size_t t = 0; t < parameters_.size(); ++t) parameters_.bind(t);
   }
 
+  // Called by autograd when the gradient of a parameter is complete.
   void on_gradient(std::size_t tensor) {
     if (paused_ > 0) return;
     if (pass_ == nullptr) begin_unguided();

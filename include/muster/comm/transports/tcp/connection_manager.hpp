@@ -114,28 +114,38 @@ class connection_manager {
     event_loop::registration ready{};
   };
 
+  // The thread: accepts and makes connections, sends heartbeats, and finds lost peers.
   void run(const std::stop_token& stop);
+  // Returns the time of the next heartbeat, retry or deadline.
   [[nodiscard]] clock::time_point next_event() const;
 
+  // Starts the attempts for both connections to an idle peer.
   void start_connecting(int peer);
+  // See `transport::reconnect`.
   void reconnect(int peer, clock::time_point deadline);
   void start_attempt(pending_connection& attempt);
   void advance(pending_connection& attempt);
   [[nodiscard]] bool accepts_connection(const introduction& peer);
   void add_connection(int peer, std::uint32_t connection_index, tcp_socket socket, stage expected);
+  // Ends an attempt and plans the next. `refused`: nothing listens at the address. A peer that was connected and
+  // refuses at all addresses is lost.
   void fail_attempt(pending_connection& attempt, const std::string& reason, bool refused = false);
   void abandon_attempts(int peer, stage next);
   void read_confirmation(int peer);
+  // Uses the sockets of a peer to which all connections are made.
   void complete_connections(int peer);
+  // Ends late attempts, and loses peers that have been silent for too long.
   void expire(clock::time_point now);
 
   void send_heartbeats();
   [[nodiscard]] frame heartbeat();
   [[nodiscard]] clock::duration local_silence() const;
   [[nodiscard]] clock::duration local_interval() const;
+  // Writes pending frames to the control connection, and handles the frames that have arrived.
   void read_control(int peer);
   void on_control_frame(int peer, const frame& head, std::span<const std::byte> payload);
   void flush(remote_peer& peer);  // called with controls_mutex_ held
+  // Closes the control connection.
   void close(remote_peer& peer);
   void lose_peer(int peer, const std::string& reason);
 

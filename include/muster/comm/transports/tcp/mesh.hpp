@@ -71,11 +71,14 @@ class tcp_mesh {
   };
   [[nodiscard]] peer_state& state(int peer) noexcept { return peers_[static_cast<std::size_t>(peer)]; }
   [[nodiscard]] tcp_link& link(int peer) noexcept { return *state(peer).link; }
+  // Makes a new link, without a connection, for a peer that connects again.
   void replace_link(int peer);
   void progress() noexcept;
+  // Writes and reads as much as possible, and reports a broken link to the manager once.
   void advance(peer_state& peer) noexcept;
 
-  // For the connection manager.
+  // The connection manager calls these functions when a data connection is made, a peer is lost, its goodbye or its
+  // control message has arrived.
   void attach(int peer, tcp_socket connection);
   void on_lost(int peer, const std::string& reason);
   void on_departure(int peer);
@@ -90,6 +93,7 @@ class tcp_mesh {
     control_message message;
     int peer;
   };
+  // Posts the message that a rank has ended to the group, once, if the peer is a member.
   void report_lost_peer(matching_group& group, int peer, const std::string& reason);
   [[nodiscard]] bool try_flush() noexcept;
 
