@@ -240,7 +240,7 @@ class transport {
   /// connection broke. Earlier messages are lost, so the caller cancels its requests after the control message and
   /// before this call. If the connection is not made by `deadline`, or nothing listens at the rank's addresses, a
   /// second control message follows. Returns false if this transport cannot connect again, or has tried already.
-  [[nodiscard]] virtual bool renew(int /*peer*/, clock::time_point /*until*/) { return false; }
+  [[nodiscard]] virtual bool reconnect(int /*peer*/, clock::time_point /*deadline*/) { return false; }
 
   /// Returns the quality of the connection to that rank; all zeros if there is no connection, or if the transport
   /// cannot measure it. Costs a system call.
@@ -283,7 +283,9 @@ class transport_decorator : public transport {
   void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }
   bool poll(control_message& message) override { return inner_->poll(message); }
   void pause(clock::time_point deadline) override { inner_->pause(deadline); }
-  [[nodiscard]] bool renew(int peer, clock::time_point deadline) override { return inner_->renew(peer, deadline); }
+  [[nodiscard]] bool reconnect(int peer, clock::time_point deadline) override {
+    return inner_->reconnect(peer, deadline);
+  }
   [[nodiscard]] link_quality quality(int peer) override { return inner_->quality(peer); }
   [[nodiscard]] std::uint64_t prepare(std::span<const int> members) override { return inner_->prepare(members); }
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override {

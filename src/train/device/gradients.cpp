@@ -68,7 +68,8 @@ class nccl_gradients : public detail::device_gradients {
  protected:
   [[nodiscard]] device_span<float> head_of_all() { return arena().gradients_with_head().first(device_arena::head); }
   [[nodiscard]] nccl::communicator& devices() noexcept { return *devices_; }
-  void await(nccl::work collective) { under_way_.push_back(std::move(collective)); }
+  // Adds a collective for which `wait` will wait.
+  void add_collective(nccl::work collective) { under_way_.push_back(std::move(collective)); }
 
  private:
   nccl::communicator* devices_;
@@ -130,11 +131,11 @@ class low_rank_nccl_gradients final : public nccl_gradients {
     if (index == 0) sums.push_back(head_of_all());
     if (!lefts.empty()) sums.push_back(lefts);
     for (const auto& part : bucket.plain) sums.push_back(part_of(part));
-    if (!sums.empty()) await(devices().allreduce(std::span<const device_span<float>>(sums), sum, stream()));
+    if (!sums.empty()) add_collective(devices().allreduce(std::span<const device_span<float>>(sums), sum, stream()));
     for (const auto& entry : bucket.matrices) low_rank_right(arrays(entry), stream());
     const device_span<const float> own = own_rights_.span().subspan(bucket.right.first, bucket.right.count);
     const auto all = rights_[1].span().subspan(bucket.right.first, bucket.right.count);
-    if (!own.empty()) await(devices().allreduce(own, all, sum, stream()));
+    if (!own.empty()) add_collective(devices().allreduce(own, all, sum, stream()));
     for (const auto& entry : bucket.matrices) low_rank_end(arrays(entry), stream());
     std::size_t bytes = own.size_bytes() + lefts.size_bytes();
     for (const auto& part : bucket.plain) bytes += part_of(part).size_bytes();

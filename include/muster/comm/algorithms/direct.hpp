@@ -79,8 +79,8 @@ class direct_exchange {
   bool advance() {
     bool changed = false;
     for (std::size_t j = 0; j < peers_; ++j) {
-      changed |= check(j, out);
-      changed |= check(j, in);
+      changed |= count_completed(j, out);
+      changed |= count_completed(j, in);
     }
     for (std::size_t j = 0; j < peers_; ++j) {
       changed |= begin_sends(j);
@@ -156,7 +156,8 @@ class direct_exchange {
     return changed;
   }
 
-  bool check(std::size_t j, lane which) {
+  // Counts the requests of the lane that have completed, in their order. Returns true if there were any.
+  bool count_completed(std::size_t j, lane which) {
     auto& s = state_[j];
     bool changed = false;
     while (s.done[which] < s.started[which] && collective_context::is_over(request_of(j, which, s.done[which]))) {

@@ -162,7 +162,8 @@ class frame_link {
   /// Calls on_lost(rank, may_return, reason) for each process that has ended, or whose connection broke, since the last
   /// call. A broken connection is re-established if possible within `patience`, if that is positive. Then `may_return`
   /// is true, and only the messages in flight between the two processes are lost.
-  void find_lost(clock::duration patience, const std::function<void(int, bool, const char*)>& on_lost);
+  void find_lost(clock::duration patience,
+                 const std::function<void(int rank, bool may_return, const char* reason)>& on_lost);
 
   /// Stops sending to that rank.
   void forget(int rank);

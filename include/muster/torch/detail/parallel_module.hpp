@@ -74,7 +74,7 @@ class parallel_module {
     std::erase(modules_of_thread(), this);
     ranks_->group = nullptr;
     hooks_.reset();
-    unguided_.reset();
+    own_pass_.reset();
   }
 
   /// Returns the arena with the parameters and their gradients.
@@ -228,13 +228,13 @@ class parallel_module {
   // Called by autograd when the gradient of a parameter is complete.
   void on_gradient(std::size_t tensor) {
     if (paused_ > 0) return;
-    if (pass_ == nullptr) begin_unguided();
+    if (pass_ == nullptr) begin_own_pass();
     parameters_.take(tensor);
     pass_->ready(tensor);
   }
 
   // Begins a pass for a `loss.backward()` of the program without a training. Autograd ends the pass with the backward.
-  void begin_unguided() {
+  void begin_own_pass() {
     if (context_->elastic()) {
       throw configuration_error(
           "gradients were computed outside of step.backward (in an elastic job no other ranks are known there); call "
@@ -250,20 +250,22 @@ class parallel_module {
       sync_.emplace(arena(), options_.sync);
       warn_about_generators(context_->world(), shares_generator_, tensors_.has_dropout);
     }
-    unguided_.reset(new backward_pass(sync_->begin(context_->world())));
-    unguided_->add_samples(1);
-    pass_ = unguided_.get();
+    own_pass_.reset(new backward_pass(sync_->begin(context_->world())));
+    own_pass_->add_samples(1);
+    pass_ = own_pass_.get();
     // Autograd destroys the callback with the backward, also if the backward throws.
-    const std::shared_ptr<parallel_module> until_end(this, [](parallel_module* owner) { owner->drop_unguided(); });
-    ::torch::autograd::Engine::get_default_engine().queue_callback([until_end] { until_end->end_unguided(); });
+    const std::shared_ptr<parallel_module> until_end(this, [](parallel_module* owner) { owner->drop_own_pass(); });
+    ::torch::autograd::Engine::get_default_engine().queue_callback([until_end] { until_end->end_own_pass(); });
   }
-  void drop_unguided() noexcept {
-    if (!unguided_) return;
+  // Ends the pass after an exception of the backward.
+  void drop_own_pass() noexcept {
+    if (!own_pass_) return;
     pass_ = nullptr;
-    unguided_.reset();
+    own_pass_.reset();
   }
-  void end_unguided() {
-    const auto ended = std::move(unguided_);
+  // Waits until the gradients are summed over the ranks, and ends the pass.
+  void end_own_pass() {
+    const auto ended = std::move(own_pass_);
     pass_ = nullptr;
     ended->end_pass();
     ended->wait();
@@ -281,7 +283,7 @@ class parallel_module {
   bool has_norms_ = false;
   bool shares_generator_;              // ranks are threads of one process
   std::optional<gradient_sync> sync_;  // of backward passes without a training
-  std::unique_ptr<backward_pass> unguided_;
+  std::unique_ptr<backward_pass> own_pass_;
   backward_pass* pass_ = nullptr;
   int paused_ = 0;
   std::optional<gradient_hooks> hooks_;

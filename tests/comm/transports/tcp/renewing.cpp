@@ -39,7 +39,7 @@ TEST_CASE("a group that renews a rank whose connections broke talks to it again,
       }
       // A slow rank, whose peer has sent again before that rank detects the break.
       if (world.rank() == round % 2) std::this_thread::sleep_for(100ms);
-      require(transport.renew(peer, deadline), "it is renewed");
+      require(transport.reconnect(peer, deadline), "it is renewed");
       parcel sent(200'000, static_cast<std::uint8_t>(round)), received(1'000'000, 0);
       transport.receive(received.with(muster::any_source, 8).r);
       transport.send(sent.with(peer, 8).r);
@@ -67,7 +67,7 @@ TEST_CASE("a rank that has ended is not renewed, which is seen before the time f
   pair.peer->data = {};
   pair.peer->control = {};
   (void)pair.wait_for_end(awaited.r);
-  CHECK(pair.transport->renew(1, muster::deadline_after(10 * patience)));
+  CHECK(pair.transport->reconnect(1, muster::deadline_after(10 * patience)));
   (void)pair.wait_for_end(awaited.r);
-  CHECK_FALSE(pair.transport->renew(1, muster::deadline_after(10 * patience)));
+  CHECK_FALSE(pair.transport->reconnect(1, muster::deadline_after(10 * patience)));
 }

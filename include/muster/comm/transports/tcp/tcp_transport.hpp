@@ -51,10 +51,10 @@ class tcp_transport final : public transport {
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.next_control_message(message); }
   void pause(clock::time_point deadline) override;
-  /// Starts to connect again to a lost peer, without waiting. Both sides call `renew`. Each side keeps the peer's new
-  /// messages of the group waiting in the connection until it has itself called `renew`, so no message from before the
-  /// break is matched with a receive from after the break.
-  [[nodiscard]] bool renew(int peer, clock::time_point deadline) override;
+  /// Starts to connect again to a lost peer, without waiting. Both sides call `reconnect`. Each side keeps the peer's
+  /// new messages of the group waiting in the connection until it has itself called `reconnect`, so no message from
+  /// before the break is matched with a receive from after the break.
+  [[nodiscard]] bool reconnect(int peer, clock::time_point deadline) override;
   [[nodiscard]] link_quality quality(int peer) override;
   [[nodiscard]] std::unique_ptr<transport> subgroup(const subgroup_call& call) override;
 

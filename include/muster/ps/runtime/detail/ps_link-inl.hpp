@@ -61,8 +61,8 @@ MUSTER_INLINE void frame_link::abandon_target(const std::byte* target) {
   }
 }
 
-MUSTER_INLINE void frame_link::find_lost(clock::duration patience,
-                                         const std::function<void(int, bool, const char*)>& on_lost) {
+MUSTER_INLINE void frame_link::find_lost(
+    clock::duration patience, const std::function<void(int rank, bool may_return, const char* reason)>& on_lost) {
   control_message event;
   while (over_->poll(event)) {
     const bool ended = event.type == control_message::kind::peer_ended || event.type == control_message::kind::abort;
@@ -70,7 +70,7 @@ MUSTER_INLINE void frame_link::find_lost(clock::duration patience,
     if (!ended || static_cast<std::size_t>(origin) >= peers_.size() || peer_at(origin).is_lost) continue;
     drop_in_flight(origin);
     const bool may_return = event.type == control_message::kind::peer_ended && patience > clock::duration::zero() &&
-                            over_->renew(origin, clock::now() + patience);
+                            over_->reconnect(origin, clock::now() + patience);
     if (may_return)
       log(log_level::info, std::string(event.text) + ": it will be connected again if it lives");
     else

@@ -144,7 +144,7 @@ MUSTER_INLINE void tcp_transport::pause(clock::time_point deadline) {
   group_.set_asleep(false);
 }
 
-MUSTER_INLINE bool tcp_transport::renew(int member, clock::time_point deadline) {
+MUSTER_INLINE bool tcp_transport::reconnect(int member, clock::time_point deadline) {
   const std::lock_guard lock(mesh_->mutex_);
   const int peer = group_.peer(member);
   const tcp_mesh::peer_state& peer_state = mesh_->state(peer);
