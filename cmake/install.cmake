@@ -31,7 +31,7 @@ if(TARGET muster_info)
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
     set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
   endif()
-  install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR})
+  install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 endif()
 
 install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})

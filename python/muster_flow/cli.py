@@ -2,14 +2,18 @@
 import argparse
 import contextlib
 import os
+import pathlib
 import shlex
+import sys
 import time
 
 from muster_bench import files, seen
 from muster_bench.document import parse
 from muster_bench.errors import FINISHED, Refusal, closest, listed
+from muster_bench.files import read_json
+from muster_bench.text import value_text, without_secrets
 from . import select, workflow
-from .store import Store
+from .store import MARKER, Store
 
 ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, continues after an interruption, and repeats steps with changes.
 
@@ -60,8 +64,19 @@ def _pairs(entries, flag, read):
     return pairs
 
 
-def _flow(chosen, more=None):
-    return workflow.read_file(chosen.file, {**_pairs(chosen.set, "--set", parse), **(more or {})}, _pairs(chosen.place, "--place", str))
+def _flow(chosen, more=None, before=None):
+    return workflow.read_file(chosen.file, {**_pairs(chosen.set, "--set", parse), **(more or {})}, _pairs(chosen.place, "--place", str), before)
+
+
+def _flow_of_results(chosen):
+    """Returns the workflow with the settings of the last run in the folder, which those of the command line replace."""
+    last = read_json(pathlib.Path(chosen.out, MARKER)) or {}
+    flow = _flow(chosen, before=last)
+    told = {"set": _pairs(chosen.set, "--set", parse), "place": _pairs(chosen.place, "--place", str)}
+    taken = [word for kind, values in flow.given.items() for name, value in values.items() if name not in told[kind] for word in (f"--{kind}", f"{name}={value_text(value)}")]
+    if taken:
+        print(f"as the last run: {without_secrets(shlex.join(taken))}", file=sys.stderr)
+    return flow
 
 
 def run_command(chosen):
@@ -80,7 +95,7 @@ def watch_command(chosen):
 
 
 def status_command(chosen):
-    flow = _flow(chosen)
+    flow = _flow_of_results(chosen)
     store = Store(chosen.out, flow)
     last = {}
     for event in store.events():
@@ -99,7 +114,7 @@ def status_command(chosen):
 
 
 def explain_command(chosen):
-    flow = _flow(chosen)
+    flow = _flow_of_results(chosen)
     if chosen.step not in flow.steps:
         raise Refusal(f"there is no step '{chosen.step}' (known: {listed(flow.steps)}); {closest(chosen.step, flow.steps, 'name one of these')}")
     store = Store(chosen.out, flow)
@@ -107,8 +122,9 @@ def explain_command(chosen):
     last = next((event for event in reversed(list(store.events())) if event["step"] == chosen.step and event["event"] == "end"), None)
     if why and last and last["state"] == "failed":
         why.append(f"its last run failed ({last['cause']}: {last['why']})")
-    print("\n".join(f"{chosen.step} runs again: {one}" for one in why) if why else f"{chosen.step} is up to date")
     record = store.record(chosen.step)
+    again = " again" if record or (last and flow.steps[chosen.step].wait) else ""
+    print("\n".join(f"{chosen.step} runs{again}: {one}" for one in why) if why else f"{chosen.step} is up to date")
     if record and (unseen := seen.not_looked_at(record["parts"], record.get("written", ()))):
         print(f"{chosen.step} does not run again for {unseen}")
     return FINISHED
@@ -116,7 +132,7 @@ def explain_command(chosen):
 
 def gc_command(chosen):
     unused = workflow.seconds_of(chosen.unused, "--unused")
-    store, began = Store(chosen.out, _flow(chosen)), time.monotonic()
+    store, began = Store(chosen.out, _flow_of_results(chosen)), time.monotonic()
     if not store.folder.is_dir():
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
     # removes nothing while a runner works, nor files of a watch's servers between two runs

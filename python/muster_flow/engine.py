@@ -17,6 +17,7 @@ from . import slurm_status, wrapper
 from .store import MARKER, Store
 
 LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # limits of Snakemake itself
+RUN, STAY, WATCH = "run", "stay", "watch"              # forms of a run: what ends its services
 MILLI = 1000                                           # parts of a core: Snakemake's resources are whole numbers
 
 
@@ -28,12 +29,13 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
     check_owner(flow, folder)
     held = files.FolderLock(folder)
     try:
-        files.write_json(folder / MARKER, {"format": files.FORMAT, "name": flow.name, "file": flow.path})
+        files.write_json(folder / MARKER, {"format": files.FORMAT, "name": flow.name, "file": flow.path, **flow.given}, mode=files.PRIVATE)
         store = Store(folder, flow)
         planned = to_run(flow, store.reasons(), stay or watched)
         store.keep_digests()
         if not planned:
             print(f"nothing to run: {len(flow.steps)} steps are up to date")
+            print_results(store)
             return FINISHED
         if shutil.which("snakemake") is None:
             raise Refusal("a workflow is run by Snakemake (which is not here); apt-get install snakemake")
@@ -47,7 +49,7 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
             ended.unlink()
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay), mode=files.PRIVATE)
         words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
-        return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})})
+        return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})}, WATCH if watched else STAY if stay else RUN)
     finally:
         held.release()
 
@@ -99,11 +101,11 @@ def snakefile(flow, planned, folder, stay):
     return "\n".join(rules)
 
 
-def _snakemake(store, planned, where, variables):
+def _snakemake(store, planned, where, variables, form):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
-    timeline = Timeline(store, began)
+    timeline = Timeline(store, began, planned if form == STAY else [])
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
         ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
@@ -122,14 +124,31 @@ def _snakemake(store, planned, where, variables):
     if ended.status != "ok" and not left:
         raise Refusal(f"Snakemake failed ({ended.why}); see '{store.folder / 'snakemake.log'}'")
     print(f"{len(planned) - len(left)} steps have ended well in {time.time() - began:.1f} s" + (f", {len(left)} have not" if left else ""))
+    if not left:
+        print_results(store, form)
     return FAILED_RUNS if left else FINISHED
+
+
+def print_results(store, form=RUN):
+    """Prints the results, each with the last line of the step that made it, and the addresses of the services with the way to keep them."""
+    for name, path in store.flow.results:
+        if (store.folder / path).exists():
+            said = store.last_line(name)
+            print(f"{name}: {store.folder / path}{f' ({said})' if said else ''}", flush=True)
+    for step in store.flow.steps.values():
+        if step.address and form == RUN:
+            words = ["muster-flow", *sys.argv[1:]]
+            watch = ", or muster-flow watch" if any(store.flow.watch[name] for name in ("schedule", "data", "revision")) else ""
+            print(f"{step.name}: nothing listens any more at {step.address}; {shlex.join([*words, '--stay'])} keeps it{watch}")
+        elif step.address:
+            print(f"{step.name}: answers at {step.address} until {'Ctrl-C' if form == STAY else 'the watch'} ends it", flush=True)
 
 
 class Timeline:
     """A reader of the metadata that prints each new event of a step."""
 
-    def __init__(self, store, began):
-        self.failed, self._began = {}, began
+    def __init__(self, store, began, staying):
+        self.failed, self._began, self._store, self._staying = {}, began, store, staying   # steps of a run that stays
         self._lines = files.NewLines(store.metadata, store.metadata.stat().st_size if store.metadata.exists() else 0)
 
     def __call__(self):
@@ -144,6 +163,9 @@ class Timeline:
                 print(f"{'':12}{event['step']} does not run again for {unseen}; name what it reads among its inputs", flush=True)
             if event["event"] == "end" and event["state"] == "failed":
                 self.failed[event["step"]] = f"{event['cause']}: {event['why']}"
+        if self._staying and all((self._store.folder / "run" / name).exists() for name in self._staying):
+            print_results(self._store, STAY)
+            self._staying = []
         return None
 
 

@@ -189,7 +189,7 @@ def kserve(flow, image, _):
         raise Refusal(f"'{flow.name}' has no step with a model (there is nothing to serve); add model: FOLDER to the step that serves")
     runtime = {"apiVersion": "serving.kserve.io/v1alpha1", "kind": "ServingRuntime", "metadata": {"name": FORMAT}, "spec": {
         "supportedModelFormats": [{"name": FORMAT, "version": "1", "autoSelect": True}], "protocolVersions": ["v1", "v2"],
-        "containers": [{"name": "kserve-container", "image": image, "command": ["/opt/muster/examples/serve"],
+        "containers": [{"name": "kserve-container", "image": image, "command": ["/opt/muster/libexec/muster/serve"],
                         "args": ["--models", "/mnt/models", "--listen", "0.0.0.0:8080"], "ports": [{"containerPort": 8080, "protocol": "TCP"}],
                         "readinessProbe": {"httpGet": {"path": "/v2/health/ready", "port": 8080}}}]}}
     services = []

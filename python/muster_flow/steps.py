@@ -48,6 +48,7 @@ class Step:
     wait: bool = True       # false: the step runs until the workflow ends; other steps wait until it is ready
     ready: str = ""         # an address that replies when the step is ready
     model: str = ""         # the output (for a server, the folder) that KServe serves
+    address: str = ""       # the address at which a step without `wait` answers its users
 
     template = property(lambda self: self)
     id = property(lambda self: self.name)
@@ -76,6 +77,8 @@ class Flow:
     path: str
     steps: dict           # name -> Step, each after the steps that it needs
     watch: dict = None    # the triggers of a watch (watch.py)
+    given: dict = None    # the --set and --place of the command line
+    results: list = None  # (step, path) of the outputs that the end of a run names
     caller: dict = None   # in a workflow from JSON: the result of variables() for each step
 
     def sources(self):

@@ -79,6 +79,14 @@ class Store:
     def record(self, name):
         return read_json(self.folder / "steps" / name / "record.json")
 
+    def last_line(self, name):
+        """Returns the last line that the command of the step's result has printed."""
+        logs = sorted((self.folder / "steps" / name / "output").glob("*/log.txt"), key=lambda log: int(log.parent.name) if log.parent.name.isdigit() else 0)
+        with contextlib.suppress(OSError, IndexError), open(logs[-1], "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 4096))
+            return without_secrets(file.read().decode(errors="replace").strip().rpartition("\n")[2][:200])
+        return ""
+
     def without(self, step):
         """Returns the step with the available inputs: an abandoned step has made none. Returns None if an input has no
         path left."""
@@ -198,8 +206,10 @@ class Store:
         why_of = {}
         for step in self.flow.steps.values():
             behind = [name for name in step.needs if why_of[name]]
-            if behind:
-                why_of[step.name] = (f"'{behind[0]}' runs again and may make something else",)
+            if behind and not step.wait:
+                why_of[step.name] = (f"it starts after '{behind[0]}'",)
+            elif behind:
+                why_of[step.name] = (f"'{behind[0]}' runs again and may make something else" if self.record(step.name) else "it has no result yet",)
             elif not step.wait:
                 why_of[step.name] = ()
             else:

@@ -1,6 +1,7 @@
 """The file of a workflow: its steps, their inputs and outputs, and their order."""
 import datetime
 import graphlib
+import os
 import pathlib
 import re
 
@@ -8,7 +9,7 @@ from muster_bench.document import Section, load
 from muster_bench.errors import Refusal, closest, listed
 from muster_bench.template import read_launcher, read_limits, read_resources
 from muster_bench.text import fill, value_text, words_of
-from .steps import Flow, Step, Training
+from .steps import PLATFORM, Flow, Step, Training
 
 FORMAT = 1
 BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
@@ -24,24 +25,24 @@ def seconds_of(value, where):
     return float(match.group(1)) * PERIODS[match.group(2)]
 
 
-def read_file(path, settings=None, places=None):
-    """Reads and checks the file; an error is one line that names the fault."""
+def read_file(path, settings=None, places=None, before=None):
+    """Reads and checks the file; an error is one line that names the fault. `before` has the settings and places of an
+    earlier run; those that the file no longer has are left out."""
     path = pathlib.Path(path).absolute()
     top = Section(load(path, "describes a workflow"), f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
         raise Refusal(f"{top.where} has format {version} (this muster-flow reads {FORMAT}); use another muster-flow")
     name = top.get("name", "a text")
     common, known = dict(top.free("parameters")), {"here": path.parent, **top.free("places")}
-    for kind, given, there in (("--set", settings or {}, common), ("--place", places or {}, known)):
-        for key in given:
+    given = {"set": settings or {}, "place": places or {}}
+    for kind, there in (("set", common), ("place", known)):
+        for key in given[kind]:
             if key not in there:
-                raise Refusal(f"{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
-    common.update(settings or {})
-    known.update(places or {})
-    for key, value in known.items():
-        if not isinstance(value, (str, pathlib.Path)):
-            raise Refusal(f"{top.where}, places: '{key}' cannot be '{value_text(value)}' (it is a path); put it in quotes, or write another one")
-    known = {key: str(pathlib.Path(value).absolute()) for key, value in known.items()}
+                raise Refusal(f"--{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
+        given[kind] = {**{key: value for key, value in (before or {}).get(kind, {}).items() if key in there}, **given[kind]}
+        there.update(given[kind])
+    known = {key: _place(key, value, top.where) for key, value in known.items()}
+    shown = top.get("results", "a list", [])
     entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
     for group, value in entries.items():
@@ -52,7 +53,30 @@ def read_file(path, settings=None, places=None):
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
     _connect(steps, pathlib.Path(known["here"]))
-    return Flow(name, str(path), _ordered(steps), watch)
+    return Flow(name, str(path), _ordered(steps), watch, given, _results(shown, steps, top.where))
+
+
+def _place(key, value, where):
+    """Returns the path of a place. The first that exists of several is the place, so that one file serves a clone and an installation."""
+    for one in value if isinstance(value, list) else [value]:
+        if not isinstance(one, (str, pathlib.Path)):
+            raise Refusal(f"{where}, places: '{key}' cannot be '{value_text(one)}' (it is a path); put it in quotes, or write another one")
+    paths = [pathlib.Path(fill(str(one), {"platform": PLATFORM}, f"{where}, places")) if isinstance(value, list) else pathlib.Path(one)
+             for one in (value if isinstance(value, list) else [value])]
+    if not paths:
+        raise Refusal(f"{where}, places: '{key}' has no path (its list is empty); write one")
+    return os.path.normpath(next((path for path in paths if path.exists()), paths[0]).absolute())
+
+
+def _results(shown, steps, where):
+    """Returns (step, path) for each output that the end of a run names: of the references, or of the steps that no step
+    needs."""
+    known = {f"{{{step.name}.{output}}}": (step.name, path) for step in steps.values() for output, path in step.outputs.items()}
+    for reference in shown:
+        if reference not in known:
+            raise Refusal(f"{where}, results: no step makes '{reference}' (known: {listed(known)}); {closest(reference, known, 'name one of these')}")
+    needed = {name for step in steps.values() for name in step.needs}
+    return [known[reference] for reference in shown] if shown else [entry for entry in known.values() if entry[0] not in needed]
 
 
 def _watch(section, parameters):
@@ -116,11 +140,14 @@ def _read_step(section, name, group, parameters, places):
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
         deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
-        wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""))
+        wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""),
+        address=text(section.get("address", "a text", "")))
     if step.launcher.kind == "kubernetes":
         raise Refusal(f"{section.where} has the launcher kubernetes (its outputs would stay in the pods); use another one, or muster-flow export argo")
     if not step.wait and step.outputs:
         raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
+    if step.wait and step.address:
+        raise Refusal(f"{section.where} has an address and is waited for (nothing answers there after its end); add wait: false, or leave the address out")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
     for word in [*step.command, *step.environment.values()]:
         fill(word, known, section.where)

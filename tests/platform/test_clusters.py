@@ -243,7 +243,7 @@ class Manifests(Case):
         """Checks `serve`, which an export has started, and the sources of files: a part whose package is missing would
         be left out."""
         root = HERE.parent.parent
-        self.assertIn('"/opt/muster/examples/serve"', (root / "python" / "muster_flow" / "export.py").read_text())
+        self.assertIn('"/opt/muster/libexec/muster/serve"', (root / "python" / "muster_flow" / "export.py").read_text())
         text = (root / "packaging" / "Dockerfile").read_text()
         self.assertIn("-DMUSTER_WITH_SERVE=ON", text)
         built, run = (set(stage.split()) for stage in text.split("FROM debian:12")[1:])

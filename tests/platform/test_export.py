@@ -47,7 +47,7 @@ class Exports(Case):
 
     def test_the_project(self):
         """Checks that each kind of export fits its schema and matches the file."""
-        places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
+        places = ("--place", "examples=/opt/muster/libexec/muster", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/share/muster/examples/fashion")
         (workflow,), = self.made("argo", FASHION, *places).values()
         templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         tasks = {each["name"]: each for each in templates["main"]["dag"]["tasks"]}

@@ -5,6 +5,7 @@ import json
 import pathlib
 import re
 import shutil
+import subprocess
 import unittest
 
 from bench import HERE
@@ -14,6 +15,8 @@ from muster_bench.presets.ports import free_port
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
 FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
 TRAIN, TEST, OUT = 256, 64, "all results"
+PROJECT = "cnn", "resnet", "vgg16", "predict", "logistic_regression", "serve"
+PROGRAMS = "muster-data", "muster-info", "muster-launch", "muster-store"
 
 
 class Fashion(Case):
@@ -22,26 +25,29 @@ class Fashion(Case):
         for needed, there in (("snakemake", shutil.which("snakemake")), ("mpirun", shutil.which("mpirun")), (str(DATA), DATA.is_dir())):
             if not there:
                 self.skipTest(f"SKIPPED: '{needed}' is not here (Debian: snakemake, openmpi-bin, dataset-fashion-mnist)")
-        programs = self.built("examples/cnn", "examples/serve", "src/programs/muster-data")
+        programs = self.built(*(f"examples/{name}" for name in PROJECT), *(f"src/programs/{name}" for name in PROGRAMS))
         self.build = pathlib.Path(programs[0]).parent.parent
+        self.installed = self.folder / "prefix"
+        subprocess.run(["cmake", "--install", self.build, "--prefix", self.installed, "--component", "programs"], check=True, stdout=subprocess.DEVNULL, timeout=100)
         for kind, count in (("train", TRAIN), ("t10k", TEST)):
             for suffix, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
                 content = gzip.decompress((DATA / f"{kind}-{suffix}-ubyte.gz").read_bytes())
                 self.write(f"data/{kind}-{suffix}-ubyte.gz", "").write_bytes(
                     gzip.compress(content[:4] + count.to_bytes(4, "big") + content[8:head + count * size]))
 
-    def flow(self, *words, file=FILE, **more):
+    def flow(self, *words, file=None, **more):
+        """Runs the project as an installed muster does, in a folder with nothing but the data."""
         ports = [word for name in ("port", "metrics") for word in ("--set", f"{name}={free_port()}")]
-        places = {"examples": self.build / "examples", "programs": self.build / "src" / "programs", "data": self.folder / "data", "here": FILE.parent,
-                  "pool": self.pool()}
-        return self.bench("run", file, "--out", OUT, *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,
-                          "--set", "epochs=2", *words, timeout=500, OMPI_MCA_rmaps_base_oversubscribe="1", **more)
+        project = self.installed / "share" / "muster" / "examples" / "fashion"
+        places = {"data": self.folder / "data", "here": project, **self.pool()}
+        self.runner = [self.installed / "bin" / "muster-flow"]
+        return self.bench("run", file or project / "workflow.yaml", "--out", OUT, *[word for name, path in places.items() for word in ("--place", f"{name}={path}")], *ports,
+                          "--set", "epochs=2", *words, timeout=500, PYTHONPATH="", OMPI_MCA_rmaps_base_oversubscribe="1", **more)
 
     def pool(self):
-        """Returns muster-pool, or without it a single server with the same command line."""
-        pool = self.build / "python" / "muster-pool"
-        if pool.is_file() and shutil.which("haproxy"):
-            return pool
+        """Returns {}, or without HAProxy the place of a single server with the command line of muster-pool."""
+        if shutil.which("haproxy"):
+            return {}
         alone = self.write("pool", f"""#!/usr/bin/python3
 import http.server, os, sys, threading
 words = dict(zip(sys.argv[2::2], sys.argv[3::2]))
@@ -53,7 +59,7 @@ os.makedirs("metrics", exist_ok=True)
 os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen"]])
 """)
         alone.chmod(0o755)
-        return alone
+        return {"pool": alone}
 
     def began(self, output):
         return sorted(re.findall(r" s  (\S+): begins", output))
@@ -70,6 +76,9 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         right = sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
         # the server has the selected model
         self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)
+        *_, result, address = output.splitlines()
+        self.assertRegex(result, rf"^report: {re.escape(str(out))}/report.html \(accuracy of the served answers 0\.\d+, ")
+        self.assertRegex(address, r"^serve: nothing listens any more at http://127.0.0.1:\d+/v2/models/fashion; muster-flow run .* --stay keeps it$")
         page = (out / "report.html").read_text()
         self.assertGreaterEqual(page.count("data:image/png"), 2)
         self.assertIn("taken for", page)

@@ -7,7 +7,9 @@ import signal
 import subprocess
 import time
 import unittest
+import urllib.request
 
+import bench
 from flow import Case
 from muster_bench.presets.ports import free_port
 from test_kill import alive
@@ -135,6 +137,56 @@ class Runs(Case):
         self.assertEqual(self.logged(), ["join", "make-1"])
         states = self.bench("status", self.file, "--out", "out").stdout.splitlines()
         self.assertEqual([line.split(",")[0] for line in states], ["make-a: done", "make-b: done", "join: done"])
+
+    def test_the_last_lines_name_the_results_and_the_address(self):
+        """Checks the end of a run, of a repeated run and of a run that stays; the settings that `explain` and `status` take from the last run."""
+        port = free_port()
+        steps = """
+  make: {command: [sh, -c, 'echo {n} > $1; echo accuracy 0.9{n}', x, '{made}'], outputs: {made: made}}
+  page: {command: [sh, -c, 'cat $1 > $2; echo the mean is 0.5', x, '{made}', '{page}'], inputs: {made: made}, outputs: {page: page.html}, needs: [serve]}
+  serve:
+    command: [python3, -m, http.server, '{port}', --bind, 127.0.0.1]
+    wait: false
+    ready: 'http://127.0.0.1:{port}/'
+    address: 'http://127.0.0.1:{port}/v2'
+"""
+        self.file = self.workflow(steps, "parameters: {n: 1, port: 1}")
+        states = self.bench("status", self.file, "--out", "out").stdout
+        self.assertNotIn("again", states)
+        self.assertEqual(self.bench("explain", self.file, "page", "--out", "out").stdout, "page runs: it has no result yet\n")
+        given = "--set", "n=2", "--set", f"port={port}"
+        ends = [f"page: {self.folder}/out/page.html (the mean is 0.5)",
+                f"serve: nothing listens any more at http://127.0.0.1:{port}/v2; muster-flow run {self.file} --out out --set n=2 --set port={port} --stay keeps it"]
+        self.assertEqual(self.flow(*given).stdout.splitlines()[-2:], ends)
+        self.assertEqual(self.flow(*given).stdout.splitlines(), ["nothing to run: 3 steps are up to date", *ends])
+        done = self.bench("explain", self.file, "page", "--out", "out")
+        self.assertEqual(done.stdout, "page is up to date\n")
+        self.assertEqual(done.stderr, f"as the last run: --set n=2 --set port={port}\n")
+        self.assertNotIn("to run", self.bench("status", self.file, "--out", "out").stdout)
+        self.assertIn("'make' runs again", self.bench("explain", self.file, "page", "--out", "out", "--set", "n=3").stdout)
+        process = subprocess.Popen([*self.runner, "run", self.file, "--out", "out", *given, "--stay"], cwd=self.folder, stdout=subprocess.PIPE, text=True)
+        self.addCleanup(process.stdout.close)
+        self.addCleanup(process.kill)
+        for line in process.stdout:
+            if line.startswith("serve: answers"):
+                break
+        self.assertEqual(line, f"serve: answers at http://127.0.0.1:{port}/v2 until Ctrl-C ends it\n")
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/", timeout=20) as answer:
+            self.assertEqual(answer.status, 200)
+        process.send_signal(signal.SIGINT)
+        self.assertEqual(process.wait(60), 130)
+
+    def test_what_a_run_names_at_its_end(self):
+        self.file = self.workflow("\n  a: {command: [touch, '{x}', '{y}'], outputs: {x: x, y: y}}\n  b: {command: [touch, '{z}'], outputs: {z: z}}\n", "results: ['{a.y}']")
+        self.assertEqual(self.flow().stdout.splitlines()[-1], f"a: {self.folder}/out/y")
+        self.refused("run", self.workflow("  a: {command: 'true', outputs: {x: x}}", "results: ['{a.y}']"), "--out", "out", says=["results", "'{a.y}'", "{a.x}"])
+        self.refused("run", self.workflow("  a: {command: 'true', address: 'http://x'}"), "--out", "new", says=["address", "wait: false"])
+        self.refused("run", self.workflow("  a: {command: 'true'}", "places: {b: []}"), "--out", "new", says=["'b'", "no path"])
+
+    def test_the_first_place_that_exists(self):
+        self.file = self.workflow("\n  a: {command: [sh, -c, 'echo $1', x, '{b}']}\n", "places: {b: [none, '{platform}/muster_flow', /usr]}")
+        self.flow()
+        self.assertIn(str(bench.PLATFORM / "muster_flow"), (self.folder / "out" / "steps" / "a" / "output" / "1" / "log.txt").read_text())
 
     def test_the_same_content_runs_nothing_behind_it(self):
         self.file = self.workflow("""

@@ -70,7 +70,7 @@ class Exports(Case):
         return [document for line in lines for document in yaml.safe_load_all((self.folder / line).read_text())]
 
     def test_workflows(self):
-        places = ("--place", "examples=/opt/muster/examples", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/examples/fashion")
+        places = ("--place", "examples=/opt/muster/libexec/muster", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/share/muster/examples/fashion")
         kinds = set().union(*(self.accepted(self.exported(kind, FASHION, *places)) for kind in ("argo", "kueue", "kserve")))
         steps = "  ingest: {command: [cp, '{rows}', '{made}'], inputs: {rows: /data/rows.csv}, outputs: {made: made}}"
         watched = self.workflow(steps, top="watch: {schedule: '0 3 * * *', data: true, revision: {repository: x, branch: main}}")
