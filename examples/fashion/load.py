@@ -31,6 +31,7 @@ class Load:
         self.side, self.count = extents[1:], min(chosen.requests, extents[0])
         with open(chosen.selected, encoding="utf-8") if chosen.selected else contextlib.nullcontext() as file:
             version = f"/versions/{json.load(file)['version']}" if file else ""
+        self.model = None   # the name of the model that answers, with the members of an ensemble
         self.server, self.path = chosen.server, f"/v2/models/{chosen.model}{version}/infer"
         self.classes, self.seconds, self.versions, self.failed = [None] * self.count, [None] * self.count, {}, []
         self._next, self._guard = 0, threading.Lock()
@@ -43,7 +44,11 @@ class Load:
             try:
                 connection = http.client.HTTPConnection(self.server, timeout=5)
                 connection.request("GET", self.path.removesuffix("/infer") + "/ready")
-                if connection.getresponse().status == 200:
+                answer = connection.getresponse()
+                answer.read()
+                if answer.status == 200:
+                    connection.request("GET", self.path.removesuffix("/infer"))
+                    self.model = json.loads(connection.getresponse().read())["platform"]
                     return
             except OSError:
                 pass
@@ -75,12 +80,20 @@ def main():
     options.add_argument("--server", required=True, metavar="HOST:PORT")
     options.add_argument("--model", required=True, metavar="NAME")
     options.add_argument("--selected", metavar="FILE", help="ask for the version that was selected [the newest that is served]")
+    options.add_argument("--offered", metavar="FILE", help="the selection of an offer; no request if it has published no version")
     options.add_argument("--images", required=True, metavar="FILE", help="an IDX file")
     options.add_argument("--requests", type=int, default=10_000, metavar="N", help="at most so many")
     options.add_argument("--connections", type=int, default=4, metavar="N")
     options.add_argument("--patience", type=float, default=60, metavar="SECONDS", help="until the model is served")
     options.add_argument("--json", required=True, metavar="FILE")
     chosen = options.parse_args()
+    if chosen.offered:
+        with open(chosen.offered, encoding="utf-8") as file:
+            if json.load(file)["version"] is None:
+                with open(chosen.json, "w", encoding="utf-8") as empty:
+                    empty.write("{}")
+                print("no model is good enough yet, so none is asked")
+                return
     load = Load(chosen)
     load.wait(chosen.patience)
     begin = time.monotonic()
@@ -91,8 +104,8 @@ def main():
         thread.join()
     took = time.monotonic() - begin
     with open(chosen.json, "w", encoding="utf-8") as file:
-        json.dump({"seconds": took, "latencies": load.seconds, "classes": load.classes, "versions": load.versions, "failed": load.failed}, file)
-    print(f"{load.count} requests in {took:.2f} s, {len(load.failed)} failed, answered by versions {load.versions}")
+        json.dump({"seconds": took, "latencies": load.seconds, "classes": load.classes, "versions": load.versions, "model": load.model, "failed": load.failed}, file)
+    print(f"{load.count} requests in {took:.2f} s, {len(load.failed)} failed, answered by versions {load.versions} ({load.model})")
     if load.failed:
         raise SystemExit(f"{len(load.failed)} requests failed ({load.failed[0]}); look at the server's log")
 

@@ -10,7 +10,7 @@ from fashion import CLASSES, read_idx
 from matplotlib import pyplot
 from muster_bench import figures, html
 from muster_bench.files import write_whole
-from muster_flow.select import record_of
+from muster_flow.select import record_of, training_of
 
 WRONG = 24    # number of samples shown
 
@@ -19,7 +19,7 @@ def curves(records, column, label):
     picture = figures.Picture("epoch", label)
     with picture as axes:
         for index, record in enumerate(records):
-            points = [(row["epoch"], row[column]) for row in record["series"] if column in row]
+            points = [(row["epoch"], row[column]) for row in record["series"] if row.get(column) is not None]
             axes.plot(*zip(*points), label=record["step"], **figures.style(index))
         axes.legend()
     return html.figure(picture.svg, f"{label} by epoch")
@@ -51,14 +51,27 @@ def picture_of(image, side):
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
 
 
+def accuracy_of(record):
+    return next(row["val_accuracy"] for row in record["series"] if row["epoch"] == record["epoch"])
+
+
+def trainings(models, reports):
+    """Returns {step, series, epoch, seconds, cause} for each model; epoch is the number of the epoch whose model was saved."""
+    for path, report in zip(models, reports):
+        step, rows, epoch = training_of(path, report)
+        cause = (record_of(path) or {}).get("cause", "done")   # only the runner of this machine knows another one
+        yield {"step": step, "series": rows, "epoch": epoch, "seconds": sum(row["train_seconds"] for row in rows), "cause": cause}
+
+
 def main():
     options = argparse.ArgumentParser(description=__doc__)
     for name in ("selected", "load", "images", "labels", "html"):
         options.add_argument(f"--{name}", required=True, metavar="FILE")
     options.add_argument("models", nargs="+", metavar="MODEL")
+    options.add_argument("--reports", nargs="+", required=True, metavar="FILE")
     chosen = options.parse_args()
     selected, load = (json.loads(pathlib.Path(path).read_text()) for path in (chosen.selected, chosen.load))
-    records = [record_of(path) for path in chosen.models]
+    records = list(trainings(chosen.models, chosen.reports))
     extents, images = read_idx(chosen.images)
     _, labels = read_idx(chosen.labels)
     side, size = extents[1:], extents[1] * extents[2]
@@ -73,12 +86,13 @@ def main():
                     f'{CLASSES[load["classes"][at]]}</figcaption></figure>' for at in wrong[:WRONG])
     body = "".join([
         "<h1>Fashion-MNIST: from data to service</h1>\n",
-        html.facts([("served", f"version {selected['version']}, {selected['selected']['step']}"), ("test accuracy", f"{selected['selected']['accuracy']:.4f}"),
+        html.facts([("served", f"version {selected['version']}, {selected['selected']['step']}"), ("platform", load["model"]), ("test accuracy", f"{selected['selected']['accuracy']:.4f}"),
                     ("accuracy of the served answers", f"{1 - len(wrong) / len(load['classes']):.4f}"), ("requests", len(load["classes"])),
                     ("requests a second", f"{len(answered) / load['seconds']:.0f}"), ("median latency", f"{p50:.2f} ms"), ("99th percentile", f"{p99:.2f} ms")]),
-        html.table(["model", "epochs", "test accuracy", "ended", "seconds"],
-                   [[record["step"], str(len(record["series"])), f"{record['series'][-1]['val_accuracy']:.4f}", record["cause"],
-                     f"{record['ended'] - record['began']:.1f}"] for record in records], "Trainings"),
+        html.table(["model", "epochs", "test accuracy", "of epoch", "ended", "seconds of training"],
+                   [[record["step"], str(len(record["series"])), f"{accuracy_of(record):.4f}", str(record["epoch"]), record["cause"], f"{record['seconds']:.1f}"]
+                    for record in records], "Trainings"),
+        html.table(["member", "test accuracy"], [[member["step"], f"{member['accuracy']:.4f}"] for member in selected["selected"]["members"]], "Members of the served model"),
         curves(records, "val_accuracy", "test accuracy"), curves(records, "train_loss", "training loss"), confusion(table),
         f"<h2>Samples that it gets wrong ({len(wrong)})</h2>\n{shown}\n", latencies(answered)])
     write_whole(chosen.html, html.document("Fashion-MNIST: from data to service", body))

@@ -1,9 +1,14 @@
-// Classifies images with a saved model (docs/resnet.md).
+// Classifies images with a saved model, or with the mean of several (docs/resnet.md).
 //
 //     build/release/examples/predict --model resnet20.muster --data cifar10:FOLDER
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
+#include <functional>
+#include <limits>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include <muster/muster.hpp>
 
@@ -16,23 +21,71 @@
 namespace {
 
 struct options {
-  std::string model, data = "cifar-like:5000";
+  std::vector<std::string> models;
+  std::string data = "cifar-like:5000";
   std::string test;
   std::uint64_t seed = 1;
   std::size_t show = 0;
 };
 
+/// The mean of the probabilities of some models, as `serve --combine mean` computes it.
+class ensemble {
+ public:
+  /// Throws muster::configuration_error for models with other inputs, preparations or classes.
+  explicit ensemble(const std::vector<std::string>& paths) {
+    for (const auto& path : paths) {
+      models_.push_back(images::load_model(path));
+      const auto &first = models_.front().description, &model = models_.back().description;
+      if (model.input != first.input || model.classes != first.classes || model.class_names != first.class_names ||
+          model.preparation.text != first.preparation.text) {
+        throw muster::configuration_error(path + " and " + paths.front() +
+                                          " have no mean (their inputs or classes differ); name models of one task");
+      }
+    }
+  }
+
+  [[nodiscard]] const images::model_description& description() const noexcept { return models_.front().description; }
+  [[nodiscard]] std::string name() const {
+    if (models_.size() == 1) return description().name;
+    std::string names = "the mean of";
+    for (const auto& model : models_) names += (&model == &models_.front() ? " " : ", ") + model.description.name;
+    return names;
+  }
+
+  /// Returns logits. The logits of several models are the logarithms of their mean probabilities.
+  std::span<const float> operator()(std::span<const float> images, std::size_t count) {
+    if (models_.size() == 1) return models_.front().net->forward(images, {.images = count, .training = false});
+    const std::size_t size = count * description().classes;
+    mean_.assign(size, 0.0f);
+    part_.resize(size);
+    for (auto& model : models_) {
+      const auto logits = model.net->forward(images, {.images = count, .training = false});
+      nn::softmax(logits, description().classes, part_);
+      for (std::size_t k = 0; k < size; ++k) mean_[k] += part_[k];
+    }
+    for (float& value : mean_)
+      value = std::log(std::max(value / static_cast<float>(models_.size()), std::numeric_limits<float>::min()));
+    return mean_;
+  }
+
+ private:
+  std::vector<images::loaded_model> models_;
+  std::vector<float> mean_, part_;
+};
+
 /// Prints the classes of the first test images.
-void show(nn::network<float>& net, const std::vector<std::string>& names, muster::loader& from, std::size_t count) {
+void show(ensemble& model, muster::loader& from, std::size_t count) {
+  const auto& names = model.description().class_names;
+  const std::size_t classes = model.description().classes;
   from.next_epoch();
   const auto name_of = [&](std::size_t number) { return number < names.size() ? "  " + names[number] : ""; };
   std::printf("image  label  class\n");
   for (std::size_t at = 0; at < count;) {
     const auto batch = from.next({0, 1});
     if (!batch) break;
-    const auto logits = net.forward(batch.values<float>(), {.images = batch.samples.size(), .training = false});
+    const auto logits = model(batch.values<float>(), batch.samples.size());
     for (std::size_t i = 0; i < batch.samples.size() && at < count; ++i, ++at) {
-      const auto row = logits.subspan(i * net.classes(), net.classes());
+      const auto row = logits.subspan(i * classes, classes);
       const auto found = static_cast<std::size_t>(std::max_element(row.begin(), row.end()) - row.begin());
       std::printf("%5zu  %5.0f  %5zu%s\n", at, static_cast<double>(batch.labels[i]), found, name_of(found).c_str());
     }
@@ -47,7 +100,8 @@ int main(int argc, char** argv) {
   CLI::App app{"Evaluates a model that a program of the examples has saved on the images held out of its data.",
                "predict"};
   app.set_help_flag();  // run_main handles --help.
-  app.add_option("--model", chosen.model, "model file that --save wrote")->required();
+  app.add_option("--model", chosen.models, "model file that --save wrote; several: the mean of their probabilities")
+      ->required();
   app.add_option("--data", chosen.data, "images, as in the training program")->capture_default_str();
   app.add_option("--test", chosen.test, "likewise");
   muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "seed of generated data");
@@ -56,26 +110,26 @@ int main(int argc, char** argv) {
     examples::parse(app, argc, argv);
     context.run([&](muster::group& world) {
       const nn::flush_denormals flush;
-      const auto model = images::load_model(chosen.model);
+      ensemble model(chosen.models);
+      const auto& description = model.description();
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
-                                      static_cast<std::uint32_t>(model.description.input.height));
-      data.preparation = model.description.preparation;  // As in the model's training.
-      if (!model.description.class_names.empty())
-        data.test = muster::with_classes(data.test, model.description.class_names);
-      if (model.description.input != nn::extent{data.height, data.width, data.channels}) {
+                                      static_cast<std::uint32_t>(description.input.height));
+      data.preparation = description.preparation;  // As in the model's training.
+      if (!description.class_names.empty()) data.test = muster::with_classes(data.test, description.class_names);
+      if (description.input != nn::extent{data.height, data.width, data.channels}) {
         throw muster::configuration_error(
             "the images do not fit the model (their shapes differ); give the data on which "
             "it was trained");
       }
       auto test = images::test_loader(data, muster::batch(128, {.per_rank = true}));
-      const auto found = images::evaluate(world, images::predictor_of(*model.net), model.net->classes(), test);
+      const auto found = images::evaluate(world, std::ref(model), description.classes, test);
       if (world.rank() != 0) return;
       const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
-      std::printf("%s on %llu images of %s\n", model.description.name.c_str(),
-                  static_cast<unsigned long long>(found.images), std::string(test.name()).c_str());
+      std::printf("%s on %llu images of %s\n", model.name().c_str(), static_cast<unsigned long long>(found.images),
+                  std::string(test.name()).c_str());
       std::printf("loss            %.4f\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\n", found.loss / all,
                   static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
-      if (chosen.show > 0) show(*model.net, model.description.class_names, test, chosen.show);
+      if (chosen.show > 0) show(model, test, chosen.show);
     });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});

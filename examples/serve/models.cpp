@@ -116,6 +116,9 @@ combined_model::combined_model(std::vector<muster::serve::any_predictor> models,
   }
   if (mode == combination::united) info_.output.shape = {labels};
   if (info_.classes.size() != info_.output.elements()) info_.classes.clear();
+  info_.platform += mode == combination::mean ? ", mean of " : ", union of ";
+  for (std::size_t k = 0; k < files.size(); ++k)
+    info_.platform += (k == 0 ? "" : " and ") + std::filesystem::path(files[k]).stem().string();
   answers_ = muster::buffer<float>(max_batch * most);
 }
 

@@ -73,9 +73,11 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         answers = json.loads((out / "load.json").read_text())
         self.assertEqual((len(answers["classes"]), answers["failed"], list(answers["versions"])), (TEST, [], [str(selected["version"])]))
         labels = gzip.decompress((self.folder / "data" / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
-        right = sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
+
+        def right_of(answers):
+            return sum(a == b for a, b in zip(answers["classes"], labels)) / TEST
         # the server has the selected model
-        self.assertAlmostEqual(right, selected["selected"]["accuracy"], delta=1.01 / TEST)
+        self.assertAlmostEqual(right_of(answers), selected["selected"]["accuracy"], delta=1.01 / TEST)
         *_, result, address = output.splitlines()
         self.assertRegex(result, rf"^report: {re.escape(str(out))}/report.html \(accuracy of the served answers 0\.\d+, ")
         self.assertRegex(address, r"^serve: nothing listens any more at http://127.0.0.1:\d+/v2/models/fashion; muster-flow run .* --stay keeps it$")
@@ -87,10 +89,19 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         # a changed parameter: that training and the later steps run
         text = FILE.read_text().replace("plain: {variant: plain, schedule: \"step:0.001,", "plain: {variant: plain, schedule: \"step:0.002,")
         self.assertNotEqual(text, FILE.read_text())
-        began = self.began(self.flow(file=self.write("changed.yaml", text)).stdout)
+        shutil.rmtree(out / "repository" / "fashion")   # as the models arrive: what is served next is this run's
+        began = self.began(self.flow("--set", "ensemble=3", file=self.write("changed.yaml", text)).stdout)
         self.assertIn("train-plain", began)
         self.assertEqual([name for name in began if name.startswith(("ingest", "train"))], ["train-plain"])
         self.assertIn("select", began)
+        selected, answers = (json.loads((out / name).read_text()) for name in ("selected.json", "load.json"))
+        members = [member["step"] for member in selected["selected"]["members"]]
+        # measured before it was published, and better than each of its members or alone
+        self.assertAlmostEqual(right_of(answers), selected["selected"]["accuracy"], delta=1e-4)
+        self.assertGreaterEqual(selected["selected"]["accuracy"], max(one["accuracy"] for one in selected["accuracies"]) - 1e-4)
+        self.assertEqual(answers["model"], "muster" if len(members) == 1 else "muster, mean of " + " and ".join(f"{k + 1}-{name}" for k, name in enumerate(members)))
+        for member in members:
+            self.assertIn(f"<td>{member}</td>", (out / "report.html").read_text().partition("Members of the served model")[2])
         self.assertEqual(len(self.began(output)), 16)
 
     def test_none_is_good_enough(self):

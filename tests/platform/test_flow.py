@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 import urllib.request
@@ -347,16 +348,53 @@ class Runs(Case):
         error = self.flow(status=1).stderr
         self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", error)
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
-        self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 2")
-        self.flow()
-        self.flow()
-        self.assertEqual({path.name: path.read_text() for path in (versions / "3").glob("*.muster")},
-                         {"1-train-m1.muster": "model 0.95", "2-train-m2.muster": "model 0.7"})
-        self.file = steps([0.5, 0.95, 0.8], "0.6 --ensemble 2")
-        self.flow()
-        self.assertEqual((versions / "4" / "2-train-m2.muster").read_text(), "model 0.8")
-        self.file = steps([0.5, 0.95, 0.7], "0.6 --ensemble 4")
-        self.assertIn("--ensemble 4 cannot be chosen (of 3 models); give 1 to 3", self.flow(status=1).stderr)
+
+    def test_an_ensemble_is_published_if_it_is_measured_to_be_better(self):
+        """Checks models with reports and without a runner: each member has the accuracy, the mean of them is measured, an offer joins what is served."""
+        repository = self.folder / "repository" / "m"
+        for name, accuracies in (("a", [0.8, 0.9]), ("b", [0.92, 0.91]), ("c", [0.6, 0.7])):
+            self.write(f"{name}.model", f"model {name}")
+            self.write(f"{name}.json", json.dumps({"format": 1, "epochs": [{"epoch": k + 1, "val_accuracy": accuracy} for k, accuracy in enumerate(accuracies)],
+                                                   "annotations": {"saved_epoch": "1"} if name == "b" else {}}))
+        measure = self.write("measure.py", """import pathlib, sys
+names = "".join(sorted(pathlib.Path(path).read_text()[-1] for path in sys.argv[2::2]))
+print("loss 1", {"a": "top-1 accuracy  0.9000", "b": "top-1 accuracy  0.9200", "c": "accuracy: 0.7", "ab": "accuracy 0.91", "bc": "accuracy 0.99"}.get(names, "unknown"), sep="\\n")
+""")
+
+        def select(*words, models, status=0, measured=True):
+            last = ("--measure", sys.executable, measure) if measured else ()
+            return self.bench("select", "--repository", repository.parent, "--name", "m", "--json", "selected.json", *words, *(f"{name}.model" for name in models),
+                              "--reports", *(f"{name}.json" for name in models), *last, status=status)
+
+        def served():
+            found = json.loads((self.folder / "selected.json").read_text())
+            return found["version"], found["selected"].get("step"), found["selected"].get("accuracy"), [one["step"] for one in found["selected"].get("members", [])]
+        # the mean of two is worse than the best of them, which alone is published; its best epoch counts, which its training has saved
+        self.assertIn("0.9100  the mean of b and a, measured", select("--ensemble", 2, models="abc").stdout)
+        self.assertEqual(served(), (1, "b", 0.92, ["b"]))
+        self.assertEqual([path.name for path in (repository / "1").glob("*.muster")], ["model.muster"])
+        # a model below the accuracy is no member, although the mean with it would be better
+        self.assertNotIn("measured", select("--ensemble", 2, "--at-least", 0.905, models="bc").stdout)
+        self.assertEqual(served()[:2], (1, "b"))
+        self.assertIn("0.9900  the mean of b and c, measured", select("--ensemble", 2, "--at-least", 0.6, models="bc").stdout)
+        self.assertEqual(served(), (2, "the mean of b and c", 0.99, ["b", "c"]))
+        self.assertEqual({path.name: path.read_text() for path in (repository / "2").glob("*.muster")}, {"1-b.muster": "model b", "2-c.muster": "model c"})
+        self.assertIn("version 2 stays", select("--at-least", 0.95, models="abc", status=1).stdout)
+        # as the models arrive: none is good enough, the first is served, the second one joins it, the third one does not
+        shutil.rmtree(repository)
+        select("--offer", "--at-least", 0.75, "--ensemble", 2, models="c")
+        self.assertEqual(served(), (None, None, None, []))
+        select("--offer", "--ensemble", 2, models="c")
+        self.assertEqual(served(), (1, "c", 0.7, ["c"]))
+        select("--offer", "--ensemble", 2, models="b")
+        self.assertEqual(served(), (2, "the mean of b and c", 0.99, ["b", "c"]))
+        select("--offer", "--ensemble", 2, models="a")
+        self.assertEqual(served()[0], 2)
+        self.refused("select", "--repository", repository, "--name", "m", "--ensemble", 2, "a.model", says=["--ensemble 2", "--measure"])
+        self.refused("select", "--repository", repository, "--name", "m", "a.model", says=["nothing is known of 'a.model'", "--reports"])
+        self.refused("select", "--repository", repository, "--name", "m", "a.model", "b.model", "--reports", "a.json", says=["1 files for 2 models"])
+        self.refused("select", "--repository", repository, "--name", "m", "--ensemble", 2, "a.model", "b.model", "--reports", "a.json", "b.json", "--measure", "false",
+                     says=["--measure false gave no accuracy (status 1"])
 
     def test_select_without_room(self):
         repository = self.small_disk("repository", "1m")

@@ -127,6 +127,7 @@ class Combined(Case):
             return struct.unpack("f", struct.pack("f", number))[0]
         means = [single(single(single(a + b) + c) / 3) for a, b, c in zip(*each)]
         self.assertEqual([single(said) for said in self.predict(port, "all")], means)
+        self.assertEqual(json.loads(self.ask(port, "GET", "/v2/models/all")[1])["platform"], "muster, mean of 1 and 2 and 3")
 
     def test_says_why_models_are_not_served_as_one(self):
         shutil.copytree(self.folder / "models/line1", self.folder / "combined/whole")
