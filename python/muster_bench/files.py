@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import shutil
 import stat
 import time
@@ -16,6 +17,7 @@ FORMAT = 1     # version of the files in folders of results
 PRIVATE = 0o600        # for files that may contain credentials: commands and their environments
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT)
 TICK = 0.05    # seconds: a file system may record the same time for two changes within a clock tick
+RANDOM = re.compile(r"-[0-9a-f]{16,32}(?=\.muster$)")   # of the name of a file that a record_set_writer has made
 MOST_JSON = 64 << 20   # bytes of a file that is read as a whole
 
 
@@ -173,7 +175,19 @@ class Digests:
 
     def _of_folder(self, folder):
         files = sorted(file for file in map(pathlib.Path, files_under(folder, self._own)) if file.is_file() or file.is_symlink())
-        return digest_of([[file.relative_to(folder).as_posix(), self._of_file(file) if file.is_file() else os.readlink(file)] for file in files])
+        return digest_of(sorted(self._in_folder(folder, file) for file in files))
+
+    def _in_folder(self, folder, file):
+        """Returns [name, digest] of a file in a folder. In a set of records a part of the names is random: the order and the content of the files
+        count, which the MANIFEST has in its last columns."""
+        name = file.relative_to(folder).as_posix()
+        if not file.is_file():
+            return [name, os.readlink(file)]
+        if name.endswith(".muster") and (file.parent / "MANIFEST").is_file():
+            return [RANDOM.sub("", name), self._of_file(file)]
+        if file.name == "MANIFEST":
+            return [name, digest_of([line.split(" ")[2:] or [line] for line in file.read_text(errors="replace").splitlines()])]
+        return [name, self._of_file(file)]
 
 
 def is_at(file, path):

@@ -201,6 +201,21 @@ class Runs(Case):
         self.flow()
         self.assertEqual(self.logged(), ["make"])
 
+    def test_the_same_records_run_nothing_behind_them(self):
+        """Checks an ingestion that is repeated: the names of the record files differ, and the records do not."""
+        data, = self.built("src/programs/muster-data")
+        self.file = self.workflow(f"""
+  ingest: {{command: '{data} convert csv:{{rows}}?label=b {{made}}', inputs: {{rows: rows.csv}}, outputs: {{made: records}}}}
+  use: {{command: [sh, -c, 'cat $1/MANIFEST; echo use >> {{here}}/log', x, '{{made}}'], inputs: {{made: records}}}}
+""")
+        names = set()
+        for rows, runs in (("a,b\n1,2\n", ["use"]), ("a,b\n1,2\n\n", []), ("a,b\n1,3\n", ["use"])):
+            self.write("rows.csv", rows)
+            self.flow()
+            self.assertEqual(self.logged(), runs)
+            names.update(path.name for path in (self.folder / "out" / "records").glob("*.muster"))
+        self.assertEqual(len(names), 3)
+
     def test_max_age_and_change(self):
         self.file = self.workflow("""
   old: {command: [sh, -c, 'echo old >> {here}/log', x, '{from}'], inputs: {from: source}, memoize: {max-age: 1h}}
