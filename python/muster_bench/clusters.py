@@ -36,6 +36,11 @@ _Plain.add_representer(str, lambda dumper, text: dumper.represent_scalar(
     "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None))
 
 
+def plain(entry):
+    """Returns the text of one document."""
+    return yaml.dump(entry, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)
+
+
 def documents(entries, program="muster-bench", untried=True):
     """Returns the text of a file with these documents."""
     text = yaml.dump_all(entries, Dumper=_Plain, sort_keys=False, default_flow_style=False, width=1000)

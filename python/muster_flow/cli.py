@@ -64,8 +64,8 @@ def _pairs(entries, flag, read):
     return pairs
 
 
-def _flow(chosen, more=None, before=None):
-    return workflow.read_file(chosen.file, {**_pairs(chosen.set, "--set", parse), **(more or {})}, _pairs(chosen.place, "--place", str), before)
+def _flow(chosen, more=None, before=None, image=""):
+    return workflow.read_file(chosen.file, {**_pairs(chosen.set, "--set", parse), **(more or {})}, _pairs(chosen.place, "--place", str), before, image)
 
 
 def _flow_of_results(chosen):
@@ -145,7 +145,7 @@ def gc_command(chosen):
 
 
 def export_command(chosen):
-    from . import export
-    for path in export.write(_flow(chosen), chosen.kind, chosen.out, chosen.image, chosen.results):
+    from . import export, exported
+    for path in export.write(_flow(chosen, image=exported.PLATFORM), chosen.kind, chosen.out, chosen.image, chosen.results):
         print(path)
     return FINISHED

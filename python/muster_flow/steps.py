@@ -48,6 +48,7 @@ class Step:
     wait: bool = True       # false: the step runs until the workflow ends; other steps wait until it is ready
     ready: str = ""         # an address that replies when the step is ready
     model: str = ""         # the output (for a server, the folder) that KServe serves
+    service: str = ""       # beside the file of the workflow: the InferenceService of the model
     address: str = ""       # the address at which a step without `wait` answers its users
 
     template = property(lambda self: self)

@@ -25,9 +25,9 @@ def seconds_of(value, where):
     return float(match.group(1)) * PERIODS[match.group(2)]
 
 
-def read_file(path, settings=None, places=None, before=None):
+def read_file(path, settings=None, places=None, before=None, image=""):
     """Reads and checks the file; an error is one line that names the fault. `before` has the settings and places of an
-    earlier run; those that the file no longer has are left out."""
+    earlier run; those that the file no longer has are left out. `image` is the platform's folder in an image, in which the places are."""
     path = pathlib.Path(path).absolute()
     top = Section(load(path, "describes a workflow"), f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
@@ -41,7 +41,7 @@ def read_file(path, settings=None, places=None, before=None):
                 raise Refusal(f"--{kind} {key} is not in {top.where} (it has: {listed(there)}); {closest(key, there, 'leave it out')}")
         given[kind] = {**{key: value for key, value in (before or {}).get(kind, {}).items() if key in there}, **given[kind]}
         there.update(given[kind])
-    known = {key: _place(key, value, top.where) for key, value in known.items()}
+    known = {key: _place(key, value, top.where, image) for key, value in known.items()}
     shown = top.get("results", "a list", [])
     entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
@@ -56,15 +56,19 @@ def read_file(path, settings=None, places=None, before=None):
     return Flow(name, str(path), _ordered(steps), watch, given, _results(shown, steps, top.where))
 
 
-def _place(key, value, where):
-    """Returns the path of a place. The first that exists of several is the place, so that one file serves a clone and an installation."""
+def _place(key, value, where, image):
+    """Returns the path of a place. The first that exists of several is the place, so that one file serves a clone, an installation and an image, which
+    has the paths below the platform."""
     for one in value if isinstance(value, list) else [value]:
         if not isinstance(one, (str, pathlib.Path)):
             raise Refusal(f"{where}, places: '{key}' cannot be '{value_text(one)}' (it is a path); put it in quotes, or write another one")
-    paths = [pathlib.Path(fill(str(one), {"platform": PLATFORM}, f"{where}, places")) if isinstance(value, list) else pathlib.Path(one)
-             for one in (value if isinstance(value, list) else [value])]
-    if not paths:
+    if not isinstance(value, list):
+        return str(pathlib.Path(value).absolute())
+    if not value:
         raise Refusal(f"{where}, places: '{key}' has no path (its list is empty); write one")
+    paths = [pathlib.Path(fill(one, {"platform": image or PLATFORM}, f"{where}, places")) for one in value if not image or "{platform}" in one or len(value) == 1]
+    if image:
+        return os.path.normpath((paths or [pathlib.Path(value[0])])[0].absolute())
     return os.path.normpath(next((path for path in paths if path.exists()), paths[0]).absolute())
 
 
@@ -140,7 +144,7 @@ def _read_step(section, name, group, parameters, places):
         launcher=read_launcher(section), resources=read_resources(section.section("resources")), limits=read_limits(section.section("limits")),
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
         deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
-        wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), model=section.get("model", "a text", ""),
+        wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), **_model(section),
         address=text(section.get("address", "a text", "")))
     if step.launcher.kind == "kubernetes":
         raise Refusal(f"{section.where} has the launcher kubernetes (its outputs would stay in the pods); use another one, or muster-flow export argo")
@@ -155,6 +159,17 @@ def _read_step(section, name, group, parameters, places):
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
                       f"{closest(step.training.epochs, parameters, 'name the parameter with the number of epochs')}")
     return step
+
+
+def _model(section):
+    """Returns the folder of the models, and the file that describes their service."""
+    value = section.get("model", "a text or a mapping", "")
+    if isinstance(value, str):
+        return {"model": value}
+    inner = Section(value, f"{section.where}, model")
+    found = {"model": inner.get("folder", "a text"), "service": inner.get("service", "a text", "")}
+    inner.done()
+    return found
 
 
 def _output(path, key, where):

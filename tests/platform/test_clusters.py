@@ -251,6 +251,7 @@ class Manifests(Case):
         self.assertLessEqual({"libboost-dev", "libsimdjson-dev", "libjpeg-dev"}, needed)
         needed.discard("libtorch-dev")  # half a gigabyte, and no program of the image is compiled with LibTorch
         self.assertLessEqual(needed, built)
+        self.assertLessEqual({"haproxy", "snakemake", "dataset-fashion-mnist"}, run)   # what examples/fashion needs
         self.assertLessEqual({"openmpi-bin", "libtbb12", "zlib1g", "libssl3", "libzstd1", "libjpeg62-turbo", "libpq5", "libcurl4", "libsimdjson14"}, run)
 
 

@@ -47,13 +47,28 @@ class Exports(Case):
 
     def test_the_project(self):
         """Checks that each kind of export fits its schema and matches the file."""
-        places = ("--place", "examples=/opt/muster/libexec/muster", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/share/muster/examples/fashion")
+        places = ("--place", "here=/opt/muster/share/muster/examples/fashion")
         (workflow,), = self.made("argo", FASHION, *places).values()
         templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         tasks = {each["name"]: each for each in templates["main"]["dag"]["tasks"]}
         self.assertEqual(set(tasks["train-plain"]["dependencies"]), {"ingest-train", "ingest-test"})
-        self.assertTrue(templates["serve"]["daemon"])
-        self.assertIn("mpirun -n 2", templates["train-plain"]["container"]["args"][0])
+        # a job of two worker pods inside the DAG
+        self.assertEqual([(task["template"], task.get("dependencies")) for task in templates["train-plain"]["dag"]["tasks"]],
+                         [("train-plain-ranks", None), ("train-plain-digest", ["ranks"])])
+        resource = templates["train-plain-ranks"]["resource"]
+        job = yaml.safe_load(resource["manifest"])
+        checked({**job, "metadata": {"name": job["metadata"]["generateName"] + "x"}})
+        self.assertEqual((resource["action"], resource["successCondition"], job["spec"]["completions"], job["spec"]["parallelism"]), ("create", "status.succeeded == 2", 2, 2))
+        self.assertEqual(job["spec"]["template"]["spec"]["containers"][0]["resources"]["limits"], {"cpu": "0.33"})   # of a rank
+        self.assertNotIn("mpirun", resource["manifest"])
+        # a service that lives when the workflow has ended
+        self.assertEqual(set(tasks["serve"]["dependencies"]), {"service", "serve-address"})
+        address, deployment = (yaml.safe_load(templates[name]["resource"]["manifest"]) for name in ("serve-address", "serve"))
+        check(address)
+        self.assertEqual((deployment["kind"], address["metadata"]["name"], address["spec"]["selector"]), ("Deployment", "fashion-serve", {"app": "fashion-serve"}))
+        self.assertEqual([port["port"] for port in address["spec"]["ports"]], [8500, 8501])
+        self.assertIn("--server fashion-serve:8500", templates["load"]["container"]["args"][0])
+        self.assertNotIn("daemon", json.dumps(workflow))
         made = self.made("kueue", FASHION, *places)
         jobs = [document for documents in made.values() for document in documents if document["kind"] == "MPIJob"]
         self.assertEqual([job["spec"]["mpiReplicaSpecs"]["Worker"]["replicas"] for job in jobs], [2, 2, 2])
@@ -63,6 +78,8 @@ class Exports(Case):
         (runtime, service), = self.made("kserve", FASHION, *places).values()
         self.assertEqual(service["spec"]["predictor"]["model"]["modelFormat"]["name"], runtime["spec"]["supportedModelFormats"][0]["name"])
         self.assertEqual(service["spec"]["predictor"]["model"]["storageUri"], "pvc://muster-results/repository")
+        own = yaml.safe_load((FASHION.parent / "service.yaml").read_text())["spec"]["predictor"]
+        self.assertEqual((service["spec"]["predictor"]["model"]["args"], service["spec"]["predictor"]["maxReplicas"]), (own["model"]["args"], own["maxReplicas"]))
 
     def test_dag_memoize_retry(self):
         (workflow,), = self.made("argo", self.workflow(STEPS)).values()
@@ -72,8 +89,10 @@ class Exports(Case):
         self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
         self.assertEqual(templates["join"]["retryStrategy"]["limit"], "5")
         self.assertRegex(templates["join"]["retryStrategy"]["expression"], r"in \[4, 5, 10,.*143\]")
-        self.assertEqual(templates["serve"]["container"]["readinessProbe"]["httpGet"], {"path": "/live", "port": 8500})
-        self.assertIn("{{inputs.parameters.serve-ip}}:8500", templates["join"]["container"]["args"][0])
+        service, = yaml.safe_load(templates["serve"]["resource"]["manifest"])["spec"]["template"]["spec"]["containers"]
+        self.assertEqual(service["readinessProbe"]["httpGet"], {"path": "/live", "port": 8500})
+        self.assertIn("0.0.0.0:8500", service["args"][0])
+        self.assertIn("of-the-test-serve:8500", templates["join"]["container"]["args"][0])
         self.assertNotIn("memoize", templates["serve"])
 
     def test_what_starts_it(self):
@@ -123,6 +142,8 @@ class Exports(Case):
         self.assertTrue(re.fullmatch(r"[0-9a-f]{16}\n", digests[0]))
         self.assertEqual(digests[0], digests[2])
         self.assertNotEqual(digests[0], digests[1])
+        # the same line once more, over the outputs of the first time
+        self.assertIn(f"rm -rf {results}/data/made", templates["make"]["container"]["args"][0])
 
     def test_the_schemas_refuse_what_is_wrong(self):
         (workflow,), = self.made("argo", self.workflow(STEPS)).values()
@@ -154,6 +175,10 @@ class Exports(Case):
         file = self.workflow("  make: {command: 'true'}")
         self.refused("export", "kueue", file, "--out", "made", "--image", "i", says=["no step of several ranks", "argo"])
         self.refused("export", "kserve", file, "--out", "made", "--image", "i", says="no step with a model")
+        file = self.workflow("  make: {command: 'true'}\n  serve: {command: 'true', wait: false}")
+        self.refused("export", "argo", file, "--out", "made", "--image", "i", says=["step 'serve'", "no address"])
+        file = self.workflow("  make: {command: 'true'}\n  serve: {command: 'true', wait: false, model: {folder: m, service: workflow.yaml}}")
+        self.refused("export", "kserve", file, "--out", "made", "--image", "i", says=["step 'serve'", "no InferenceService"])
         file = self.workflow("  make: {command: 'true', launcher: srun}")
         self.refused("export", "argo", file, "--out", "made", "--image", "i", says=["step 'make'", "srun"])
 

@@ -8,6 +8,8 @@ import shutil
 import subprocess
 import unittest
 
+import containers
+import yaml
 from bench import HERE
 from flow import Case
 from muster_bench.presets.ports import free_port
@@ -103,6 +105,31 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         for member in members:
             self.assertIn(f"<td>{member}</td>", (out / "report.html").read_text().partition("Members of the served model")[2])
         self.assertEqual(len(self.began(output)), 16)
+
+    def test_exported_pods(self):
+        """Runs the exported workflow in containers, in the order of its DAG, to the served answer, and again."""
+        if reason := containers.missing():
+            self.skipTest(reason)
+        ports = {name: free_port() for name in ("port", "metrics")}
+        project = "/opt/muster/share/muster/examples/fashion"
+        self.runner = [self.installed / "bin" / "muster-flow"]
+        words = [word for name, port in ports.items() for word in ("--set", f"{name}={port}")]
+        self.bench("export", "argo", FILE, "--out", "made", "--image", "registry/muster:1", "--place", f"here={project}", "--set", "epochs=2", "--set", "ensemble=2", *words)
+        workflow, = yaml.safe_load_all((self.folder / "made" / "workflow.yaml").read_text())
+        volume = self.folder / "claim"
+        cluster = containers.Workflow(self, workflow, {"/opt/muster": self.installed, "/usr/share/datasets/fashion-mnist": self.folder / "data"}, volume)
+        ran = cluster.run()
+        self.assertEqual(len(ran), 6 + 2 * 3 + 3 + 3 + 2)   # with the ranks and the digest of each training, and the address of the service
+        self.assertEqual(len(list((self.folder / "containers").glob("fashion-train-*/1/log"))), 3)   # a second worker pod each
+        selected, answers = (json.loads((volume / name).read_text()) for name in ("selected.json", "load.json"))
+        self.assertEqual((len(answers["classes"]), answers["failed"], list(answers["versions"])), (TEST, [], [str(selected["version"])]))
+        labels = gzip.decompress((self.folder / "data" / "t10k-labels-idx1-ubyte.gz").read_bytes())[8:]
+        self.assertAlmostEqual(sum(a == b for a, b in zip(answers["classes"], labels)) / TEST, selected["selected"]["accuracy"], delta=1.01 / TEST)
+        self.assertIn("taken for", (volume / "report.html").read_text())
+        # the service lives when the workflow has ended
+        self.assertTrue(containers.answers(f"http://127.0.0.1:{ports['port']}/v2/models/fashion/versions/{selected['version']}/ready"))
+        # the digests of the outputs are the same again, so trainings and what needs them do not run
+        self.assertEqual({name for name in cluster.run() if name.startswith(("train", "offer", "select"))}, set())
 
     def test_none_is_good_enough(self):
         output = self.flow("--set", "at-least=0.99", status=1)

@@ -70,7 +70,7 @@ class Exports(Case):
         return [document for line in lines for document in yaml.safe_load_all((self.folder / line).read_text())]
 
     def test_workflows(self):
-        places = ("--place", "examples=/opt/muster/libexec/muster", "--place", "programs=/opt/muster/bin", "--place", "here=/opt/muster/share/muster/examples/fashion")
+        places = ("--place", "here=/opt/muster/share/muster/examples/fashion")
         kinds = set().union(*(self.accepted(self.exported(kind, FASHION, *places)) for kind in ("argo", "kueue", "kserve")))
         steps = "  ingest: {command: [cp, '{rows}', '{made}'], inputs: {rows: /data/rows.csv}, outputs: {made: made}}"
         watched = self.workflow(steps, top="watch: {schedule: '0 3 * * *', data: true, revision: {repository: x, branch: main}}")
@@ -79,6 +79,14 @@ class Exports(Case):
         kinds |= self.accepted([made])
         self.assertEqual(kinds, {"Workflow", "WorkflowTemplate", "CronWorkflow", "EventSource", "Sensor", "MPIJob", "ResourceFlavor", "ClusterQueue", "LocalQueue",
                                  "InferenceService", "ServingRuntime"})
+        self.accepted(list(yaml.safe_load_all((ROOT / "packaging" / "argo-role.yaml").read_text())))
+        manifests = [yaml.safe_load(template["resource"]["manifest"]) for document in (self.exported("argo", FASHION, *places)[0], made)
+                     for template in document["spec"]["templates"] if "resource" in template]
+        for document in manifests:   # Argo fills its placeholders
+            document["metadata"].setdefault("name", "of-the-test")
+            document["spec"].pop("completionMode", None)   # since Kubernetes 1.21
+        self.assertEqual({document["kind"] for document in manifests}, {"Job", "Deployment", "Service"})
+        self.accepted(manifests)
         made["spec"]["podGC"]["strategies"] = made["spec"]["podGC"].pop("strategy")
         kubectl("apply", "--dry-run=server", "-f", "-", given=json.dumps(made), status=1)
 
