@@ -100,6 +100,7 @@ struct command_line {
     examples::add_stage_flags(app, o.stages);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
     app.add_option("--save", o.save, "write the trained model to this file, for predict")->type_name("FILE");
+    app.add_flag("--save-best", o.save_best, "--save the epoch with the best validation accuracy, not the last epoch");
     app.add_option("--json", o.json, "write the tracker's report to this file (docs/tracker.md)")->type_name("FILE");
     if (which.mlbench) {
       std::string help = "an MLBench task as published; other flags override its settings:";
@@ -152,6 +153,7 @@ options parse_options(int argc, char** argv, int ranks, const muster::settings& 
                      "leave it out");
   if (o.stop_at_goal && o.goal.metric.empty())
     examples::refuse("--stop-at-goal has no goal to stop at", "give --goal too");
+  if (o.save_best && o.save.empty()) examples::refuse("--save-best has no file to save to", "give --save FILE too");
   return o;
 }
 

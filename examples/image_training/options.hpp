@@ -47,8 +47,9 @@ struct options {
   examples::stages stages{};
   std::string checkpoint{};  ///< A folder; empty: none.
   bool resume = false;
-  std::string save{};  ///< A file; empty: the model is not saved.
-  std::string json{};  ///< Empty: no report.
+  std::string save{};      ///< A file; empty: the model is not saved.
+  bool save_best = false;  ///< Saves the model of the epoch with the best validation accuracy, not of the last epoch.
+  std::string json{};      ///< Empty: no report.
 };
 
 /// The differences between the programs.

@@ -1,5 +1,7 @@
 #include "training.hpp"
 
+#include <cstdio>
+#include <filesystem>
 #include <functional>
 #include <optional>
 
@@ -140,19 +142,71 @@ class run {
     if (!in_shards_) average_statistics(step.group(), *net_);
     const auto on_device = [this](auto images, auto count) { return device_->predict(images, count); };
     const predictor model = device_ ? predictor(on_device) : predictor_of(*net_);
+    if (device_ && chosen_.save_best) device_->download(arena_);
     const auto found = evaluate(step.group(), model, net_->classes(), test_);  // Sums over all ranks.
     if (step.group().rank() != 0) return;
     const auto images = static_cast<double>(found.images);
+    keep_if_best(static_cast<double>(found.top1) / images);
     step.report_sum("val_loss", found.loss, images);
     step.report_sum("val_accuracy", static_cast<double>(found.top1), images);
     step.report_sum("top5", static_cast<double>(found.top5), images);
+  }
+
+  // Returns the number of the first epoch with the best validation accuracy among the epochs that have ended; 0 if none
+  // has.
+  [[nodiscard]] std::uint64_t best_epoch() const {
+    std::uint64_t best = 0;
+    double most = -1;
+    for (const auto& epoch : training_->epochs()) {
+      if (epoch["val_accuracy"] > most) {
+        most = epoch["val_accuracy"];
+        best = epoch.epoch;
+      }
+    }
+    return best;
+  }
+
+  // Returns the file of the best model so far, beside the checkpoints, because the training may resume from them.
+  [[nodiscard]] std::string best_file(std::uint64_t epoch) const {
+    const auto begin = chosen_.checkpoint.empty() ? chosen_.save + "." : chosen_.checkpoint + "/";
+    return begin + "best-" + std::to_string(epoch) + ".muster";
+  }
+
+  void keep_if_best(double accuracy) {
+    if (!chosen_.save_best || chosen_.save.empty()) return;
+    const auto& epochs = training_->epochs();
+    const auto best = best_epoch();
+    if (best != 0 && !(accuracy > epochs[best - epochs.front().epoch]["val_accuracy"])) return;
+    std::error_code ignored;
+    if (!chosen_.checkpoint.empty()) std::filesystem::create_directories(chosen_.checkpoint, ignored);
+    save_model(best_file(epochs.empty() ? 1 : epochs.back().epoch + 1), description_, *net_);
+    if (best != 0) std::filesystem::remove(best_file(best), ignored);
+  }
+
+  // Writes the model of the best epoch if it was kept, else of the last epoch.
+  void save(const muster::group& ranks) {
+    const auto best = chosen_.save_best ? best_epoch() : 0;
+    if (best != 0 && std::filesystem::exists(best_file(best))) {
+      const auto kept = load_model(best_file(best));
+      save_model(chosen_.save, kept.description, *kept.net);
+      std::error_code ignored;
+      if (chosen_.checkpoint.empty()) std::filesystem::remove(best_file(best), ignored);
+      tracker_.annotate("saved_epoch", std::to_string(best));
+    } else {
+      save_model(chosen_.save, description_, *net_);
+      if (best != 0) {
+        std::fprintf(
+            stderr, "muster: warning: the last epoch is saved, not epoch %llu, the best one ('%s' is not at rank %d)\n",
+            static_cast<unsigned long long>(best), best_file(best).c_str(), ranks.rank());
+      }
+    }
   }
 
   void finish(muster::training_step& step) {
     if (!chosen_.save.empty()) {
       if (device_) device_->download(arena_);
       if (!in_shards_) average_statistics(step.group(), *net_);
-      if (step.group().rank() == 0) save_model(chosen_.save, description_, *net_);
+      if (step.group().rank() == 0) save(step.group());
     }
     timeline_.write(step.group());
   }

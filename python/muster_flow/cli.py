@@ -13,6 +13,7 @@ from muster_bench.errors import FINISHED, Refusal, closest, listed
 from muster_bench.files import read_json
 from muster_bench.text import value_text, without_secrets
 from . import select, workflow
+from .steps import accuracy_of
 from .store import MARKER, Store
 
 ABOUT = """Runs the steps of a workflow that a file describes, by Snakemake, continues after an interruption, and repeats steps with changes.
@@ -106,7 +107,7 @@ def status_command(chosen):
         state = event.get("state") or {"begin": "runs", "sample": "runs", "ready": "is ready"}.get(event.get("event"), "not run")
         if state == "up to date":
             state = record["state"] if record else state
-        accuracy = event.get("accuracy") if event.get("event") == "sample" else ((record or {}).get("series") or [{}])[-1].get("val_accuracy")
+        accuracy = event.get("accuracy") if event.get("event") == "sample" else accuracy_of(record or {})
         columns = [state, f"{record['ended'] - record['began']:.1f} s" if record and record.get("began") else "", f"accuracy {accuracy:.4f}" if accuracy is not None else "",
                    event.get("why", "") if state in ("failed", "abandoned") else "", f"to run: {why[0]}" if why else ""]
         print(f"{name}: {', '.join(filter(None, columns))}")

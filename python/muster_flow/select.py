@@ -9,6 +9,7 @@ import subprocess
 
 from muster_bench.errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
 from muster_bench.files import Digests, make_folder, read_json, remove_tree, write_json, writing
+from .steps import saved_epoch
 
 MODEL = "model.muster"
 NOTE = "selected.json"   # a description beside the model
@@ -31,7 +32,7 @@ def training_of(path, report):
             raise Refusal(f"'{report}' cannot be read (it is no report of a tracker); name what the training wrote with --json")
         rows, saved = found["epochs"], found.get("annotations", {}).get("saved_epoch")
     elif record:
-        rows, saved = record["series"], None
+        rows, saved = record["series"], saved_epoch(record)["epoch"] if record["series"] else None
     else:
         raise Refusal(f"nothing is known of '{path}' (it is no output of a step, and has no report); name its report after --reports")
     rows = [row for row in rows if row.get("val_accuracy") is not None]

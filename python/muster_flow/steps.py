@@ -21,6 +21,18 @@ class Training:
     chance: float         # the accuracy of an untrained model
     patience: int         # epochs after which a training counts as at chance, falling or flat
     flat: float           # minimum difference of two accuracies that differ
+    best: bool            # the command saves the model of its best epoch, not of the last one
+
+
+def saved_epoch(record):
+    """Returns the row of the epoch whose model a training has saved, of the record of a result."""
+    rows = [row for row in record["series"] if "val_accuracy" in row] or record["series"]
+    training = (record["parts"].get("training") or [{}])[0]
+    return max(rows, key=lambda row: (row["val_accuracy"], -row["epoch"])) if training.get("best") and "val_accuracy" in rows[0] else rows[-1]
+
+
+def accuracy_of(record):
+    return saved_epoch(record).get("val_accuracy") if record.get("series") else None
 
 
 @dataclasses.dataclass

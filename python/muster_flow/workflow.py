@@ -223,7 +223,7 @@ def _retry(section):
 
 def _training(section):
     training = Training(section.get("epochs", "a text", ""), float(section.get("chance", "a number", 0)), section.get("patience", "a whole number", 3),
-                        float(section.get("flat", "a number", 0.001)))
+                        float(section.get("flat", "a number", 0.001)), section.get("best", "true or false", False))
     section.done()
     if training.patience < 1:
         raise Refusal(f"{section.where}: patience cannot be {training.patience} (it is 1 or more epochs); change it")

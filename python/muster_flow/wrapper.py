@@ -76,17 +76,19 @@ class Work:
         number = max((int(entry.name) for entry in (home / "output").iterdir() if entry.name.isdigit()), default=0)
         for before in range(1, number + 1):  # left by a killed runner
             rows.update(_epochs_in(home / "output" / str(before) / "log.txt"))
-        shortened = False
+        shortened = ""   # the cause for which the training ends early and is kept
         while True:
             number += 1
             end, sampler, seconds = self._attempt(home, number, memory, rows, began, shortened)
             attempts.append({"number": number, "cause": end.cause, "why": end.why, "seconds": round(seconds, 3), "memory": memory,
                              "peak": max(sampler.peak, resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss << 10)})
             self._say("attempt", key=found.key, action=end.action, **attempts[-1])
-            if end.action == "shorten" and not shortened:
+            if end.action == "shorten" and shortened:   # the short run lost a peer
+                end = ends.End("peer", "retry", end.why)
+            if end.action == "shorten":
                 parameter = self.step.training.epochs
-                self.step = dataclasses.replace(self.step, parameters={**self.step.parameters, parameter: int(max(rows)) + 1})
-                shortened = True
+                self.step = dataclasses.replace(self.step, parameters={**self.step.parameters, parameter: min(int(max(rows)) + 1, int(self._epochs()))})
+                shortened = end.cause
                 continue
             if end.action == "ingest" and (gone := self._make_inputs()) is not None:
                 end = ends.End("input", "fail", f"its input '{gone}' is missing")
@@ -104,7 +106,7 @@ class Work:
             return self._fail(ends.End("input", "fail", f"its input '{gone}' was removed while it ran"), key=found.key)
         if not held():
             raise Refusal(f"another runner works at '{self.step.name}' by now (the folder of results was made anew); run one at a time")
-        cause = "converged" if shortened and end.action == "done" else end.cause
+        cause = shortened if shortened and end.action == "done" else end.cause
         record = {"step": self.step.name, "key": found.key, "state": "done" if end.action == "done" else "abandoned", "cause": cause, "why": end.why,
                   "parts": parts, "written": written, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
@@ -112,7 +114,7 @@ class Work:
         files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without the record the step runs again
         self.store.use(self.step, found.key)
         self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
-                  **({"accuracy": record["series"][-1].get("val_accuracy")} if record["series"] else {}))
+                  **({"accuracy": steps.accuracy_of(record)} if record["series"] else {}))
         return record
 
     def _outputs(self, home):
@@ -129,10 +131,12 @@ class Work:
         words, variables = launchers.launched(on_slurm(step) if SLURM in os.environ else step, home, number)
         self._say("begin", key=home.name, attempt=number, words=words)
         sampler, lines, due = Sampler(step.ranks > 1), Look(output / "log.txt"), [time.monotonic() + EVERY]
-        decided, started = [], time.time()
+        decided, started, pace, looked = [], time.time(), ends.Pace(), [0]
 
         def look():
             lines()
+            pace.ended(len(lines.series) - looked[0], time.time())
+            looked[0] = len(lines.series)
             rows.update({row["epoch"]: row for row in lines.series})
             if time.monotonic() >= due[0]:
                 due[0] = time.monotonic() + EVERY
@@ -142,7 +146,7 @@ class Work:
             if shortened or not lines.series:
                 return None
             ordered = [rows[epoch] for epoch in sorted(rows)]
-            end = ends.of_epochs(ordered, step.training, time.time() - began, (time.time() - started) / len(lines.series), step.deadline, self._epochs())
+            end = ends.of_epochs(ordered, step.training, time.time() - began, pace, step.deadline, self._epochs())
             decided.extend([end] if end else [])
             return end and end.why
         held = ""

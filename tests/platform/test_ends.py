@@ -14,6 +14,7 @@ import unittest
 from bench import HERE
 from flow import Case
 from muster_flow import ends
+from muster_flow.steps import Training
 from muster_bench.process import Outcome
 
 CNN = "{command} --data cifar-like:{images} --epochs {{epochs}} --checkpoint {{checkpoint}} {{resume}} --save {{model}} --batch 20"
@@ -191,6 +192,50 @@ class Rows(Case):
 
     def test_deadline(self):
         self.abandoned(self.training(500, 100_000, "deadline: 3", patience=1000), "deadline", "its rate misses the deadline")
+
+    def test_deadline_with_a_slow_start(self):
+        """Checks that start-up and the first epoch do not decide: the later epochs meet the deadline."""
+        script = self.write("slow.py", "import sys, time\ntime.sleep(2)\nfor n in range(1, 16):\n    print(n, 1.0, 1.0, 0.5 + n / 100, 0.1, 10, flush=True)\n    time.sleep(1.5 if n == 1 else 0.1)\n")
+        steps = f"  one:\n    command: [python3, {script}, '{{epochs}}']\n    parameters: {{epochs: 15}}\n    training: {{epochs: epochs}}\n    deadline: DEADLINE\n"
+        end, _, _ = self.step(steps.replace("DEADLINE", "8"))
+        self.assertEqual(end["state"], "done", end)
+        end, attempts, _ = self.step(steps.replace("DEADLINE", "3.5").replace("one:", "two:"), "two")
+        self.assertEqual((end["state"], end["cause"], len(attempts)), ("abandoned", "deadline", 1), end)
+
+    def test_the_forecast(self):
+        pace, seconds = ends.Pace(), 0
+        for number in range(30):
+            seconds += 9 if number == 0 else 1 + number % 2 / 10
+            pace.ended(1, seconds)
+            if number < 2:
+                self.assertEqual(pace.forecast(100), (0.0, float("inf")))
+        low, high = pace.forecast(100)
+        self.assertTrue(100 < low < 105 < high < 110, (low, high))
+        row = {"epoch": 30, "val_accuracy": 0.5}
+        self.assertRegex(ends.of_epochs([row], None, seconds, pace, 100, 130).why, r"^its rate misses the deadline \(130 epochs take 14\d to 14\d s, and it has 100\)$")
+        self.assertIsNone(ends.of_epochs([row], None, seconds, pace, (seconds + low) / ends.MISSES + 0.1, 130))
+
+    def test_falls_slowly(self):
+        """Checks the accuracies of a training that must not be repeated: the fall is small, and is no convergence."""
+        record = self.abandoned(self.lines("0.30 0.29 0.28 0.27", "time.sleep(100)\n"), "falls", "falls (0.3000, and 0.2700 after 4 epochs)")
+        self.assertEqual(record["outputs"], {})
+        end, _, _ = self.step(self.lines("0.30 0.29 0.28 0.27", "os.kill(os.getpid(), 9)\n", "{chance: 0.1, patience: 3}").replace("one:", "two:"), "two")
+        self.assertEqual((end["state"], end["cause"]), ("abandoned", "falls"))
+        # a plateau is no fall
+        rows = [{"epoch": k + 1, "val_accuracy": accuracy} for k, accuracy in enumerate((0.3, 0.2999, 0.2998, 0.2997))]
+        self.assertEqual(ends.of_epochs(rows, Training("epochs", 0.1, 3, 0.001, False), 1, ends.Pace(), 0, 100).cause, "converged")
+
+    def test_falls_and_the_best_epoch_is_kept(self):
+        """Checks a training that saves its best epoch: it ends early, its model is an output, and the accuracy of that epoch counts."""
+        script = self.write("best.py", LINES.replace("enumerate(", "list(enumerate(").replace(", 1):", ", 1))[:int(sys.argv[2])]:") +
+                            "open(sys.argv[3], 'w').write('model')\n")
+        steps = (f"  one:\n    command: [python3, {script}, '0.2 0.7 0.8 0.6 0.5 0.4 0.3 0.2 0.1', '{{epochs}}', '{{model}}']\n    parameters: {{epochs: 9}}\n"
+                 "    outputs: {model: model}\n    training: {epochs: epochs, chance: 0.1, patience: 2, best: true}\n")
+        end, attempts, record = self.step(steps)
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"], end["cause"], end["accuracy"]), (["falls", "done"], "done", "falls", 0.8))
+        self.assertLess(len(record["series"]), 9)
+        selected = self.bench("select", "--repository", "repository", "--name", "m", "--json", "selected.json", "out/model").stdout
+        self.assertIn("version 1: one, accuracy 0.8000", selected)
 
     def test_chance(self):
         self.abandoned(self.training(200, 1000, "", schedule="constant:1e-12"), "chance", "never left chance")

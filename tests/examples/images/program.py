@@ -140,6 +140,24 @@ class Saved(Case):
             self.assertNotEqual(ran.returncode, 0)
             self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
 
+    def test_the_best_epoch_is_saved(self):
+        """Checks a training whose accuracy falls, with a resumption after the best epoch."""
+        store, model = self.folder / "checkpoints", self.folder / "model"
+        arguments = ["--data", "cifar-like:200", "--batch", "50", "--schedule", "step:0.002,epochs=3,factor=50", "--save-best", "--save", model]
+        whole, _ = self.report("cnn", [*arguments, "--epochs", "6"], 2)
+        accuracies = [epoch["val_accuracy"] for epoch in whole["epochs"]]
+        best = accuracies.index(max(accuracies))
+        self.assertLess(accuracies[-1], max(accuracies), "the schedule spoils nothing")
+        kept = model.read_bytes()
+        self.assertEqual(whole["annotations"]["saved_epoch"], str(best + 1))
+        ran = run("predict", ["--model", model, "--data", "cifar-like:200"])
+        self.assertIn(f"top-1 accuracy  {max(accuracies):.4f}", ran.stdout)
+        self.assertEqual(list(self.folder.glob("model.*")), [])
+        self.report("cnn", [*arguments, "--epochs", str(best + 2), "--checkpoint", store], 2)
+        model.unlink()
+        rest, _ = self.report("cnn", [*arguments, "--epochs", "6", "--checkpoint", store, "--resume"], 2)
+        self.assertEqual((rest["annotations"]["saved_epoch"], model.read_bytes()), (str(best + 1), kept))
+
     def test_a_training_goes_on_as_if_it_had_not_stopped(self):
         arguments = [*small(epochs=3), "--depth", "8"]
         whole, _ = self.report("resnet", arguments)
