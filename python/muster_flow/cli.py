@@ -11,8 +11,9 @@ from muster_bench import files, seen
 from muster_bench.document import parse
 from muster_bench.errors import FINISHED, Refusal, closest, listed
 from muster_bench.files import read_json
-from muster_bench.text import value_text, without_secrets
+from muster_bench.text import bytes_of, value_text, without_secrets
 from . import select, workflow
+from .collect import collect
 from .steps import accuracy_of
 from .store import MARKER, Store
 
@@ -44,8 +45,9 @@ def parser():
     command("status", status_command, "show the state of each step")
     explain = command("explain", explain_command, "why a step would run again")
     explain.add_argument("step", metavar="STEP")
-    collect = command("gc", gc_command, "remove results that no step uses")
-    collect.add_argument("--unused", default="14d", metavar="TIME", help="only results that were unused for so long [%(default)s]")
+    removes = command("gc", gc_command, "remove results that no step uses")
+    removes.add_argument("--unused", metavar="TIME", help="only results that were unused for so long [keep: age of the file, 14d]")
+    removes.add_argument("--size", metavar="SIZE", help="and then the oldest, until all results have at most this size [keep: size of the file]")
     export = command("export", export_command, "write the workflow for a cluster", ("argo", "kueue", "kserve"))
     export.add_argument("--image", required=True, metavar="NAME", help="the image with muster and the programs")
     export.add_argument("--results", default="/results", metavar="PATH", help="a folder that all pods share [%(default)s]")
@@ -132,15 +134,17 @@ def explain_command(chosen):
 
 
 def gc_command(chosen):
-    unused = workflow.seconds_of(chosen.unused, "--unused")
-    store, began = Store(chosen.out, _flow_of_results(chosen)), time.monotonic()
+    flow, began = _flow_of_results(chosen), time.monotonic()
+    unused = workflow.seconds_of(chosen.unused, "--unused") if chosen.unused else flow.keep["age"]
+    size = bytes_of(chosen.size, "--size") if chosen.size else flow.keep["size"]
+    store = Store(chosen.out, flow)
     if not store.folder.is_dir():
         raise Refusal(f"there is no folder '{store.folder}' (nothing was run there); name the --out of a run")
     # removes nothing while a runner works, nor files of a watch's servers between two runs
     with contextlib.ExitStack() as held:
         for folder in filter(os.path.isdir, (store.folder, store.folder / "watch")):
             held.callback(files.FolderLock(folder).release)
-        count, behind = store.collect(unused)
+        count, behind = collect(store, unused, size)
         print(f"{count} results removed in {time.monotonic() - began:.1f} s{'; the disk frees their room in the background' if behind else ''}")
     return FINISHED
 

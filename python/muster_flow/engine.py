@@ -14,6 +14,7 @@ from muster_bench import files, launchers, process, seen
 from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
 from muster_bench.runner import signals
 from . import slurm_status, wrapper
+from .collect import collect
 from .store import MARKER, Store
 
 LIMITS = types.SimpleNamespace(log=16 << 20, disk=0)   # limits of Snakemake itself
@@ -36,6 +37,7 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
         if not planned:
             print(f"nothing to run: {len(flow.steps)} steps are up to date")
             print_results(store)
+            _collect(store)
             return FINISHED
         if shutil.which("snakemake") is None:
             raise Refusal("a workflow is run by Snakemake (which is not here); apt-get install snakemake")
@@ -49,9 +51,17 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
             ended.unlink()
         files.write_whole(folder / "Snakefile", snakefile(flow, planned, folder, stay), mode=files.PRIVATE)
         words, variables = _on_slurm(len(planned), slurm) if slurm is not None else _on_this_machine()
-        return _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})}, WATCH if watched else STAY if stay else RUN)
+        status = _snakemake(store, planned, words, {**variables, **({wrapper.WATCHED: "1"} if watched else {})}, WATCH if watched else STAY if stay else RUN)
+        _collect(store)
+        return status
     finally:
         held.release()
+
+
+def _collect(store):
+    count, _ = collect(store, store.flow.keep["age"], store.flow.keep["size"])
+    if count:
+        print(f"{count} results removed that no step uses")
 
 
 def _on_this_machine():

@@ -90,6 +90,7 @@ class Flow:
     path: str
     steps: dict           # name -> Step, each after the steps that it needs
     watch: dict = None    # the triggers of a watch (watch.py)
+    keep: dict = None     # "age" in seconds and "size" in bytes of unused results that stay
     given: dict = None    # the --set and --place of the command line
     results: list = None  # (step, path) of the outputs that the end of a run names
     caller: dict = None   # in a workflow from JSON: the result of variables() for each step

@@ -7,8 +7,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import tempfile
 import time
 
 from muster_bench import seen
@@ -236,9 +234,15 @@ class Store:
         """Lets one process at a time work at a step. Yields a function that returns whether this process still has the lock: removing the folder
         removes the lock."""
         path = make_folder(self.folder / "run") / f".{step.name}.lock"
-        with writing(self.folder), open(path, "w", encoding="ascii") as file:
+        with writing(self.folder), open(path, "a", encoding="ascii") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
+            file.truncate(0)
             yield lambda: is_at(file, path)
+
+    def works_on(self, step, key):
+        """Notes in the lock that `turn` holds which result is in the works, so that it is not removed."""
+        with contextlib.suppress(OSError):
+            (self.folder / "run" / f".{step.name}.lock").write_text(f"{key}\n", encoding="ascii")
 
     def use(self, step, key):
         """Makes this the current result of the step."""
@@ -266,31 +270,6 @@ class Store:
             for line in file:
                 with contextlib.suppress(ValueError):
                     yield json.loads(line)
-
-    def collect(self, unused):
-        """Removes results that no step uses and that were unused for that many seconds. Returns (their number, the
-        folders with removed files). A disk may need minutes to delete many files: a background process deletes them,
-        or the next call if that process was ended."""
-        used = {os.path.basename(os.path.realpath(link)) for link in os.scandir(make_folder(self.folder / "steps"))}
-        store, limit = make_folder(self.folder / "store"), time.time() - unused
-        old = [entry for entry in os.scandir(store) if entry.name not in used and entry.name[0] != "." and _last_used(entry) < limit]
-        with writing(store):
-            if old:
-                behind = tempfile.mkdtemp(prefix=".removed-", dir=store)
-            for entry in old:
-                os.rename(entry.path, os.path.join(behind, entry.name))
-        behind = [str(path) for path in store.glob(".removed-*")]
-        if behind:
-            subprocess.Popen(["rm", "-rf", "--", *behind], start_new_session=True, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        return len(old), behind
-
-
-def _last_used(entry):
-    """Returns the time of the last use; for an incomplete result the time when a runner last worked on it."""
-    used = [entry.stat().st_mtime]
-    if not os.path.exists(f"{entry.path}/record.json"):
-        used += [file.lstat().st_mtime for part in ("output", "checkpoint") for file in pathlib.Path(entry.path, part).glob("*")]
-    return max(used)
 
 
 def _link(place, target):

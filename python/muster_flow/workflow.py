@@ -8,7 +8,7 @@ import re
 from muster_bench.document import Section, load
 from muster_bench.errors import Refusal, closest, listed
 from muster_bench.template import read_launcher, read_limits, read_resources
-from muster_bench.text import fill, value_text, words_of
+from muster_bench.text import bytes_of, fill, value_text, words_of
 from .steps import PLATFORM, Flow, Step, Training
 
 FORMAT = 1
@@ -42,7 +42,7 @@ def read_file(path, settings=None, places=None, before=None, image=""):
         given[kind] = {**{key: value for key, value in (before or {}).get(kind, {}).items() if key in there}, **given[kind]}
         there.update(given[kind])
     known = {key: _place(key, value, top.where, image) for key, value in known.items()}
-    shown = top.get("results", "a list", [])
+    shown, keep = top.get("results", "a list", []), _keep(top.section("keep"))
     entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
     for group, value in entries.items():
@@ -53,7 +53,7 @@ def read_file(path, settings=None, places=None, before=None, image=""):
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
     _connect(steps, pathlib.Path(known["here"]))
-    return Flow(name, str(path), _ordered(steps), watch, given, _results(shown, steps, top.where))
+    return Flow(name, str(path), _ordered(steps), watch, keep, given, _results(shown, steps, top.where))
 
 
 def _place(key, value, where, image):
@@ -70,6 +70,13 @@ def _place(key, value, where, image):
     if image:
         return os.path.normpath((paths or [pathlib.Path(value[0])])[0].absolute())
     return os.path.normpath(next((path for path in paths if path.exists()), paths[0]).absolute())
+
+
+def _keep(section):
+    size = section.get("size", "a text or a whole number", "")
+    keep = {"age": seconds_of(section.get("age", "a text", "14d"), f"{section.where}: 'age'"), "size": bytes_of(size, f"{section.where}: 'size'") if size != "" else None}
+    section.done()
+    return keep
 
 
 def _results(shown, steps, where):

@@ -71,6 +71,7 @@ class Work:
 
     def _until_it_has_ended(self, found, held):
         home, began = self.store.home(found.key), time.time()
+        self.store.works_on(self.step, found.key)
         files.make_folder(home / "output")
         attempts, rows, memory = [], {}, self.step.resources.memory
         number = max((int(entry.name) for entry in (home / "output").iterdir() if entry.name.isdigit()), default=0)
@@ -112,6 +113,7 @@ class Work:
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
         files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without the record the step runs again
+        files.remove_tree(home / "checkpoint")   # nothing continues from it any more
         self.store.use(self.step, found.key)
         self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": steps.accuracy_of(record)} if record["series"] else {}))

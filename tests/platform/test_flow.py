@@ -12,6 +12,10 @@ import urllib.request
 
 import bench
 from flow import Case
+from muster_bench.files import bytes_under
+from muster_flow import workflow
+from muster_flow.collect import collect
+from muster_flow.store import Store
 from muster_bench.presets.ports import free_port
 from test_kill import alive
 
@@ -458,6 +462,51 @@ class Collects(Case):
             time.sleep(0.05)
         self.assertEqual((self.folder / "out" / "made").read_text(), "3\n")
         self.assertIn("nothing to run", self.bench("run", file, "--out", "out", "--set", "n=3").stdout)
+
+    def run_with(self, steps, keep, *words):
+        return self.bench("run", self.workflow(steps, f"parameters: {{n: 1}}\nkeep: {keep}"), "--out", "out", *words, timeout=300).stdout
+
+    def results(self):
+        return sorted(entry.name for entry in (self.folder / "out" / "store").iterdir() if entry.name[0] != ".")
+
+    def test_runs_remove_what_is_old_or_too_much(self):
+        """Checks the age, the size and the references of results after a run, without a command."""
+        one = "  one: {command: [sh, -c, 'head -c 300000 /dev/zero > $1; echo {n} >> $1', x, '{made}'], outputs: {made: folder/made}}"
+        two = "  two: {command: [sh, -c, 'echo {n} > $1', x, '{made}'], outputs: {made: folder/other}}"
+        for n in (1, 2, 3):
+            self.assertNotIn("removed", self.run_with(f"{one}\n{two}", "{age: 14d}", "--set", f"n={n}"))
+        self.assertEqual(len(self.results()), 6)
+        for name in self.results()[:3]:
+            os.utime(self.folder / "out" / "store" / name, (1, 1))
+        used = [(self.folder / "out" / "folder" / name).resolve().parent.parent.name for name in ("made", "other")]
+        old = [name for name in self.results()[:3] if name not in used]
+        self.assertEqual(f"{len(old)} results removed that no step uses" in self.run_with(f"{one}\n{two}", "{age: 14d}", "--set", "n=3"), bool(old))
+        self.assertEqual(set(self.results()) & set(old), set())
+        self.run_with(f"{one}\n{two}", "{size: 700K}", "--set", "n=4")    # two of the large results have so much
+        sizes = [bytes_under(self.folder / "out" / "store" / name) for name in self.results()]
+        self.assertLessEqual(sum(sizes), 700 << 10)
+        self.assertGreaterEqual(len([size for size in sizes if size > 200_000]), 1)
+        # a step that the workflow no longer has uses nothing
+        self.run_with(one, "{age: 0s}", "--set", "n=4")
+        self.assertEqual(len(self.results()), 1)
+        self.assertFalse(os.path.lexists(self.folder / "out" / "folder" / "other") or os.path.lexists(self.folder / "out" / "steps" / "two"))
+        self.assertTrue((self.folder / "out" / "folder" / "made").exists())
+        self.refused("run", self.workflow(one, "parameters: {n: 1}\nkeep: {size: much}"), "--out", "out", says=["keep", "'size'", "'much'"])
+
+    def test_what_somebody_works_on_stays(self):
+        """Checks the result of a service that runs between two runs of a watch: no link names it."""
+        flow = workflow.read_file(self.workflow("  one: {command: 'true'}"))
+        store = Store(self.folder / "out", flow)
+        self.write("out/store/served/record.json", "{}")
+        os.utime(self.folder / "out" / "store" / "served", (1, 1))
+        with store.turn(flow.steps["one"]):
+            store.works_on(flow.steps["one"], "served")
+            self.assertEqual(collect(store, 10)[0], 0)
+        self.assertEqual(collect(store, 10)[0], 1)
+
+    def test_a_checkpoint_of_a_training_that_has_ended(self):
+        self.run_with("  one: {command: [sh, -c, 'echo > $1/step-1; echo $2 > {here}/resumes', x, '{checkpoint}', '{resume}']}", "{}")
+        self.assertEqual(list((self.folder / "out" / "steps" / "one").glob("checkpoint")), [])
 
     def test_what_was_interrupted_stays_as_long_as_somebody_worked_at_it(self):
         file = self.workflow("  one: {command: 'true'}")
