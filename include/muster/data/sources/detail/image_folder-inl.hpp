@@ -84,7 +84,7 @@ struct image_folder::state : detail::source_facts {
       const std::string entry_name = entry.path().filename().string();
       if (!entry.is_directory())
         files.add(entry_name);
-      else if (detail::is_hidden(name))
+      else if (detail::is_hidden(entry_name))
         folders.add(entry_name);
       else
         names.push_back(entry_name);
