@@ -99,7 +99,11 @@ struct command_line {
         ->capture_default_str();
     examples::add_stage_flags(app, o.stages);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
-    app.add_option("--save", o.save, "write the trained model to this file, for predict")->type_name("FILE");
+    app.add_option("--init", o.init,
+                   "begin with the parameters of a model that --save wrote, or of a .safetensors file")
+        ->type_name("FILE");
+    app.add_option("--save", o.save, "write the trained model to this file, for predict; also as .safetensors")
+        ->type_name("FILE");
     app.add_flag("--save-best", o.save_best, "--save the epoch with the best validation accuracy, not the last epoch");
     app.add_option("--json", o.json, "write the tracker's report to this file (docs/tracker.md)")->type_name("FILE");
     if (which.mlbench) {
@@ -174,6 +178,7 @@ std::string describe(const options& chosen) {
        << (chosen.augment ? "on" : "off") << ", batch normalisation by "
        << (chosen.share_statistics ? "all ranks" : "each rank") << ", "
        << (chosen.device == "cpu" ? chosen.execution.backend : chosen.device + " (" + chosen.precision + ")");
+  if (!chosen.init.empty()) text << ", initial parameters of " << chosen.init;
   if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }

@@ -47,6 +47,7 @@ struct options {
   examples::stages stages{};
   std::string checkpoint{};  ///< A folder; empty: none.
   bool resume = false;
+  std::string init{};      ///< A file; empty: the parameters begin at random.
   std::string save{};      ///< A file; empty: the model is not saved.
   bool save_best = false;  ///< Saves the model of the epoch with the best validation accuracy, not of the last epoch.
   std::string json{};      ///< Empty: no report.

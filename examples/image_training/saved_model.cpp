@@ -1,11 +1,11 @@
 #include "saved_model.hpp"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include <muster/core/error.hpp>
 
-#include "../model_file.hpp"
 #include "assemble_model.hpp"
 
 namespace images {
@@ -15,19 +15,31 @@ std::unique_ptr<nn::network<float>> make_model(const model_description& descript
   return net;
 }
 
+std::vector<examples::model_tensor> tensors_of(nn::network<float>& net) {
+  std::vector<examples::model_tensor> parameters, statistics;
+  auto rest = net.statistics();
+  for (const auto& each : net.parameters()) {
+    parameters.push_back({each.name, {each.extents.begin(), each.extents.end()}, each.values});
+    if (!each.name.starts_with("norm") || !each.name.ends_with(".scale")) continue;
+    const std::string norm = each.name.substr(0, each.name.find('.'));
+    for (const char* const name : {".mean", ".variance"}) {
+      statistics.push_back({norm + name, {each.values.size()}, rest.first(each.values.size())});
+      rest = rest.subspan(each.values.size());
+    }
+  }
+  std::ranges::move(statistics, std::back_inserter(parameters));
+  return parameters;
+}
+
 void save_model(const std::string& path, const model_description& description, nn::network<float>& net) {
-  std::vector<float> numbers;
-  for (const auto& each : net.parameters()) numbers.insert(numbers.end(), each.values.begin(), each.values.end());
-  const auto statistics = net.statistics();
-  numbers.insert(numbers.end(), statistics.begin(), statistics.end());
   nlohmann::json head = {{"model", description.name},
                          {"input", {description.input.height, description.input.width, description.input.channels}},
                          {"classes", description.classes},
                          {"preparation", description.preparation.text},
-                         {"parameters", numbers.size() - statistics.size()},
-                         {"statistics", statistics.size()}};
+                         {"parameters", net.parameter_count()},
+                         {"statistics", net.statistics().size()}};
   if (!description.class_names.empty()) head["class_names"] = description.class_names;
-  examples::write_model(path, std::move(head), numbers);
+  examples::write_model(path, std::move(head), tensors_of(net));
 }
 
 loaded_model load_model(const std::string& path, const nn::execution& execution) {
@@ -59,6 +71,11 @@ loaded_model load_model(const std::string& path, const nn::execution& execution)
     result.net->bind(index, std::span(result.parameters).subspan(at, shapes[index].size()), {});
     at += shapes[index].size();
   }
+  const auto is_same = [](const muster::record_field& a, const examples::model_tensor& b) {
+    return a.name == b.name && a.shape == b.shape;
+  };
+  if (!file.tensors.empty() && !std::ranges::equal(file.tensors, tensors_of(*result.net), is_same))
+    throw examples::no_model(path, "its tensors have other names or shapes than its model");
   return result;
 }
 

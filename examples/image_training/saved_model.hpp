@@ -7,6 +7,7 @@
 
 #include <muster/data/image_steps.hpp>
 
+#include "../model_file.hpp"
 #include "models.hpp"
 
 namespace images {
@@ -25,9 +26,14 @@ struct model_description {
 [[nodiscard]] std::unique_ptr<nn::network<float>> make_model(const model_description& description,
                                                              const nn::execution& execution = {});
 
+/// Returns views of the parameters of a network, in the network's order, then of the mean and the variance of each
+/// batch normalisation.
+[[nodiscard]] std::vector<examples::model_tensor> tensors_of(nn::network<float>& net);
+
 /// Writes a line of JSON (the description, preparation included, and the counts of the numbers that follow), then the
 /// parameters in the network's order and the running statistics as 32-bit floats in this machine's format, then their
-/// CRC-32C. The file is written completely or not at all. Throws muster::configuration_error when it cannot be written.
+/// CRC-32C; or a safetensors file, if the path ends with ".safetensors". The file is written completely or not at all.
+/// Throws muster::configuration_error when it cannot be written.
 void save_model(const std::string& path, const model_description& description, nn::network<float>& net);
 
 /// A model that owns its memory.

@@ -44,6 +44,7 @@ class run {
         tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
+    if (!chosen.init.empty()) examples::read_tensors(chosen.init, description_.name, tensors_of(*net_));
     // A rank's own statistics are this rank's state. Shared statistics, and statistics of virtual shards, are equal on
     // every rank.
     const auto kind =

@@ -69,7 +69,11 @@ struct command_line {
                        "of a rank, which split its arithmetic; the same bits for any");
     examples::add_bad_record_flag(app, o.bad);
     examples::add_checkpoint_flags(app, o.checkpoint, o.resume);
-    app.add_option("--save", o.save, "write the trained model to this file, for serve")->type_name("FILE");
+    app.add_option("--init", o.init,
+                   "begin with the parameters of a model that --save wrote, or of a .safetensors file")
+        ->type_name("FILE");
+    app.add_option("--save", o.save, "write the trained model to this file, for serve; also as .safetensors")
+        ->type_name("FILE");
     app.add_option("--json", o.json, "write the tracker's report to this file (docs/tracker.md)")->type_name("FILE");
     app.add_option(
            "--preset", preset,
@@ -137,6 +141,7 @@ std::string describe(const options& chosen) {
   text.precision(9);
   text << "epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule << ", seed "
        << chosen.seed << ", l2 " << chosen.l2 << ", momentum " << chosen.momentum;
+  if (!chosen.init.empty()) text << ", initial parameters of " << chosen.init;
   if (chosen.holdout > 0) text << ", held out " << chosen.holdout;
   return text.str();
 }

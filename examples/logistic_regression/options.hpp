@@ -28,6 +28,7 @@ struct options {
   std::string checkpoint;  ///< A folder; empty: none.
   bool resume = false;
   int threads = 1;   ///< Threads of a rank. Results do not depend on this number.
+  std::string init;  ///< Empty: the parameters begin with zeros.
   std::string save;  ///< Empty: the model is not saved.
   std::string json;  ///< Empty: no report.
 };

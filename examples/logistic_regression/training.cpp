@@ -22,6 +22,7 @@ namespace logistic {
 namespace {
 
 constexpr std::size_t weight = 0, bias = 1;  // Tensors of the arena.
+constexpr const char* model_name = "logistic_regression";
 
 model_view model_of(muster::arena& arena) { return {arena.parameter(weight), arena.parameter(bias)[0]}; }
 
@@ -77,7 +78,9 @@ class run {
         tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}),
         training_(context, sync_of(context, data), arena_, optimizer_, loader_, tracker_),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
-        started_as_(examples::describe_ranks(context, world)) {}
+        started_as_(examples::describe_ranks(context, world)) {
+    if (!chosen.init.empty()) examples::read_tensors(chosen.init, model_name, tensors());
+  }
 
   void train() {
     if (speaks_first_) print_header(data_, chosen_, started_as_);
@@ -161,12 +164,12 @@ class run {
     return elements;
   }
 
+  std::vector<examples::model_tensor> tensors() {
+    return {{"weight", {data_.features}, arena_.parameter(weight)}, {"bias", {}, arena_.parameter(bias)}};
+  }
   void save() {
-    const auto model = model_of(arena_);
-    std::vector<float> numbers(model.weights.begin(), model.weights.end());
-    numbers.push_back(model.bias);
-    examples::write_model(
-        chosen_.save, {{"model", "logistic_regression"}, {"parameters", numbers.size()}, {"statistics", 0}}, numbers);
+    examples::write_model(chosen_.save, {{"model", model_name}, {"parameters", data_.features + 1}, {"statistics", 0}},
+                          tensors());
   }
 
   muster::context& context_;

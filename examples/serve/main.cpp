@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
   std::uint64_t max_batch = batches.max_batch, queue = batches.queue, max_body = options.max_body;
   CLI::App app{"Serves models that programs of the examples have saved, by the Open Inference Protocol.", "serve"};
   app.set_help_flag();  // run_main provides --help
-  app.add_option("--models", models, "FOLDER/<model>/<version>/model.muster, as --save has written them")
+  app.add_option("--models", models,
+                 "FOLDER/<model>/<version>/model.muster or .safetensors, as --save has written them")
       ->type_name("FOLDER");
   app.add_option("--combine", combine, "combine the models of a version: mean of their outputs, or all outputs")
       ->check(CLI::IsMember({"mean", "union"}));

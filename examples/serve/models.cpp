@@ -180,7 +180,8 @@ muster::serve::any_predictor load_file(const std::string& path, std::size_t max_
 muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads, combination mode) {
   std::vector<std::string> files;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
-    if (entry.path().extension() == ".muster") files.push_back(entry.path().string());
+    if (entry.path().extension() == ".muster" || entry.path().extension() == ".safetensors")
+      files.push_back(entry.path().string());
   std::ranges::sort(files);
   if (files.size() < 2) return load_file(files.empty() ? folder + "/model.muster" : files[0], max_batch, threads);
   if (mode == combination::none) {

@@ -82,8 +82,9 @@ class combined_model {
 };
 static_assert(muster::serve::preparing_predictor<combined_model>);
 
-/// Loads the model in `folder` that --save of the examples has written (model.muster). Several files are combined into
-/// one model, in the order of their names, according to `mode`. Networks compute with `threads` threads.
+/// Loads the model in `folder` that --save of the examples has written (model.muster, model.safetensors). Several files
+/// are combined into one model, in the order of their names, according to `mode`. Networks compute with `threads`
+/// threads.
 [[nodiscard]] muster::serve::any_predictor load(const std::string& folder, std::size_t max_batch, int threads = 1,
                                                 combination mode = combination::none);
 

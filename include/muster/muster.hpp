@@ -116,6 +116,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/synthetic.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>

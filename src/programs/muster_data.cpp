@@ -9,6 +9,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 #include <muster/data/open.hpp>
+#include <muster/train/checkpoint.hpp>
 
 #include <muster/core/descriptor.hpp>
 #include "command_line.hpp"
@@ -17,7 +18,7 @@
 namespace {
 
 constexpr const char* description =
-    "Converts, inspects, verifies, reshards and shards training data.\n"
+    "Converts, inspects, verifies, reshards and shards training data, and exports parameters.\n"
     "Exit status: 0 success, 1 an unexpected error, 2 the command line or a folder that cannot be written, 3 data\n"
     "that cannot be read (verify: also if only some records cannot; inspect: if none can).";
 
@@ -52,6 +53,7 @@ struct command_line {
       "count, mean, deviation and range of a source's columns, and how often each label is there; a folder of "
       "records keeps them in its manifest");
   CLI::App* reshard = app.add_subcommand("reshard", "write records into files of another size or number");
+  CLI::App* parameters = app.add_subcommand("export", "write the parameters in a checkpoint as a safetensors file");
   CLI::App* shard = app.add_subcommand(
       "shard", "cut the records of a source into shards, each in files of its own, which may be on different ranks");
 
@@ -59,6 +61,9 @@ struct command_line {
     app.require_subcommand(1);
     app.set_version_flag("--version", "muster " + muster::library_version(), "of muster");
     app.footer(sources_help());
+    parameters->add_option("CHECKPOINT", source, "a folder of checkpoints (the newest is taken), or its file .state")
+        ->required();
+    parameters->add_option("OUT", copy.to, "the safetensors file")->required();
     for (CLI::App* command : {convert, inspect, verify, stats, reshard, shard}) {
       command->add_flag("--json", as_json, "print one JSON object");
       muster::add_number(*command, "--threads", copy.threads, {0, 4096}, "threads to read with; 0: all there are");
@@ -120,6 +125,10 @@ int run(command_line& chosen) {
                                         "' is another kind); use convert");
     }
     show(copy_records(chosen.copy), chosen.as_json);
+    return 0;
+  }
+  if (*chosen.parameters) {
+    muster::export_parameters(chosen.source, chosen.copy.to);
     return 0;
   }
   const std::string specification = as_specification(chosen.source);

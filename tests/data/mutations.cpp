@@ -106,7 +106,7 @@ TEST_CASE("no bytes make the CSV reader crash, and what it rejects it locates") 
   CHECK(found.rejected > 300);
 }
 
-TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, and what they reject they locate") {
+TEST_CASE("no bytes make the readers of arrays, TFRecord and manifests crash, and what they reject they locate") {
   const auto idx = try_mutations(fuzz::check_idx, {std::string("\0\0\10\2\0\0\0\2\0\0\0\3abcdef", 18)}, {}, 3000);
   CHECK(idx.rejected > 1000);
   const std::string header = "{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n";
@@ -115,6 +115,13 @@ TEST_CASE("no bytes make the readers of IDX, NPY, TFRecord and manifests crash, 
       {"'", "(", ")", ",", "shape", "True", "'descr': '<f4'", "9999999999999999999"}, 5000);
   CHECK(npy.accepted > 50);
   CHECK(npy.rejected > 1000);
+  const std::string tensors = R"({"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},)"
+                              R"("b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}})";
+  const auto safetensors =
+      try_mutations(fuzz::check_safetensors, {little_endian(tensors.size(), 8) + tensors + "1234567890"},
+                    {"0", "[", "}", "\"a\":", "\"shape\":[", "18446744073709551615", "F64"}, 5000);
+  CHECK(safetensors.accepted > 50);
+  CHECK(safetensors.rejected > 1000);
   const auto tfrecord = try_mutations(fuzz::check_tfrecord, {frame("") + frame("abc") + frame(std::string(300, 'x'))},
                                       {frame("y"), frame("")}, 3000);
   CHECK(tfrecord.accepted > 100);  // payloads are checked only when they are read

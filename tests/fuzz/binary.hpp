@@ -14,6 +14,7 @@
 #include <muster/data/records/reader.hpp>
 #include <muster/data/source_statistics.hpp>
 #include <muster/data/sources/array_file.hpp>
+#include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include "text.hpp"
 
@@ -53,6 +54,20 @@ inline bool check_npy(std::string_view text) {
     std::uint64_t size = size_of(header.type);
     for (const auto extent : header.shape) size *= extent;
     require(header.bytes + size == text.size(), "the header does not describe the file");
+  });
+}
+
+inline bool check_safetensors(std::string_view text) {
+  return check_binary(text, [&] {
+    const auto header = muster::detail::read_safetensors_header(bytes_of(text), "input");
+    std::uint64_t next = text.size();
+    for (const auto& tensor : header.tensors) next = std::min(next, tensor.offset);
+    for (const auto& tensor : header.tensors) {
+      require(tensor.offset == next, "a tensor does not follow the tensor before it");
+      next += tensor.size;
+      if (tensor.type != muster::dtype::none) require(tensor.bytes() == tensor.size, "a shape does not fit its bytes");
+    }
+    require(next == text.size(), "the tensors do not fill the file");
   });
 }
 

@@ -40,6 +40,10 @@ def npy(header, numbers, version=1):
     return b"\x93NUMPY" + bytes([version, 0]) + length + header.encode() + numbers
 
 
+def safetensors(header, values):
+    return struct.pack("<Q", len(header)) + header.encode() + values
+
+
 def line(text):
     return f"{crc32c(text.encode()):08x} {text}\n"
 
@@ -114,6 +118,8 @@ SEEDS = {
     "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
+    "safetensors": [safetensors('{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
+                                '"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}', bytes(10)), safetensors("{}  ", b"")],
     "frame": [frame(1, bytes(100)), frame(2, announced=1 << 20), frame(3, number=5), frame(16), frame(17, bytes(64))],
     "ps": [ps_frame((1, 0, 1, bytes(8)), (3, 0, 5, b""), (4, 2, 9, b"")),
            struct.pack("<QQIQIIIBQQQIIQI", 0x6D75737465720301, 4, 1, 1, 2, 1, 1, 0, 0, 1, 3, 2**32 - 1, 2**32 - 1, 1, 2)],

@@ -26,9 +26,10 @@ float number(std::size_t k) { return static_cast<float>((k * 7) % 13) / 64 - 6.0
 
 void write(const std::string& folder) {
   std::filesystem::create_directories(folder + "/line/1");
+  std::vector<float> line = {1, -2, 0.5f};
   examples::write_model(folder + "/line/1/model.muster",
                         {{"model", "logistic_regression"}, {"parameters", 3}, {"statistics", 0}},
-                        std::vector<float>{1, -2, 0.5f});
+                        std::vector<examples::model_tensor>{{"numbers", {3}, line}});
   const images::model_description described{.name = "cnn-batch-norm",
                                             .input = {18, 18, 1},
                                             .classes = 5,

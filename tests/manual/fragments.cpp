@@ -106,8 +106,11 @@ void reads(const muster::any_record_source& source, std::span<const muster::samp
 void own() {
 #include "sources_3.inc"
 }
-void writes(const muster::any_record_source& source, std::span<const std::byte> bytes, std::span<const float> labels) {
+void tensors(std::span<const muster::tensor_view> tensors, std::span<const std::uint64_t> shape, muster::arena& arena) {
 #include "sources_4.inc"
+}
+void writes(const muster::any_record_source& source, std::span<const std::byte> bytes, std::span<const float> labels) {
+#include "sources_5.inc"
 }
 }  // namespace sources
 

@@ -10,6 +10,7 @@
 #include <muster/data/classes.hpp>
 #include <muster/data/loader.hpp>
 #include <muster/data/open.hpp>
+#include <muster/data/sources/safetensors.hpp>
 #include <muster/elastic/session.hpp>
 #include <muster/train/optimizers/optimizer.hpp>
 #include <muster/train/sync/gradient_sync.hpp>
@@ -120,6 +121,46 @@ TEST_CASE("weights that each rank has of its own are of no use to another number
     }
   }
   muster::set_log_level(muster::log_level::warning, false);
+}
+
+TEST_CASE("the parameters in a checkpoint are exported as tensors") {
+  const temporary_folder folder;
+  const std::string file = folder / "model.safetensors", checkpoints = folder / "checkpoints";
+  const auto refused = [&](const std::string& from, const std::string& why) {
+    CHECK_THROWS_WITH(muster::export_parameters(from, file), Catch::Matchers::ContainsSubstring(why));
+    CHECK_FALSE(std::filesystem::exists(file));
+  };
+  test::run_ranks(1, [&](muster::group& world) {
+    training trained(200, 50);
+    muster::checkpoint store(checkpoints);
+    refused(checkpoints, "has no complete checkpoint");
+    trained.run_to(world, 3);
+    save(store, world, trained.state);
+    const std::string older = files_in(checkpoints, ".state").front().string();
+    trained.run_to(world, 7);
+    save(store, world, trained.state);
+    muster::export_parameters(checkpoints, file);
+    const muster::safetensors_file exported(file);
+    REQUIRE(exported.tensors().size() == 2);
+    std::vector<float> values(50);
+    exported.read("w", std::vector<std::uint64_t>{50}, values);
+    CHECK(std::ranges::equal(values, trained.arena.parameter("w")));
+    exported.read("b", {}, std::span(values).first(1));
+    CHECK(values[0] == trained.arena.parameter("b")[0]);
+    CHECK(exported.metadata().at("steps") == "7");
+    muster::export_parameters(older, file);
+    CHECK(muster::safetensors_file(file).metadata().at("steps") == "3");
+    std::filesystem::remove(file);
+    std::filesystem::resize_file(older, 100);
+    refused(older, "damaged or cut off");
+  });
+  test::run_ranks(2, [&](muster::group& world) {
+    training trained(200, 50, muster::parse_sync_mode("local-sgd:3"));
+    trained.run_to(world, 2);
+    muster::checkpoint store(folder / "local");
+    save(store, world, trained.state);
+  });
+  refused(folder / "local", "has no part 'parameters' (every rank has its own parameters");
 }
 
 TEST_CASE("the last checkpoints and the best one stay") {

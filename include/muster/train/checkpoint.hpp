@@ -101,6 +101,12 @@ class checkpoint {
   std::unique_ptr<detail::checkpoint_writer> writer_;
 };
 
+/// Writes the parameters of an arena in a checkpoint as a safetensors file, a tensor for each tensor of the arena.
+/// `checkpoint` is a folder, whose newest complete checkpoint is taken, or a file of it that ends with ".state". Throws
+/// data_error for a folder or a file without a valid checkpoint, for a checkpoint in which every rank has its own
+/// parameters, and for names of tensors with blanks.
+void export_parameters(const std::string& checkpoint, const std::string& path);
+
 /// Returns the training time between two checkpoints that minimises the time lost to saves and to work that is repeated
 /// after failures: Daly 2006, https://doi.org/10.1016/j.future.2004.11.016, which for cheap saves is Young's sqrt(2
 /// cost between_failures) of 1974.

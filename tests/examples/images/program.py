@@ -43,6 +43,12 @@ def small(epochs=2, schedule="constant:0.02", data="cifar-like:120"):
     return ["--data", data, "--batch", "24", "--epochs", epochs, "--schedule", schedule]
 
 
+def parameters(model):
+    """Returns the parameters in a model file, without the statistics."""
+    head, numbers = model.read_bytes().split(b"\n", 1)
+    return struct.unpack_from(f"{json.loads(head)['parameters']}f", numbers)
+
+
 def launch(ranks, kind):
     """Returns the words before and after a program that run it on so many ranks."""
     if kind == "threads":
@@ -121,13 +127,34 @@ class Saved(Case):
         for program, extra in [("resnet", ["--depth", "8", "--variant", "v2", "--shortcut", "A"]),
                                ("cnn", ["--variant", "batch-norm"])]:
             for ranks in (1, 2):
-                model = self.folder / "model"
+                model = self.folder / ("model.safetensors" if ranks == 2 else "model")
                 _, output = self.report(program, [*small(), *extra, "--save", model], ranks)
                 ran = run("predict", ["--model", model, "--data", "cifar-like:120", "--show", "3"])
                 self.assertEqual(ran.returncode, 0, ran.stderr)
                 for line in ("top-1 accuracy", "top-5 accuracy"):
                     number = re.compile(line + r"\s+(\S+)")
                     self.assertEqual(number.search(output).group(1), number.search(ran.stdout).group(1), line)
+
+    def test_a_training_begins_with_a_saved_model(self):
+        for program, extra in [("resnet", ["--depth", "8"]), ("logistic_regression", None)]:
+            words = [*small(epochs=1), *extra] if extra else ["--synthetic", "epsilon:400", "--epochs", "1"]
+            models = [self.folder / name for name in ("model.muster", "model.safetensors")]
+            self.report(program, [*words, "--save", models[0]])
+            again = [self.folder / f"again.{k}" for k in range(3)]
+            none = ["--schedule", "constant:1e-30"]   # a step that changes no parameter
+            for init, save in ((models[0], models[1]), (models[1], again[0])):
+                self.report(program, [*words, *none, "--init", init, "--save", save])
+            before, after = parameters(models[0]), parameters(again[0])
+            self.assertEqual(len(before), len(after))
+            self.assertLess(max(abs(a - b) for a, b in zip(before, after)), 1e-20, program)
+            self.assertGreater(max(map(abs, after)), 0)
+            content = models[1].read_bytes()
+            for bad in (content[:-1], content.replace(b"weight", b"weighs", 1), b""):
+                again[1].with_suffix(".safetensors").write_bytes(bad)
+                ran = run(program, [*words, "--init", again[1].with_suffix(".safetensors")])
+                self.assertEqual(ran.returncode, 3, ran.stderr)
+                self.assertEqual(len(ran.stderr.strip().splitlines()), 1, ran.stderr)
+                self.assertIn("again.safetensors", ran.stderr)
 
     def test_a_damaged_model_is_refused(self):
         model = self.folder / "model"

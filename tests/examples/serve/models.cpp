@@ -138,16 +138,25 @@ TEST_CASE("a model of JPEG files takes them whole, and refuses others by their r
 
 TEST_CASE("a logistic regression is served, and a model file that is damaged is not") {
   const temporary_folder folder;
+  std::vector<float> numbers = {1, -2, 0.5f};
   std::filesystem::create_directories(folder / "line/1");
   examples::write_model(folder / "line/1/model.muster",
                         {{"model", "logistic_regression"}, {"parameters", 3}, {"statistics", 0}},
-                        std::vector<float>{1, -2, 0.5f});
+                        std::vector<examples::model_tensor>{{"weight", {2}, std::span(numbers).first(2)},
+                                                            {"bias", {}, std::span(numbers).last(1)}});
+  std::filesystem::create_directories(folder / "tensors/1");
+  examples::write_model(folder / "tensors/1/model.safetensors",
+                        {{"model", "logistic_regression"}, {"parameters", 3}, {"statistics", 0}},
+                        std::vector<examples::model_tensor>{{"weight", {2}, std::span(numbers).first(2)},
+                                                            {"bias", {}, std::span(numbers).last(1)}});
   std::filesystem::copy(folder / "line", folder / "cut", std::filesystem::copy_options::recursive);
   std::filesystem::resize_file(folder / "cut/1/model.muster", 90);
   muster::set_log_level(muster::log_level::off, false);
   const running_server running(folder);
   muster::set_log_level(muster::log_level::warning, false);
   CHECK(running.ask(served::post("/v1/models/line:predict", R"({"instances":[[1,0.75],[-0.5,0]]})")).body ==
+        R"({"predictions":[0.5,0.5]})");
+  CHECK(running.ask(served::post("/v1/models/tensors:predict", R"({"instances":[[1,0.75],[-0.5,0]]})")).body ==
         R"({"predictions":[0.5,0.5]})");
   CHECK(running.ask(served::get("/v2/models/cut")).status == 404);
 }

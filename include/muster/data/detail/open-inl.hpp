@@ -23,6 +23,7 @@
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
+#include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/text_format.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
@@ -121,6 +122,12 @@ inline opened_source open_npy_files(spec_reader& spec, const read_options& optio
   const auto http = http_of(spec, options.http);
   const auto paths = paths_of(spec, 1, 2);
   return any_record_source(open_npy(paths[0], paths.size() > 1 ? paths[1] : "", http));
+}
+
+inline opened_source open_safetensors_file(spec_reader& spec, const read_options& options) {
+  const auto http = http_of(spec, options.http);
+  const std::string tensor = spec.take("tensor").value_or(""), label = spec.take("label").value_or("");
+  return any_record_source(open_safetensors(path_of(spec), tensor, label, http));
 }
 
 inline cifar_split split_of(spec_reader& spec) {
@@ -298,6 +305,9 @@ inline std::vector<known_source>& known_sources() {
       {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as in ILSVRC; a record is a file's bytes"},
        open_image_folder},
       {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
+      {{"safetensors", "PATH", "tensor=NAME&label=NAME",
+        "a tensor of a safetensors file; a record is a slice along its first extent"},
+       open_safetensors_file},
       {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
         "records of a fixed size, with features at byte `offset`, after a header of `skip` bytes"},
        open_raw_files},

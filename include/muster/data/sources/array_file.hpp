@@ -1,8 +1,10 @@
-// Files with a header and one array of numbers: the common part of IDX and NPY. Private to the reader of both formats.
+// Files with a header and arrays of numbers: the common part of IDX, NPY, NPZ and safetensors. Private to the readers
+// of these formats.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -33,5 +35,18 @@ struct array_file {
   std::shared_ptr<const mapped_file> file;
   array_header header;
 };
+
+/// An array in a file of several arrays.
+struct named_array {
+  std::string name;
+  std::function<array_file()> open;  ///< `header.bytes` of the result is the offset of the numbers in its file
+};
+
+/// Opens one of the arrays in the file at `path` as records: record i is slice i along the first extent. `values` may
+/// be empty if there is a single array beside `labels`, the array of the labels. `labels` is empty if records have no
+/// labels. Errors call an array `called`. Throws data_error.
+[[nodiscard]] fixed_records open_named_arrays(const std::string& name, const std::string& path,
+                                              const std::vector<named_array>& arrays, const std::string& values,
+                                              const std::string& labels, const std::string& called);
 
 }}}  // namespace muster::v0::detail

@@ -6,6 +6,7 @@
 
 #include <muster/train/detail/arena-inl.hpp>
 #include <muster/train/detail/checkpoint-inl.hpp>
+#include <muster/train/detail/checkpoint_export-inl.hpp>
 #include <muster/train/detail/checkpoint_file-inl.hpp>
 #include <muster/train/detail/checkpoint_writer-inl.hpp>
 #include <muster/train/detail/collective_statistics-inl.hpp>

@@ -12,8 +12,10 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/text.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/text_format.hpp>  // quoted
 
 namespace muster { inline namespace v0 {
 namespace detail {
@@ -37,27 +39,27 @@ inline void check_array(const array_header& header, std::span<const std::byte> b
   if (*promised == 0) refuse_at(path, header.bytes, "has no records; check how it was made");
 }
 
-// Opens an array as records with the function `open`. Record i is slice i of the array along its first extent. `labels`
-// is the path of an array of shape (n), or of shape (n, k) with k labels for each record. It is empty if the records
-// have no labels.
-inline fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
-                                const http_options& http,
-                                array_file (*open)(const std::string& path, const http_options&)) {
-  const auto [file, header] = open(path, http);
+// Returns an array as records named `name`. Record i is slice i of the array along its first extent. `labels` is an
+// array of shape (n), or of shape (n, k) with k labels for each record, or has no file if the records have no labels.
+// `path` and `labels_path` are for errors.
+inline fixed_records records_of_array(std::string name, const std::string& field, const array_file& values,
+                                      const array_file& labels, const std::string& path,
+                                      const std::string& labels_path) {
+  const auto& [file, header] = values;
   const std::uint64_t count = header.shape.front();
-  const std::vector<std::uint64_t> shape(header.shape.begin() + 1, header.shape.end());
-  const bool images = scheme == "idx" && shape.size() == 2;
-  record_schema schema{record_form::fixed, {{images ? "image" : "values", header.type, shape}}, 0, {}};
+  record_schema schema{
+      record_form::fixed, {{field, header.type, {header.shape.begin() + 1, header.shape.end()}}}, 0, {}};
   const std::vector<record_stretch> records = {{file, header.bytes, schema.record_bytes(), count}};
   std::vector<label_column> columns;
-  if (!labels.empty()) {
-    const auto [label_file, label_header] = open(labels, http);
-    if (label_header.shape.size() > 2 || label_header.shape.front() != count) {
-      throw data_error({labels}, "has " + std::to_string(label_header.shape.front()) + " labels where " + path +
-                                     " has " + std::to_string(count) + " records (it has " +
-                                     std::to_string(label_header.shape.size()) +
-                                     " extents, and labels have the shape (n) or (n, k)); name files that belong "
-                                     "together");
+  if (labels.file) {
+    const auto& [label_file, label_header] = labels;
+    if (label_header.shape.empty() || label_header.shape.size() > 2 || label_header.shape.front() != count) {
+      throw data_error({labels_path}, "has " +
+                                          std::to_string(label_header.shape.empty() ? 1 : label_header.shape.front()) +
+                                          " labels where " + path + " has " + std::to_string(count) +
+                                          " records (it has " + std::to_string(label_header.shape.size()) +
+                                          " extents, and labels have the shape (n) or (n, k)); name files that belong "
+                                          "together");
     }
     const std::uint64_t labels_per_record = label_header.shape.size() == 2 ? label_header.shape[1] : 1;
     const std::uint64_t size = size_of(label_header.type);
@@ -67,9 +69,18 @@ inline fixed_records open_array(const std::string& scheme, const std::string& pa
       schema.labels.push_back(labels_per_record == 1 ? "label" : "label" + std::to_string(k));
     }
   }
-  return fixed_records(
-      detail::without_secrets(scheme + ":" + path) + (labels.empty() ? "" : "," + detail::without_secrets(labels)),
-      std::move(schema), records, std::move(columns));
+  return fixed_records(std::move(name), std::move(schema), records, std::move(columns));
+}
+
+// Opens a file with one array, and perhaps a file of labels, with the function `open`.
+inline fixed_records open_array(const std::string& scheme, const std::string& path, const std::string& labels,
+                                const http_options& http,
+                                array_file (*open)(const std::string& path, const http_options&)) {
+  const array_file values = open(path, http);
+  const bool images = scheme == "idx" && values.header.shape.size() == 3;
+  return records_of_array(without_secrets(scheme + ":" + path) + (labels.empty() ? "" : "," + without_secrets(labels)),
+                          images ? "image" : "values", values, labels.empty() ? array_file() : open(labels, http), path,
+                          labels);
 }
 
 inline dtype idx_type(unsigned code) {
@@ -237,6 +248,45 @@ MUSTER_INLINE detail::array_header detail::read_npy_header(std::span<const std::
   header.bytes = begin + length;
   detail::check_array(header, bytes, path);
   return header;
+}
+
+MUSTER_INLINE fixed_records detail::open_named_arrays(const std::string& name, const std::string& path,
+                                                      const std::vector<named_array>& arrays, const std::string& values,
+                                                      const std::string& labels, const std::string& called) {
+  const auto list = [&] {
+    constexpr std::size_t most = 8;
+    return joined(std::span(arrays).first(std::min(arrays.size(), most)), ", ",
+                  [](const named_array& each) { return detail::quoted(each.name); }) +
+           (arrays.size() > most ? ", ..." : "");
+  };
+  const auto find = [&](const std::string& wanted) {
+    const auto found = std::ranges::find(arrays, wanted, &named_array::name);
+    if (found == arrays.end())
+      throw data_error(
+          {path}, "has no " + called + " " + detail::quoted(wanted) + " (it has " + list() + "); name one of these");
+    array_file opened = found->open();
+    if (opened.header.type == dtype::none)
+      throw data_error({path, 0, 0, opened.header.bytes}, called + " " + detail::quoted(wanted) +
+                                                              " has elements that are not numbers " +
+                                                              "of this machine; save an array of integers or floats");
+    return opened;
+  };
+  std::string chosen = values;
+  if (chosen.empty()) {
+    const auto is_other = [&](const named_array& each) { return each.name != labels; };
+    if (std::ranges::count_if(arrays, is_other) != 1)
+      throw data_error({path}, "has " + std::to_string(arrays.size()) + " " + called + "s (" + list() +
+                                   "), and it is not clear which has the records; add ?" + called + "=NAME");
+    chosen = std::ranges::find_if(arrays, is_other)->name;
+  }
+  const array_file records = find(chosen);
+  if (records.header.shape.empty() || checked_product(1, records.header.shape) == 0)
+    throw data_error({path, 0, 0, records.header.bytes},
+                     called + " " + detail::quoted(chosen) + " has no records (its shape has " +
+                         (records.header.shape.empty() ? "no extents" : "an extent of 0") + "); name another " +
+                         called);
+  return records_of_array(without_secrets(name), chosen, records, labels.empty() ? array_file() : find(labels),
+                          path + " " + detail::quoted(chosen), path + " " + detail::quoted(labels));
 }
 
 MUSTER_INLINE fixed_records open_npy(const std::string& path, const std::string& labels, const http_options& http) {
