@@ -112,6 +112,7 @@
 #include <muster/data/sources/fixed_records.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/image_folder.hpp>
+#include <muster/data/sources/jsonl.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/npy.hpp>

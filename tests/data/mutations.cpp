@@ -8,6 +8,7 @@
 #include <muster/core/random.hpp>
 #include "../fuzz/binary.hpp"
 #include "../fuzz/csv.hpp"
+#include "../fuzz/jsonl.hpp"
 #include "../fuzz/libsvm.hpp"
 #include "catch.hpp"
 #include "files.hpp"
@@ -103,6 +104,17 @@ TEST_CASE("no bytes make the LIBSVM reader crash, and what it rejects it locates
 TEST_CASE("no bytes make the CSV reader crash, and what it rejects it locates") {
   const auto found = try_mutations(fuzz::check_csv, csv_seeds, csv_words, 2500, "0123456789,;. \n\"-+eNA");
   CHECK(found.accepted > 250);
+  CHECK(found.rejected > 300);
+}
+
+TEST_CASE("no bytes make the reader of JSON lines crash, and what it rejects it locates") {
+  const auto found = try_mutations(
+      fuzz::check_jsonl,
+      {"{\"a\":1,\"b\":[1,-2.5e-3],\"z\":\"\\u00e4\"}\n{\"b\":[true,null],\"z\":{\"c\":[]}}\r\n\n{\"a\":NaN}",
+       "{\"a\":[[1],[2]]}\n{\"a\":[3,4]}\n", "{\"a\":1}\n{\"a\":22}\n{\"a\":0.5}\n"},
+      {"{", "}", "[", "]", ",", ":", "\"a\":", "null", "1e99", "\n", "\\ud83d\\ude00", "-0", "\"z\":"}, 4000,
+      "{}[],:\"az1.-e \n");
+  CHECK(found.accepted > 100);
   CHECK(found.rejected > 300);
 }
 

@@ -115,6 +115,7 @@ SEEDS = {
     "libsvm": [b"+1 1:1 3:0.5 # note\n-1 2:-1.25e-3\n\n0 1:1\r\n", b"1 1:0.12345678901234567 2:1e38 3:-1e-46\n",
                b"3 qid:7 1:2\n", b"1 4294967295:1\n1 10:1\n"],
     "csv": [b"a,b,c\n1,2,3\n4.5,-6e7,8\n", b'"x, y","z ""w"""\n"1", 2\n NA ,""\n', b"\xef\xbb\xbfp;q\n1;2\n", b"1 2\n3 4\n"],
+    "jsonl": [b'{"a":1,"b":[1,-2.5e-3],"z":"\\u00e4"}\n{"b":[true,null],"z":{"c":[]}}\r\n\n{"a":NaN}', b'{"a":[[1],[2]]}\n{"a":[3,4]}\n'],
     "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],

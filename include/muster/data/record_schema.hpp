@@ -73,6 +73,7 @@ namespace detail {
 struct table_names {
   std::vector<std::string> features = {};  ///< in the order of the values in a record
   std::string label = {};
+  std::vector<std::string> classes = {};  ///< of the label, if the table has their names; see record_schema::classes
 };
 
 /// Returns the type to which to_string() gives this name, or dtype::none if there is no such type.

@@ -33,7 +33,8 @@ inline std::uint64_t digest_of(const detail::samples& samples, int threads) {
 
 inline record_schema schema_of(const detail::samples& samples) {
   if (samples.sparse) return {record_form::sparse, {}, samples.features, {"label"}};
-  return {record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}};
+  return {
+      record_form::fixed, {{"features", dtype::float32, {samples.features}}}, 0, {"label"}, samples.columns.classes};
 }
 
 inline void check_row(const detail::samples& samples, std::size_t row) {

@@ -34,6 +34,7 @@
 #include <muster/data/sources/detail/example_message-inl.hpp>
 #include <muster/data/sources/detail/fixed_records-inl.hpp>
 #include <muster/data/sources/detail/image_folder-inl.hpp>
+#include <muster/data/sources/detail/jsonl-inl.hpp>
 #include <muster/data/sources/detail/libsvm-inl.hpp>
 #include <muster/data/sources/detail/mapped_file-inl.hpp>
 #include <muster/data/sources/detail/raw-inl.hpp>

@@ -19,6 +19,7 @@
 #include <muster/data/sources/csv.hpp>
 #include <muster/data/sources/idx.hpp>
 #include <muster/data/sources/image_folder.hpp>
+#include <muster/data/sources/jsonl.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/postgres.hpp>
@@ -116,6 +117,18 @@ inline opened_source open_csv(spec_reader& spec, const read_options& defaults) {
   const std::string path = path_of(spec);
   return detail::open_text("csv:" + path, path, options,
                            [&](std::string_view text) { return detail::format_of_csv(text, path, csv, options); });
+}
+
+inline opened_source open_jsonl(spec_reader& spec, const read_options& defaults) {
+  jsonl_options jsonl;
+  jsonl.label = spec.take("label").value_or("");
+  jsonl.ignore = words_of(spec.take("ignore").value_or(""));
+  jsonl.classes = words_of(spec.take("classes").value_or(""));
+  jsonl.missing = missing_of(spec);
+  const read_options options = with_text_options(spec, defaults);
+  const std::string path = path_of(spec);
+  return open_text("jsonl:" + path, path, options,
+                   [&](std::string_view text) { return format_of_jsonl(text, path, jsonl, options); });
 }
 
 inline opened_source open_npy_files(spec_reader& spec, const read_options& options) {
@@ -293,6 +306,9 @@ inline std::vector<known_source>& known_sources() {
         "bad=fail|keep",
         "a table of numbers as text, plain, .gz or .zst; a column is a name of the header or a number from 0"},
        open_csv},
+      {{"jsonl", "PATH", "label=KEY&classes=NAME,NAME&ignore=KEY,KEY&missing=fail|zero|nan&features=N&bad=fail|keep",
+        "JSON lines, plain, .gz or .zst: a line is an object with numbers and arrays of numbers"},
+       open_jsonl},
       {{"idx", "IMAGES[,LABELS]", "test-images=IMAGES&test-labels=LABELS&split=train|test",
         "MNIST and similar data sets, plain or compressed"},
        open_idx_files},

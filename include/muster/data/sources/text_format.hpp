@@ -281,6 +281,7 @@ inline any_record_source records_of_text(std::shared_ptr<const mapped_file> text
     const auto [features, dense] = format->shape(total);
     require_features(format->file, features);
     index.schema = dense ? dense_schema(features) : record_schema{record_form::sparse, {}, features, {"label"}};
+    index.schema.classes = format->columns.classes;
     const std::uint64_t row = index.schema.record_bytes();
     index.mean_bytes = std::max<std::uint64_t>(dense ? row : total.entries * sizeof(sparse_entry) / total.rows, 1);
     std::uint64_t largest = 0;
