@@ -116,6 +116,7 @@
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/npz.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/synthetic.hpp>

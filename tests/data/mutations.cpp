@@ -14,6 +14,7 @@
 #include "files.hpp"
 #include "records/records.hpp"
 #include "sources/example_messages.hpp"
+#include "sources/zip_text.hpp"
 
 using namespace messages;
 
@@ -134,6 +135,12 @@ TEST_CASE("no bytes make the readers of arrays, TFRecord and manifests crash, an
                     {"0", "[", "}", "\"a\":", "\"shape\":[", "18446744073709551615", "F64"}, 5000);
   CHECK(safetensors.accepted > 50);
   CHECK(safetensors.rejected > 1000);
+  const auto zip = try_mutations(fuzz::check_zip,
+                                 {zip::archive({{"a.npy", "first"}, {"b", "second"}}),
+                                  zip::archive({{"a.npy", "first"}}, {.zip64 = true}), zip::archive({})},
+                                 {"PK", zip::number(0xffffffff, 4), zip::number(0, 2)}, 5000);
+  CHECK(zip.accepted > 50);
+  CHECK(zip.rejected > 1000);
   const auto tfrecord = try_mutations(fuzz::check_tfrecord, {frame("") + frame("abc") + frame(std::string(300, 'x'))},
                                       {frame("y"), frame("")}, 3000);
   CHECK(tfrecord.accepted > 100);  // payloads are checked only when they are read

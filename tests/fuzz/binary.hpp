@@ -14,6 +14,7 @@
 #include <muster/data/records/reader.hpp>
 #include <muster/data/source_statistics.hpp>
 #include <muster/data/sources/array_file.hpp>
+#include <muster/data/sources/npz.hpp>
 #include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include "text.hpp"
@@ -68,6 +69,16 @@ inline bool check_safetensors(std::string_view text) {
       if (tensor.type != muster::dtype::none) require(tensor.bytes() == tensor.size, "a shape does not fit its bytes");
     }
     require(next == text.size(), "the tensors do not fill the file");
+  });
+}
+
+inline bool check_zip(std::string_view text) {
+  return check_binary(text, [&] {
+    for (const auto& member : muster::detail::read_zip(bytes_of(text), "input")) {
+      require(member.offset <= text.size() && member.packed <= text.size() - member.offset,
+              "a member is not in the archive");
+      require(member.is_deflated || member.size == member.packed, "a stored member has two sizes");
+    }
   });
 }
 

@@ -1,8 +1,10 @@
 """Writes small valid inputs for each fuzzer, as its first corpus. usage: seeds.py FOLDER"""
 import base64
+import io
 import pathlib
 import struct
 import sys
+import zipfile
 
 POLYNOMIAL = 0x82F63B78
 
@@ -42,6 +44,15 @@ def npy(header, numbers, version=1):
 
 def safetensors(header, values):
     return struct.pack("<Q", len(header)) + header.encode() + values
+
+
+def zipped(method, **members):
+    """Returns a ZIP archive."""
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
 
 
 def line(text):
@@ -119,6 +130,7 @@ SEEDS = {
     "idx": [b"\0\0\x08\x02\0\0\0\x02\0\0\0\x03abcdef", b"\0\0\x0d\x01\0\0\0\x01abcd"],
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
+    "npz": [zipped(zipfile.ZIP_STORED, a="first", b="second"), zipped(zipfile.ZIP_DEFLATED, a="a" * 99), zipped(zipfile.ZIP_STORED)],
     "safetensors": [safetensors('{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
                                 '"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}', bytes(10)), safetensors("{}  ", b"")],
     "frame": [frame(1, bytes(100)), frame(2, announced=1 << 20), frame(3, number=5), frame(16), frame(17, bytes(64))],

@@ -37,6 +37,7 @@
 #include <muster/data/sources/detail/jsonl-inl.hpp>
 #include <muster/data/sources/detail/libsvm-inl.hpp>
 #include <muster/data/sources/detail/mapped_file-inl.hpp>
+#include <muster/data/sources/detail/npz-inl.hpp>
 #include <muster/data/sources/detail/raw-inl.hpp>
 #include <muster/data/sources/detail/safetensors-inl.hpp>
 #include <muster/data/sources/detail/synthetic-inl.hpp>

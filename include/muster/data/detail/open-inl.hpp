@@ -22,6 +22,7 @@
 #include <muster/data/sources/jsonl.hpp>
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/npy.hpp>
+#include <muster/data/sources/npz.hpp>
 #include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/safetensors.hpp>
@@ -141,6 +142,12 @@ inline opened_source open_safetensors_file(spec_reader& spec, const read_options
   const auto http = http_of(spec, options.http);
   const std::string tensor = spec.take("tensor").value_or(""), label = spec.take("label").value_or("");
   return any_record_source(open_safetensors(path_of(spec), tensor, label, http));
+}
+
+inline opened_source open_npz_file(spec_reader& spec, const read_options& options) {
+  const auto http = http_of(spec, options.http);
+  const std::string array = spec.take("array").value_or(""), label = spec.take("label").value_or("");
+  return any_record_source(open_npz(path_of(spec), array, label, http));
 }
 
 inline cifar_split split_of(spec_reader& spec) {
@@ -321,6 +328,8 @@ inline std::vector<known_source>& known_sources() {
       {{"images", "FOLDER", "", "JPEG files as FOLDER/CLASS/NAME.JPEG, as in ILSVRC; a record is a file's bytes"},
        open_image_folder},
       {{"npy", "PATH[,LABELS]", "", "an array of NumPy; a record is a slice along its first extent"}, open_npy_files},
+      {{"npz", "PATH", "array=NAME&label=NAME", "an array of a file of numpy.savez, plain or compressed"},
+       open_npz_file},
       {{"safetensors", "PATH", "tensor=NAME&label=NAME",
         "a tensor of a safetensors file; a record is a slice along its first extent"},
        open_safetensors_file},

@@ -88,6 +88,10 @@ class mapped_file {
     state_ = original->state_;
   }
 
+  /// Takes a part of the file `original`, compressed by gzip, and decompresses it like a file. `name` is for errors.
+  /// Throws data_error unless the result has `size` bytes.
+  mapped_file(const mapped_file& original, std::string_view part, const std::string& name, std::uint64_t size);
+
   /// Returns the path of the file, for messages.
   [[nodiscard]] const std::string& path() const noexcept { return path_; }
 
@@ -121,6 +125,8 @@ class mapped_file {
 
   void open(const std::string& path);
   void fetch(const std::string& path, const http_options& http);
+  // Replaces the contents by the decompressed text, of at most `most` bytes.
+  void decode(std::string_view compressed, const std::string& path, std::uint64_t most);
   void map(int file, std::size_t size, const std::string& path);
 
   std::string path_;

@@ -11,6 +11,7 @@
 #include <atomic>
 #include <cerrno>
 #include <cstdint>
+#include <limits>
 #include <system_error>
 
 #include <muster/core/atomic_file.hpp>
@@ -80,6 +81,8 @@ inline void read_to_end(int file, const std::string& path, decoded_text& output)
   }
 }
 
+inline constexpr std::string_view gzip_mark = "\x1f\x8b";
+
 // Returns true if the text begins with a frame, or with a skippable frame as pzstd writes it.
 inline bool is_zstd(std::string_view text) {
   return text.starts_with("\x28\xb5\x2f\xfd") ||
@@ -144,12 +147,23 @@ MUSTER_INLINE void mapped_file::fetch(const std::string& path, const http_option
 MUSTER_INLINE mapped_file::mapped_file(const std::string& path, compressed_files compressed, const http_options& http)
     : path_(path) {
   detail::is_remote(path) ? fetch(path, http) : open(path);
-  if (compressed == compressed_files::as_they_are) return;
-  const bool gzip = text().starts_with("\x1f\x8b");
-  if (!gzip && !detail::is_zstd(text())) return;
+  if (compressed == compressed_files::decoded && (text().starts_with(detail::gzip_mark) || detail::is_zstd(text())))
+    decode(text(), path, std::numeric_limits<std::uint64_t>::max());
+}
 
-  const detail::text_decoder decode = gzip ? detail::gzip_decoder : detail::zstd_decoder;
-  if (decode == nullptr) {
+MUSTER_INLINE mapped_file::mapped_file(const mapped_file& original, std::string_view part, const std::string& name,
+                                       std::uint64_t size)
+    : path_(original.path_), may_change_(original.may_change_), state_(original.state_) {
+  decode(part, name, size);
+  if (text().size() == size) return;
+  throw data_error({name}, "has " + std::to_string(text().size()) + " bytes once decompressed (" +
+                               std::to_string(size) + " are expected); copy or download it again");
+}
+
+MUSTER_INLINE void mapped_file::decode(std::string_view compressed, const std::string& path, std::uint64_t most) {
+  const bool gzip = compressed.starts_with(detail::gzip_mark);
+  const detail::text_decoder decoder = gzip ? detail::gzip_decoder : detail::zstd_decoder;
+  if (decoder == nullptr) {
     const std::string part = gzip ? "zlib" : "zstd";
     throw data_error({path}, "is compressed with " + std::string(gzip ? "gzip" : "Zstandard") + " (" +
                                  detail::linked_without(part) + "); link muster::" + part + " or decompress the file");
@@ -157,7 +171,12 @@ MUSTER_INLINE mapped_file::mapped_file(const std::string& path, compressed_files
   detail::decoded_text plain;
   constexpr std::size_t forget_interval = std::size_t{16} << 20;  // bytes between calls of forget(), for low cost
   std::size_t forgotten_size = 0;
-  decode(text(), path, [&](std::span<const char> piece) {
+  decoder(compressed, path, [&](std::span<const char> piece) {
+    if (piece.size() > most - plain.size)
+      throw data_error({path},
+                       "has more than " + std::to_string(most) +
+                           " bytes once decompressed (it was damaged, or made to fill the disk); copy or download "
+                           "it again");
     plain.add(piece);
     if (plain.size - forgotten_size < forget_interval) return;
     forgotten_size = plain.size;
