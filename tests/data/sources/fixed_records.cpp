@@ -232,8 +232,10 @@ TEST_CASE("raw files of random layouts give what a naive walk gives, and digests
     std::vector<std::string> paths;
     std::vector<expected_record> expected;
     for (std::uint64_t file = 0; file <= random.below(4); ++file) {
-      const std::size_t count = 1 + random.below(5);
-      const std::string text = random_text(random, layout.skip + count * layout.record_bytes);
+      const std::size_t count = seed % 2 == 0 ? 1 + random.below(5) : 1 + seed % 5;  // the same in all files, if given
+      layout.count = seed % 2 == 0 ? 0 : count;
+      const std::size_t behind = layout.count == 0 ? 0 : random.below(200);
+      const std::string text = random_text(random, layout.skip + count * layout.record_bytes + behind);
       paths.push_back(folder.write(std::to_string(file), text));
       for (std::size_t i = 0; i < count; ++i) {
         const std::size_t at = layout.skip + i * layout.record_bytes;
@@ -258,6 +260,14 @@ TEST_CASE("a raw layout that cannot be is refused") {
   CHECK(muster::open_raw({path}, layout{.shape = {5}}).size() == 2);
   CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}}), contains("file: byte 9: ends in the middle"));
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 11}), muster::data_error);
+  CHECK(muster::open_raw({path}, layout{.shape = {3}, .count = 3}).size() == 3);
+  CHECK(muster::open_raw({path}, layout{.shape = {3}, .skip = 4, .count = 2}).view(1).data()[2] == std::byte{'9'});
+  CHECK_THROWS_WITH(
+      muster::open_raw({path}, layout{.shape = {3}, .count = 4}),
+      contains("file: byte 10: ends before its last record (after 0 bytes it has 3 of 4 records of 3 bytes)"));
+  CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}, .skip = 11, .count = 1}),
+                    contains("it has 0 of 1 records"));
+  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {3}, .count = ~std::uint64_t{0}}), muster::data_error);
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 10}), muster::data_error);
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .record_bytes = 4}), muster::configuration_error);
   CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {0}}), muster::configuration_error);

@@ -220,6 +220,7 @@ inline opened_source open_raw_files(spec_reader& spec, const read_options& /*opt
   layout.type = parsed_type;
   layout.shape = shape_of(spec);
   layout.skip = spec.whole_of("skip", 0);
+  layout.count = spec.whole_of("count", 0);
   layout.offset = spec.whole_of("offset", 0);
   layout.record_bytes = spec.whole_of("record", 0);
   if (const auto label = spec.take("label")) {
@@ -333,8 +334,9 @@ inline std::vector<known_source>& known_sources() {
       {{"safetensors", "PATH", "tensor=NAME&label=NAME",
         "a tensor of a safetensors file; a record is a slice along its first extent"},
        open_safetensors_file},
-      {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N",
-        "records of a fixed size, with features at byte `offset`, after a header of `skip` bytes"},
+      {{"raw", "PATH[,PATH...]", "shape=AxBxC&type=uint8&offset=N&label=uint8@N&record=N&skip=N&count=N",
+        "records of a fixed size, with features at byte `offset`, after a header of `skip` bytes; `count` in each "
+        "file"},
        open_raw_files},
       {{"tfrecord", "PATH[,PATH...]",
         "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",

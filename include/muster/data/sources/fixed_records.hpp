@@ -29,9 +29,11 @@ struct label_column {
 
 namespace detail {
 
-/// Returns the section that covers all records in a file: a record every `stride` bytes, after the first `skip` bytes.
-/// Throws data_error for a file that ends within a record.
-[[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride);
+/// Returns the section that covers the first `count` records in a file, or all records up to its end if `count` is 0: a
+/// record every `stride` bytes, after the first `skip` bytes. Throws data_error for a file that ends within a record,
+/// or before the last record.
+[[nodiscard]] record_stretch stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride,
+                                             std::uint64_t count = 0);
 
 /// The positions of the records in a sequence of sections. Holds plain pointers into files that the caller holds.
 class record_places {

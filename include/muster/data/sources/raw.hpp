@@ -21,6 +21,7 @@ struct raw_layout {
   dtype type = dtype::uint8;         ///< type of the features
   std::vector<std::uint64_t> shape;  ///< shape of the features of a record, {3, 32, 32}
   std::uint64_t skip = 0;            ///< bytes before the first record
+  std::uint64_t count = 0;           ///< number of records in each file; 0: up to the end of the file
   std::uint64_t offset = 0;          ///< offset of the features in a record
   /// distance from one record to the next; 0: up to the end of the features or of the last label
   std::uint64_t record_bytes = 0;
@@ -28,8 +29,8 @@ struct raw_layout {
 };
 
 /// Opens one or more raw files with the same layout. The records are in the order of the paths. The files are mapped.
-/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file whose size is
-/// not a whole number of records.
+/// Throws configuration_error for a layout that does not fit into its record, and data_error for a file that
+/// ends before its last record, or, without `count`, within a record.
 [[nodiscard]] fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout);
 
 namespace detail {

@@ -84,10 +84,18 @@ MUSTER_INLINE detail::to_float detail::float_reader(dtype type) noexcept {
   return reader;
 }
 
-MUSTER_INLINE record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip,
-                                                     std::uint64_t stride) {
+MUSTER_INLINE record_stretch detail::stretch_of_file(const std::string& path, std::uint64_t skip, std::uint64_t stride,
+                                                     std::uint64_t count) {
   const auto file = std::make_shared<const mapped_file>(path, compressed_files::as_they_are);
   const std::uint64_t size = file->bytes().size();
+  if (count != 0) {
+    if (size >= skip && (size - skip) / stride >= count) return {file, skip, stride, count};
+    throw data_error({path, 0, 0, size}, "ends before its last record (after " + std::to_string(skip) +
+                                             " bytes it has " +
+                                             std::to_string(size < skip ? 0 : (size - skip) / stride) + " of " +
+                                             std::to_string(count) + " records of " + std::to_string(stride) +
+                                             " bytes); correct the layout, or copy or download it again");
+  }
   const std::uint64_t rest = size < skip ? size : (size - skip) % stride;
   if (rest != 0 || size < skip) {
     throw data_error({path, 0, 0, size - rest}, "ends in the middle of a record (its " + std::to_string(size) +

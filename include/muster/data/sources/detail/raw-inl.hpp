@@ -46,7 +46,7 @@ MUSTER_INLINE fixed_records detail::open_raw(std::string name, const std::string
     labels.push_back({label.type, {}});
   }
   for (const std::string& path : paths) {
-    const record_stretch stretch = detail::stretch_of_file(path, layout.skip, stride);
+    const record_stretch stretch = detail::stretch_of_file(path, layout.skip, stride, layout.count);
     const auto part_at = [&](std::uint64_t offset) {
       return record_stretch{stretch.file, layout.skip + offset, stride, stretch.count};
     };
