@@ -120,6 +120,7 @@
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/safetensors.hpp>
 #include <muster/data/sources/synthetic.hpp>
+#include <muster/data/sources/tar.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 #include <muster/data/standardise.hpp>

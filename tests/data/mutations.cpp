@@ -14,6 +14,7 @@
 #include "files.hpp"
 #include "records/records.hpp"
 #include "sources/example_messages.hpp"
+#include "sources/tar_text.hpp"
 #include "sources/zip_text.hpp"
 
 using namespace messages;
@@ -141,6 +142,12 @@ TEST_CASE("no bytes make the readers of arrays, TFRecord and manifests crash, an
                                  {"PK", zip::number(0xffffffff, 4), zip::number(0, 2)}, 5000);
   CHECK(zip.accepted > 50);
   CHECK(zip.rejected > 1000);
+  const auto tar = try_mutations(fuzz::check_tar,
+                                 {tar::member("x", "12 path=a.b\n", 'x') + tar::member("c.x", "1") +
+                                  tar::member("long", "d.x", 'L') + tar::member("short", "2") + tar::end()},
+                                 {std::string(512, '\0'), "7", "size=", std::string(1, '\xff')}, 4000);
+  CHECK(tar.accepted > 50);
+  CHECK(tar.rejected > 1000);
   const auto tfrecord = try_mutations(fuzz::check_tfrecord, {frame("") + frame("abc") + frame(std::string(300, 'x'))},
                                       {frame("y"), frame("")}, 3000);
   CHECK(tfrecord.accepted > 100);  // payloads are checked only when they are read

@@ -4,6 +4,7 @@ import io
 import pathlib
 import struct
 import sys
+import tarfile
 import zipfile
 
 POLYNOMIAL = 0x82F63B78
@@ -53,6 +54,18 @@ def zipped(method, **members):
         for name, content in members.items():
             archive.writestr(name, content)
     return out.getvalue()
+
+
+def tarred(kind, **members):
+    """Returns a tar archive."""
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=kind) as archive:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name.replace("_", "."))
+            info.size = len(content)
+            archive.addfile(info, io.BytesIO(content))
+    text = out.getvalue().rstrip(b"\0")
+    return text + bytes(-len(text) % 512 + 1024)
 
 
 def line(text):
@@ -131,6 +144,8 @@ SEEDS = {
     "npy": [npy("{'descr': '<f4', 'fortran_order': False, 'shape': (1, 2), }\n", b"12345678"),
             npy("{'descr': '|u1', 'fortran_order': True, 'shape': (3,)}", b"123", 3)],
     "npz": [zipped(zipfile.ZIP_STORED, a="first", b="second"), zipped(zipfile.ZIP_DEFLATED, a="a" * 99), zipped(zipfile.ZIP_STORED)],
+    "tar": [tarred(tarfile.PAX_FORMAT, a_x=b"1", a_cls=b"2", b_x=b""), tarred(tarfile.PAX_FORMAT, **{"n" * 120 + "_x": b"1"}),
+            tarred(tarfile.GNU_FORMAT, **{"n" * 120 + "_x": b"1"})],
     "safetensors": [safetensors('{"__metadata__":{"k":"v"},"a":{"dtype":"F32","shape":[1,2],"data_offsets":[0,8]},'
                                 '"b":{"dtype":"BF16","shape":[],"data_offsets":[8,10]}}', bytes(10)), safetensors("{}  ", b"")],
     "frame": [frame(1, bytes(100)), frame(2, announced=1 << 20), frame(3, number=5), frame(16), frame(17, bytes(64))],

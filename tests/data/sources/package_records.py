@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Files of numpy are read by muster: package_records.py npz DUMP_PROGRAM
+"""Files of numpy and webdataset are read by muster: package_records.py npz|webdataset DUMP_PROGRAM
 
-Draws arrays, writes them with the package, lets the program write their records, and compares."""
+Draws arrays or samples, writes them with the package, lets the program write their records, and compares."""
+import itertools
 import pathlib
 import random
 import subprocess
@@ -40,9 +41,27 @@ def check_npz(numpy, draw):
         assert found == [[str(k)] for k in range(count)]
 
 
+def check_webdataset(webdataset, draw):
+    for case in range(20):
+        samples, pattern = [], str(FOLDER / f"{case}-%06d.tar")
+        with webdataset.ShardWriter(pattern, maxcount=draw.randrange(3, 9), verbose=0) as writer:
+            for k in range(draw.randrange(1, 30)):
+                sample = {"__key__": f"{'long' * draw.choice([1, 40])}/{k:05d}", "jpg.bin": draw.randbytes(draw.randrange(2000)),
+                          "cls": draw.randrange(1000), "json": {"x": draw.choice([0.5, 7, True]), "text": ["a", {}]}}
+                writer.write(sample)
+                samples.append(sample)
+            shards = writer.shard
+        source = f"tar:{FOLDER}/{case}-{{000000..{shards - 1:06d}}}.tar?data=jpg.bin&label=cls,json.x"
+        records, found = dump(source)
+        assert records == [sample["jpg.bin"] for sample in samples]
+        assert [list(map(float, each)) for each in found] == [[sample["cls"], float(sample["json"]["x"])] for sample in samples]
+        theirs = itertools.islice(webdataset.WebDataset(sorted(map(str, FOLDER.glob(f"{case}-*.tar"))), shardshuffle=False), len(samples) + 1)
+        assert [each["jpg.bin"] for each in theirs] == records
+
+
 def main():
     print(f"seed {SEED}")
-    package = {"npz": "numpy"}[sys.argv[1]]
+    package = {"npz": "numpy", "webdataset": "webdataset"}[sys.argv[1]]
     try:
         module = __import__(package)
     except ImportError as missing:

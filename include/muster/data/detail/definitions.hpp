@@ -41,5 +41,7 @@
 #include <muster/data/sources/detail/raw-inl.hpp>
 #include <muster/data/sources/detail/safetensors-inl.hpp>
 #include <muster/data/sources/detail/synthetic-inl.hpp>
+#include <muster/data/sources/detail/tar-inl.hpp>
+#include <muster/data/sources/detail/tar_archive-inl.hpp>
 #include <muster/data/sources/detail/tfrecord-inl.hpp>
 #include <muster/data/sources/detail/tfrecord_examples-inl.hpp>

@@ -26,6 +26,7 @@
 #include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/safetensors.hpp>
+#include <muster/data/sources/tar.hpp>
 #include <muster/data/sources/text_format.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
@@ -211,13 +212,35 @@ inline std::vector<std::uint64_t> shape_of(spec_reader& spec) {
   return shape;
 }
 
+inline dtype type_of(spec_reader& spec, dtype fallback) {
+  const auto type = spec.take("type");
+  if (!type) return fallback;
+  const auto parsed_type = detail::dtype_named(*type);
+  if (parsed_type == dtype::none)
+    spec.refuse("type '" + *type + "' is unknown", "write such as type=uint8 or type=float32");
+  return parsed_type;
+}
+
+inline opened_source open_tar_files(spec_reader& spec, const read_options& options) {
+  tar_options chosen{.data = spec.take("data").value_or(""), .threads = options.threads};
+  chosen.http = http_of(spec, options.http);
+  chosen.type = type_of(spec, dtype::none);
+  chosen.shape = shape_of(spec);
+  if (chosen.type == dtype::none && !chosen.shape.empty())
+    spec.refuse("it has a shape and no type", "add such as &type=float32");
+  chosen.labels = words_of(spec.take("label").value_or(""));
+  chosen.classes = words_of(spec.take("classes").value_or(""));
+  if (chosen.labels.empty() && !chosen.classes.empty())
+    spec.refuse("it has classes and no label", "add such as &label=cls");
+  std::vector<std::string> files;
+  for (const std::string& path : paths_of(spec, 1, any_number))
+    for (std::string& each : expand_ranges(path)) files.push_back(std::move(each));
+  return any_record_source(tar_samples(files, chosen));
+}
+
 inline opened_source open_raw_files(spec_reader& spec, const read_options& /*options*/) {
   raw_layout layout;
-  const std::string type = spec.take("type").value_or("uint8");
-  const auto parsed_type = detail::dtype_named(type);
-  if (parsed_type == dtype::none)
-    spec.refuse("type '" + type + "' is unknown", "write such as type=uint8 or type=float32");
-  layout.type = parsed_type;
+  layout.type = type_of(spec, dtype::uint8);
   layout.shape = shape_of(spec);
   layout.skip = spec.whole_of("skip", 0);
   layout.count = spec.whole_of("count", 0);
@@ -338,6 +361,10 @@ inline std::vector<known_source>& known_sources() {
         "records of a fixed size, with features at byte `offset`, after a header of `skip` bytes; `count` in each "
         "file"},
        open_raw_files},
+      {{"tar", "PATH[,PATH...]", "data=ENDING&label=ENDING|json.KEY,...&classes=NAME,NAME&type=float32&shape=AxBxC",
+        "samples of WebDataset: files a.jpg, a.cls, b.jpg, b.cls in tar archives; PATH may have ranges such as "
+        "{000..127}"},
+       open_tar_files},
       {{"tfrecord", "PATH[,PATH...]",
         "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",
         "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or whole payloads as bytes"},
