@@ -12,7 +12,7 @@ from muster_bench.document import parse
 from muster_bench.errors import FINISHED, Refusal, closest, listed
 from muster_bench.files import read_json
 from muster_bench.text import bytes_of, value_text, without_secrets
-from . import select, workflow
+from . import lineage, select, workflow
 from .collect import collect
 from .steps import accuracy_of
 from .store import MARKER, Store
@@ -54,6 +54,9 @@ def parser():
     chooses = commands.add_parser("select", help="make the best of some models the newest version of a repository")
     chooses.set_defaults(call=select.run)
     select.add_arguments(chooses)
+    shows = commands.add_parser("show", help="where a published model comes from: data, programs, parameters and steps")
+    shows.set_defaults(call=lineage.run)
+    lineage.add_arguments(shows)
     return root
 
 

@@ -109,13 +109,13 @@ class Work:
             raise Refusal(f"another runner works at '{self.step.name}' by now (the folder of results was made anew); run one at a time")
         cause = shortened if shortened and end.action == "done" else end.cause
         record = {"step": self.step.name, "key": found.key, "state": "done" if end.action == "done" else "abandoned", "cause": cause, "why": end.why,
-                  "parts": parts, "written": written, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
+                  "parts": parts, "written": written, "inputs": self.step.inputs, "parameters": self.step.parameters, "attempts": attempts, "series": [rows[epoch] for epoch in sorted(rows)],
                   "began": began, "ended": time.time(), "counts": self.store.counts(self.step), "cpu_seconds": round(sum(resource.getrusage(resource.RUSAGE_CHILDREN)[:2]), 3),
                   "outputs": self._outputs(home) if end.action == "done" else {}}
         files.write_json(home / "record.json", record, durable=False, mode=files.PRIVATE)  # without the record the step runs again
         files.remove_tree(home / "checkpoint")   # nothing continues from it any more
         self.store.use(self.step, found.key)
-        self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "outputs")}, seconds=round(record["ended"] - began, 3),
+        self._say("end", **{name: record[name] for name in ("key", "state", "cause", "why", "parts", "written", "inputs", "outputs")}, seconds=round(record["ended"] - began, 3),
                   **({"accuracy": steps.accuracy_of(record)} if record["series"] else {}))
         return record
 

@@ -102,6 +102,10 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertAlmostEqual(right_of(answers), selected["selected"]["accuracy"], delta=1e-4)
         self.assertGreaterEqual(selected["selected"]["accuracy"], max(one["accuracy"] for one in selected["accuracies"]) - 1e-4)
         self.assertEqual(answers["model"], "muster" if len(members) == 1 else "muster, mean of " + " and ".join(f"{k + 1}-{name}" for k, name in enumerate(members)))
+        shown = self.bench("show", f"fashion/{selected['version']}", "--out", OUT).stdout
+        for member in (*members, "ingest-train", "ingest-test"):
+            self.assertRegex(shown, rf"(?m)^{member}: (done|falls|converged)")
+        self.assertIn(f"  input images: {self.folder}/data/train-images-idx3-ubyte.gz, sha256 ", shown)
         for member in members:
             self.assertIn(f"<td>{member}</td>", (out / "report.html").read_text().partition("Members of the served model")[2])
         self.assertEqual(len(self.began(output)), 16)

@@ -1,5 +1,6 @@
 """Tests workflows: refusals, steps that run again and steps that do not, killed runners, and removals."""
 import contextlib
+import hashlib
 import json
 import os
 import shutil
@@ -367,6 +368,43 @@ class Runs(Case):
         error = self.flow(status=1).stderr
         self.assertIn("no model has an accuracy of 0.99 (train-m1 0.9500, train-m2 0.7000, train-m0 0.5000); version 2 stays", error)
         self.assertEqual(sorted(entry.name for entry in versions.iterdir()), ["1", "2"])
+
+    def test_the_lineage_of_a_model(self):
+        """Checks a version, and an answer of its server, back to the file of data, also when the results are removed."""
+        train = self.write("train.py", "import sys\nprint('1 1.0 1.0', sys.argv[1], '0.1 10')\nopen(sys.argv[3], 'w').write('model ' + sys.argv[1] + open(sys.argv[2]).read())\n")
+        rows = self.write("rows.csv", "1,2\n")
+        self.file = self.workflow(f"""
+  ingest: {{command: [cp, '{{rows}}', '{{made}}'], inputs: {{rows: rows.csv}}, outputs: {{made: data}}}}
+  train: {{each: {{a: {{rate: 0.8}}, b: {{rate: 0.7}}}}, command: [python3, {train}, '{{rate}}', '{{data}}', '{{model}}'], inputs: {{data: data}}, outputs: {{model: 'models/{{rate}}'}}}}
+  select:
+    command: "{{python}} -m muster_flow select --repository {{out}}/repository --name m {{*models}}"
+    inputs: {{models: '{{train.model}}'}}
+    environment: {{PYTHONPATH: '{{platform}}'}}
+""")
+        self.flow()
+        digest = hashlib.sha256(b"1,2\n").hexdigest()[:12]
+
+        def shown(*words, **more):
+            return self.bench("show", *words, "--out", "out", **more).stdout
+        lines = shown("m/1").splitlines()
+        self.assertEqual(lines[0], "m version 1: train-a, accuracy 0.8000")
+        for line in (f"  input data: from ingest, sha256 {digest}", f"  input rows: {rows}, sha256 {digest}", "  parameters: rate=0.8"):
+            self.assertIn(line, lines)
+        self.assertTrue(any(line.startswith("  code: {here}/train.py, sha256 ") for line in lines), lines)
+        self.assertFalse(any("train-b" in line for line in lines), lines)
+        self.write("rows.csv", "3,4\n")
+        self.file.write_text(self.file.read_text().replace("rate: 0.8", "rate: 0.9"))
+        self.flow()
+        self.bench("gc", self.file, "--out", "out", "--unused", "0s")
+        answer = json.dumps({"model_name": "m", "model_version": "1", "outputs": []})
+        done = subprocess.run([*self.runner, "show", "-", "--out", "out"], input=answer, capture_output=True, text=True, cwd=self.folder, timeout=60)
+        self.assertEqual(done.stdout.splitlines(), lines)
+        self.assertEqual(shown("m"), shown(self.folder / "out" / "repository" / "m" / "2"))
+        self.assertEqual(shown().splitlines(), ["m/1: train-a, accuracy 0.8000", "m/2: train-a, accuracy 0.9000"])
+        self.assertEqual(shown("--where", "rate=0.9", "--where", "step=ingest").splitlines(), ["m/2: train-a, accuracy 0.9000"])
+        self.assertEqual([step["step"] for step in json.loads(shown("m/2", "--json"))["steps"]], ["ingest", "train-a"])
+        self.refused("show", "m/3", "--out", "out", says=["no model 'm/3'", "m/1, m/2"])
+        self.refused("show", "m", "--out", "nowhere", says="no results")
 
     def test_an_ensemble_is_published_if_it_is_measured_to_be_better(self):
         """Checks models with reports and without a runner: each member has the accuracy, the mean of them is measured, an offer joins what is served."""
