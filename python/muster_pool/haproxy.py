@@ -65,11 +65,11 @@ def configuration(folder, buffer, deployments):
     routes.append(f"http-request return status 404 {unknown} if !{{ var(txn.service) -m found }}")
     to_replicas = [f"use_backend {name} if of-{name}" for name in names]
     lines += [f"frontend outside\n  bind fd@{FIRST_PASSED}", *_indented(routes)]
-    for each in filter(lambda service: service.anonymous or service.keys, services):
+    for each in filter(lambda service: service.anonymous or service.keys or service.anonymous_rate, services):
         lines += _indented(_callers(folder, each))
     lines += [*_indented(to_replicas), f"frontend inside\n  bind fd@{FIRST_PASSED + 2}", *_indented(routes + to_replicas)]
     for deployment in deployments:
-        lines += _classes(folder, deployment.service) + _replicas(folder, deployment)
+        lines += [*_classes(folder, deployment.service), *_tables(deployment.service), *_replicas(folder, deployment)]
     return "\n".join(lines) + "\n"
 
 
@@ -94,12 +94,33 @@ def _full(name, most, is_grpc=False):
 def _callers(folder, service):
     """Returns the rules that map a caller's key to a class. A request with an unknown key is refused with status 401."""
     name, limited = service.name, f"{service.name}.anonymous" if service.anonymous else service.name
+    if not service.anonymous and not service.keys:   # a rate alone
+        return _rate(f"{name}.anonymous-rate", "src", f"of-{name}", service.anonymous_rate, 0, "this address")
     has_key, known = "{ req.hdr(authorization) -m found }", "{ var(txn.caller) -m found }"
     lines = [f"http-request set-var(txn.caller) str({limited}) if of-{name} !{has_key}"]
     if service.keys:
         lines += [f"http-request set-var(txn.caller) http_auth_bearer,map({folder}/{name}.keys) if of-{name} {has_key}",
                   f"http-request return status 401 {_error('authorization: this service has no such key')} if of-{name} !{known}"]
+    if service.anonymous_rate:
+        lines += _rate(f"{name}.anonymous-rate", "src", f"of-{name} !{has_key}" if service.keys else f"of-{name}", service.anonymous_rate, 0, "this address")
+    if service.key_rate:
+        lines += _rate(f"{name}.key-rate", "var(txn.caller)", f"of-{name} {has_key}", service.key_rate, 1, "this key")
     return lines + [f"use_backend %[var(txn.caller)] if of-{name} {known}"]
+
+
+def _rate(table, caller, condition, limit, counter, who):
+    """Returns the rules of a rate. A refused request is not counted, so a caller that asks too often is answered again after the time."""
+    most, seconds = limit
+    text = _error(f"request: {who} has sent its {most} requests of {seconds} s; send it again later")
+    return [f"http-request return status 429 {text} hdr Retry-After {seconds} if {condition} {{ {caller},table_http_req_rate({table}) ge {most} }}",
+            f"http-request track-sc{counter} {caller} table {table} if {condition}"]
+
+
+def _tables(service):
+    """Returns the tables of a service's rates: the requests of each address, and of each key."""
+    for kind, limit, form in (("anonymous", service.anonymous_rate, "ipv6 size 1m"), ("key", service.key_rate, "string len 128 size 10k")):
+        if limit:
+            yield f"backend {service.name}.{kind}-rate\n  stick-table type {form} expire {2 * limit[1]}s store http_req_rate({limit[1]}s)"
 
 
 def _classes(folder, service):

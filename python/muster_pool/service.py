@@ -50,6 +50,8 @@ class Service:
     anonymous: int        # concurrent requests from callers without a key; 0: any number
     key_holder: int       # concurrent requests for each key
     keys: tuple           # (name, key)
+    anonymous_rate: tuple = ()   # (requests, seconds) for each address without a key; empty: any number
+    key_rate: tuple = ()         # (requests, seconds) for each key
 
     @property
     def slots(self):
@@ -98,7 +100,10 @@ def read_one(top, path, cores):
         panic_threshold=percentage(notes, "panic-threshold-percentage", 110, 1000, 200),
         balance=BALANCE[choice(notes, OWN + "balance", BALANCE, "leastconn")], queue=number(notes, OWN + "queue", 1, 1_000_000, QUEUE),
         anonymous=number(notes, OWN + "anonymous-concurrency", 0, 100_000, ANONYMOUS if keys else 0),
-        key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys)
+        key_holder=number(notes, OWN + "key-concurrency", 1, 100_000, KEY_HOLDER), keys=keys,
+        anonymous_rate=rate(notes, OWN + "anonymous-rate"), key_rate=rate(notes, OWN + "key-rate"))
+    if service.key_rate and not keys:
+        raise Refusal(f"{notes.where}: '{OWN}key-rate' limits nobody (there are no keys); add {OWN}keys, or use {OWN}anonymous-rate")
     for section in (notes, predictor, spec, top):
         section.done()
     return service
@@ -205,6 +210,17 @@ def duration(section, key, low, high, otherwise):
     if not low <= seconds <= high:
         raise Refusal(f"{section.where}: '{key}' cannot be '{found}' (it is {low}s to {high}s); write such as 60s")
     return seconds
+
+
+def rate(notes, key):
+    """Returns (requests, seconds) of a text such as 60/m, or ()."""
+    found = notes.get(key, "a text", "")
+    if not found:
+        return ()
+    match = re.fullmatch(r"([1-9]\d{0,8})/(s|m|h|d)", found)
+    if not match:
+        raise Refusal(f"{notes.where}: '{key}' cannot be '{found}' (it is a number of requests in a second, minute, hour or day); write such as 60/m")
+    return int(match.group(1)), {"s": 1, "m": 60, "h": 3600, "d": 86400}[match.group(2)]
 
 
 def choice(section, key, known, otherwise):

@@ -229,6 +229,30 @@ class Callers(PoolCase):
             self.assertEqual((self.folder / "services.pool" / name).stat().st_mode & 0o077, 0, name)
         self.drain()
 
+    def test_rates(self):
+        """Checks the requests of an address without a key in an hour, of each key in a few seconds, and that a refused request does not count."""
+        (self.folder / "keys").write_text("ann k-1\nbob k-2\n")
+        self.start(service("slow", slow(0), **{"pool.muster__keys": "keys", "pool.muster__anonymous-rate": "1/h", "pool.muster__key-rate": "3/s"}))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        self.assertEqual(self.post(self.PATH)[0], 200)
+        for _ in range(3):
+            status, headers, body = self.post(self.PATH)
+            self.assertEqual((status, headers["Retry-After"]), (429, "3600"))
+            self.assertIn("this address has sent its 1 requests of 3600 s", body["error"])
+        answers = [self.post(self.PATH, Authorization="Bearer k-1") for _ in range(20)]
+        self.assertEqual([status for status, _, _ in answers[:3]], [200] * 3)
+        refused = [headers for status, headers, _ in answers if status == 429]
+        self.assertEqual(refused[0]["Retry-After"], "1")
+        self.assertEqual(self.post(self.PATH, Authorization="Bearer k-2")[0], 200)   # another key has its own
+        self.until(lambda: self.post(self.PATH, Authorization="Bearer k-1")[0] == 200)
+        self.drain()
+
+    def test_a_rate_without_keys(self):
+        self.start(service("slow", slow(0), **{"pool.muster__anonymous-rate": "2/h"}))
+        self.until(lambda: len(self.replicas("slow")) == 1)
+        self.assertEqual([self.post(self.PATH, **({"Authorization": "Bearer x"} if k else {}))[0] for k in range(4)], [200, 200, 429, 429])
+        self.drain()
+
     def test_a_replica_has_as_many_at_once_as_it_may(self):
         self.start(service("slow", slow(0.3, {"containerConcurrency": 1, "maxReplicas": 1}), **{"pool.muster__queue": "2"}))
         self.until(lambda: len(self.replicas("slow")) == 1)
@@ -324,6 +348,8 @@ class Files(PoolCase):
                                (service("a", {"containers": [{"command": ["a"], "ports": [{"name": "grpc"}]}]}), "'name' cannot be 'grpc' (known: http1, h2c)"),
                                (service("a", good, **{"pool.muster__path": "a b"}), "'pool.muster/path' cannot be 'a b'"),
                                (service("a", good, **{"autoscaling.knative.dev__window": "1s"}), "'autoscaling.knative.dev/window' cannot be '1s'"),
+                               (service("a", good, **{"pool.muster__anonymous-rate": "often"}), "'pool.muster/anonymous-rate' cannot be 'often'"),
+                               (service("a", good, **{"pool.muster__key-rate": "1/s"}), "'pool.muster/key-rate' limits nobody"),
                                (service("a", good, **{"pool.muster__balance": "best"}), "'pool.muster/balance' cannot be 'best'"),
                                (service("a", good, **{"pool.muster__keys": "none"}), "the keys in 'none' cannot be read"),
                                (service("a", good, other="1"), "unknown key 'other'")):
