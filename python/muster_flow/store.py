@@ -13,6 +13,7 @@ from muster_bench import seen
 from muster_bench.errors import Refusal
 from muster_bench.files import PRIVATE, Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
 from muster_bench.text import PLACEHOLDER, without_secrets
+from .steps import accuracy_of
 
 
 MARKER = "muster-flow.json"   # marks a folder of results
@@ -156,17 +157,22 @@ class Store:
         return seen.kept(json.loads(json.dumps(found.parts)), json.loads(json.dumps(self.parts(step))))
 
     def _is_near(self, step, parts, last):
-        """Returns true if max-age or change allows to reuse the last result."""
+        """Returns true if max-age, change, records or accuracy allows to reuse the last result."""
         same = {name: value for name, value in parts.items() if name not in ("inputs", "needs")}
         if not step.memoize or same != {name: last["parts"].get(name) for name in same}:
             return False
         if "max-age" in step.memoize:
             return time.time() - last["ended"] < step.memoize["max-age"]
+        if "accuracy" in step.memoize:
+            return (accuracy_of(last) or 0.0) >= step.memoize["accuracy"]
         now, then = self.counts(step), last["counts"]
-        return now.keys() == then.keys() and all(abs(now[name] - then[name]) < step.memoize["change"] * max(then[name], 1) for name in now)
+        most = {name: step.memoize.get("records") or step.memoize["change"] * max(then[name], 1) for name in then}
+        return now.keys() == then.keys() and all(abs(now[name] - then[name]) < most[name] for name in now)
 
     def counts(self, step):
-        return {name: sum(records_in(self.folder / path) for path in paths) for name, paths in step.inputs.items()} if "change" in step.memoize else {}
+        if "change" not in step.memoize and "records" not in step.memoize:
+            return {}
+        return {name: sum(records_in(self.folder / path) for path in paths) for name, paths in step.inputs.items()}
 
     def _checked(self, step, found):
         """Returns the result, without its record if outputs are missing or have changed."""

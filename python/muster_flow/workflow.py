@@ -211,11 +211,20 @@ def _memoize(section):
         return {}
     inner = Section(value if isinstance(value, dict) else {value: None}, f"{section.where}, memoize")
     age, change = inner.get("max-age", "a text", ""), inner.get("change", "a text", "")
+    accuracy, records = inner.get("accuracy", "a number", None), inner.get("records", "a whole number", None)
     inner.done()
-    if bool(age) == bool(change):
-        raise Refusal(f"{inner.where} is content, max-age or change (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
+    if [bool(age), bool(change), accuracy is not None, records is not None].count(True) != 1:
+        raise Refusal(f"{inner.where} is content, max-age, change, accuracy or records (it has {listed(value)}); write such as {{max-age: 1d}} or {{change: 10%}}")
     if age:
         return {"max-age": seconds_of(age, inner.where)}
+    if accuracy is not None:
+        if not 0 < accuracy <= 1:
+            raise Refusal(f"{inner.where}: accuracy cannot be {value_text(accuracy)} (it is above 0, up to 1); write such as 0.9")
+        return {"accuracy": float(accuracy)}
+    if records is not None:
+        if records < 1:
+            raise Refusal(f"{inner.where}: records cannot be {records} (it is a number of records); write such as 1000")
+        return {"records": records}
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*%", change)
     if not match:
         raise Refusal(f"{inner.where}: change cannot be '{change}' (it is a part of the records of the inputs); write such as 10%")

@@ -46,6 +46,9 @@ class Refused(Case):
                 (f"  a: {{{step}, memoize: {{change: ten}}}}", ["change", "'ten'", "10%"]),
                 (f"  a: {{{step}, memoize: {{max-age: 1x}}}}", ["'1x'", "30s"]),
                 (f"  a: {{{step}, memoize: never}}", ["memoize", "'never'"]),
+                (f"  a: {{{step}, memoize: {{accuracy: 90}}}}", ["memoize", "accuracy", "90"]),
+                (f"  a: {{{step}, memoize: {{records: 0}}}}", ["memoize", "records"]),
+                (f"  a: {{{step}, memoize: {{records: 5, max-age: 1d}}}}", ["memoize", "records"]),
                 (f"  a: {{{step}, outputs: {{x: ../made}}}}", ["'../made'", "below"]),
                 (f"  a: {{{step}, outputs: {{x: made}}, wait: false}}", ["'a'", "not waited for"]),
                 (f"  a: {{{step}, outputs: {{x: made}}}}\n  b: {{{step}, outputs: {{y: ./made}}}}", ["'made'", "'a'", "'b'", "one maker"]),
@@ -205,6 +208,27 @@ class Runs(Case):
         self.write("source", "1b")
         self.flow()
         self.assertEqual(self.logged(), ["make"])
+
+    def test_records_and_accuracy(self):
+        """Checks a number of new records, and a training that is good enough for new data."""
+        self.file = self.workflow(f"""
+  grown: {{command: [sh, -c, 'echo grown >> {{here}}/log', x, '{{from}}'], inputs: {{from: source}}, memoize: {{records: 5}}}}
+  train:
+    each: {{good: {{rate: 0.95}}, bad: {{rate: 0.85}}}}
+    command: [sh, -c, 'echo 1 1.0 1.0 {{rate}} 0.1 10; echo {{rate}} >> {{here}}/log']
+    inputs: {{from: source}}
+    memoize: {{accuracy: 0.9}}
+""")
+        self.write("source", "x\n" * 100)
+        self.flow()
+        self.assertEqual(self.logged(), ["0.85", "0.95", "grown"])
+        self.assertIn("nothing to run", self.flow().stdout)
+        self.write("source", "y\n" * 104)
+        self.flow()
+        self.assertEqual(self.logged(), ["0.85"])
+        self.write("source", "y\n" * 109)
+        self.flow()
+        self.assertEqual(self.logged(), ["0.85", "grown"])
 
     def test_the_same_records_run_nothing_behind_them(self):
         """Checks an ingestion that is repeated: the names of the record files differ, and the records do not."""
