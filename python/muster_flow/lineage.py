@@ -5,7 +5,7 @@ import sys
 import time
 
 from muster_bench.errors import FINISHED, Refusal, closest, listed
-from muster_bench.files import read_json
+from muster_bench.files import read_json, write_whole
 from muster_bench.text import shown_values, value_text, without_secrets
 from .select import NOTE
 
@@ -17,6 +17,7 @@ def add_arguments(command):
     command.add_argument("--out", required=True, metavar="DIR", help="the folder of results")
     command.add_argument("--where", action="append", default=[], metavar="NAME=VALUE", help="list only versions that a training with this parameter, or this step, made")
     command.add_argument("--json", action="store_true", help="as JSON")
+    command.add_argument("--html", metavar="FILE", help="write a page with a picture to this file")
 
 
 def run(chosen):
@@ -28,6 +29,9 @@ def run(chosen):
                 print(json.dumps(found) if chosen.json else f"{found['model']}/{found['version']}: {found['name']}, accuracy {found['accuracy']:.4f}")
         return FINISHED
     found = lineage(known, version_of(chosen.model, versions))
+    if chosen.html:
+        from . import lineage_page  # imported here: the text needs no pictures
+        write_whole(chosen.html, lineage_page.page(found))
     print(json.dumps(found, indent=2) if chosen.json else "\n".join(lines_of(found)))
     return FINISHED
 
@@ -101,7 +105,7 @@ def lineage(known, folder):
         inputs = {}
         for name, digests in event["parts"]["inputs"].items():
             inputs[name] = []
-            for path, digest in zip(event.get("inputs", {}).get(name, ()), digests):
+            for path, digest in zip(event.get("inputs", {}).get(name) or [""] * len(digests), digests):
                 maker = known.makers.get((path, digest))
                 visit(maker)
                 inputs[name].append({"sha256": digest, "path": path, "step": known.by_key[maker]["step"] if maker else None})

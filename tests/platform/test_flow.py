@@ -3,6 +3,7 @@ import contextlib
 import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -427,6 +428,12 @@ class Runs(Case):
         self.assertEqual(shown().splitlines(), ["m/1: train-a, accuracy 0.8000", "m/2: train-a, accuracy 0.9000"])
         self.assertEqual(shown("--where", "rate=0.9", "--where", "step=ingest").splitlines(), ["m/2: train-a, accuracy 0.9000"])
         self.assertEqual([step["step"] for step in json.loads(shown("m/2", "--json"))["steps"]], ["ingest", "train-a"])
+        shown("m/2", "--html", "lineage.html")
+        page = (self.folder / "lineage.html").read_text()
+        texts = re.findall(r"<text [^>]*>([^<]*)</text>", page)
+        self.assertEqual(texts[::2][1:], ["ingest", "train-a", "m version 2"])
+        self.assertTrue(texts[0].endswith("/rows.csv"), texts)
+        self.assertEqual(page.count("<path "), 3)
         self.refused("show", "m/3", "--out", "out", says=["no model 'm/3'", "m/1, m/2"])
         self.refused("show", "m", "--out", "nowhere", says="no results")
 
