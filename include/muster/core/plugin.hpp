@@ -37,8 +37,8 @@ class plugin {
 namespace detail {
 
 /// Returns the reason of an error of a part that is not linked.
-[[nodiscard]] inline std::string linked_without(std::string_view part) {
-  return "this program was linked without muster::" + std::string(part);
+[[nodiscard]] inline std::string linked_without(std::string_view library) {
+  return "this program was linked without muster::" + std::string(library);
 }
 
 }  // namespace detail

@@ -21,7 +21,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// A batch's part for one shard: its position, its contents, and its progress.
 struct batch_slot {
   muster::cursor position;
-  batch_shard part;
+  batch_shard shard;
 
   std::vector<sample_id> ids;
   buffer<std::byte> bytes;

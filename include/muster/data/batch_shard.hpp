@@ -44,19 +44,19 @@ struct index_range {
   friend bool operator==(const index_range&, const index_range&) = default;
 };
 
-/// Returns the part of [0, count) that belongs to `part`: [rank * count / world, (rank + 1) * count / world), rounded
+/// Returns the part of [0, count) that belongs to `shard`: [rank * count / world, (rank + 1) * count / world), rounded
 /// down. The ranks' parts are disjoint, in rank order, and cover the whole range. Their sizes differ by at most
 /// one, and a part may be empty. With weights the sizes are in proportion to the weights. With virtual shards, [0,
 /// virtual_shards) is divided in this way, and a rank's part consists of its virtual shards. Throws configuration_error
 /// unless 0 <= rank < world, and if the number of weights differs from `world`.
-[[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard part) {
-  if (part.rank < 0 || part.rank >= part.world) {
-    throw configuration_error("there is no shard " + std::to_string(part.rank) + " of " + std::to_string(part.world) +
+[[nodiscard]] inline index_range part_of(std::uint64_t count, batch_shard shard) {
+  if (shard.rank < 0 || shard.rank >= shard.world) {
+    throw configuration_error("there is no shard " + std::to_string(shard.rank) + " of " + std::to_string(shard.world) +
                               " (ranks count from 0 to world - 1); pass the rank and the size of the same group");
   }
-  if (part.weights && part.weights->size() != static_cast<std::size_t>(part.world)) {
-    throw configuration_error("a batch cannot be divided by " + std::to_string(part.weights->size()) +
-                              " weights (there are " + std::to_string(part.world) +
+  if (shard.weights && shard.weights->size() != static_cast<std::size_t>(shard.world)) {
+    throw configuration_error("a batch cannot be divided by " + std::to_string(shard.weights->size()) +
+                              " weights (there are " + std::to_string(shard.world) +
                               " ranks); give every rank a weight");
   }
   const auto share = [](std::uint64_t total, std::uint64_t nth, std::uint64_t parts) {
@@ -64,18 +64,18 @@ struct index_range {
     return static_cast<std::uint64_t>(wide{total} * nth / parts);
   };
   const auto before = [&](int rank) {  // total weight of the ranks below `rank`
-    if (!part.weights) return static_cast<std::uint64_t>(rank);
+    if (!shard.weights) return static_cast<std::uint64_t>(rank);
     std::uint64_t found = 0;
-    for (int r = 0; r < rank; ++r) found += (*part.weights)[static_cast<std::size_t>(r)];
+    for (int r = 0; r < rank; ++r) found += (*shard.weights)[static_cast<std::size_t>(r)];
     return found;
   };
-  const std::uint64_t all = before(part.world);
+  const std::uint64_t all = before(shard.world);
   const auto boundary = [&](int rank) {
-    if (part.virtual_shards == 0) return share(count, before(rank), all);
-    const auto shards = static_cast<std::uint64_t>(part.virtual_shards);
+    if (shard.virtual_shards == 0) return share(count, before(rank), all);
+    const auto shards = static_cast<std::uint64_t>(shard.virtual_shards);
     return share(count, share(shards, before(rank), all), shards);
   };
-  return {boundary(part.rank), boundary(part.rank + 1)};
+  return {boundary(shard.rank), boundary(shard.rank + 1)};
 }
 
 }}  // namespace muster::v0

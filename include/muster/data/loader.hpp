@@ -160,13 +160,13 @@ class loader {
   /// error names the difference. O(1).
   void open(const muster::cursor& target);
 
-  /// Returns the part of the batch at the cursor that belongs to `part`, or false at the end of the epoch. Does not
+  /// Returns the part of the batch at the cursor that belongs to `shard`, or false at the end of the epoch. Does not
   /// move the cursor: after a failed step the caller calls next() again, perhaps with another shard. Waits until the
   /// part is ready, recorded as the event data_wait. O(size) at the first call of a `shuffled` epoch. Throws
   /// configuration_error unless 0 <= rank < world. Rethrows exceptions of the source, map() and augment() with the
   /// record named. Throws data_error for a bad record that the policy does not allow. After an exception next() may be
   /// called again and retries. The error for exceeding the limit of bad records persists.
-  [[nodiscard]] minibatch next(batch_shard part);
+  [[nodiscard]] minibatch next(batch_shard shard);
 
   /// Moves the cursor past the current batch, after the step has used the batch. Throws configuration_error at the end
   /// of an epoch.

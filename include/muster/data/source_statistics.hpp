@@ -68,8 +68,8 @@ inline constexpr int statistics_parts = 64;
 /// Returns the statistics that the source has stored for its first records, if any. The stored statistics are not
 /// trusted. Throws data_error if their columns differ from the columns of the records.
 [[nodiscard]] source_statistics kept_statistics(const any_record_source& source);
-/// Returns the statistics of part `part` of the records from `first` on.
-[[nodiscard]] source_statistics statistics_of_part(const any_record_source& source, std::uint64_t first, int part);
+/// Returns the statistics of part `index` of the records from `first` on.
+[[nodiscard]] source_statistics statistics_of_part(const any_record_source& source, std::uint64_t first, int index);
 
 /// Returns a line of text that represents every number exactly.
 [[nodiscard]] std::string to_text(const source_statistics& statistics);

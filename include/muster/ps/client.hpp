@@ -155,7 +155,7 @@ class client {
                           std::vector<std::byte> plan = {});
   [[nodiscard]] lease pull_lease(std::uint32_t table);
   // Pushes elements or rows of a range from a checkpoint, with the state of the update function (flag `restores`).
-  pending push_restored(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> part);
+  pending push_restored(range_id range, std::size_t offset, std::size_t count, std::vector<std::byte> payload);
 
   detail::worker_process* process_;
 };

@@ -40,8 +40,8 @@ concept trained_gradients = std::convertible_to<T, arena&> || std::same_as<T, st
 
 // A model that computes gradients itself, in its own arena.
 template <class Model, class... Loss>
-concept model_with_backward = requires(Model& model, backward_pass& pass, const minibatch& part, Loss&... loss) {
-  model.backward(pass, part, loss...);
+concept model_with_backward = requires(Model& model, backward_pass& pass, const minibatch& batch, Loss&... loss) {
+  model.backward(pass, batch, loss...);
 };
 
 // An optimizer with its own learning rate.
@@ -92,7 +92,7 @@ class training_step : public step {
   template <class Model, class... Loss>
   requires detail::model_with_backward<Model, Loss...>
   void backward(Model& model, Loss&&... loss) {
-    backward(part_read(), [&](const minibatch& part, backward_pass& pass) { model.backward(pass, part, loss...); });
+    backward(part_read(), [&](const minibatch& batch, backward_pass& pass) { model.backward(pass, batch, loss...); });
   }
   /// Computes the mean over all virtual shards of a row of values per shard, with the same bits for any number of
   /// ranks. Collective. The mean serves statistics of a batch, such as the statistics for batch normalisation. `mine`

@@ -232,25 +232,25 @@ void http_folder::expect(std::span<const remote_part> parts) {
   ::curl_multi_wakeup(multi_);
 }
 
-const std::byte* http_folder::view(const remote_part& part, bytes& held) {
+const std::byte* http_folder::view(const remote_part& range, bytes& held) {
   file& owner = [&]() -> file& {
     const std::lock_guard lock(mutex_);
-    return files_[part.file];
+    return files_[range.file];
   }();
-  const std::uint64_t first = part.begin / block_bytes;
-  const std::uint64_t last = (part.begin + std::max<std::uint64_t>(part.size, 1) - 1) / block_bytes;
+  const std::uint64_t first = range.begin / block_bytes;
+  const std::uint64_t last = (range.begin + std::max<std::uint64_t>(range.size, 1) - 1) / block_bytes;
   if (owner.is_on_disk(last)) {
     for (std::uint64_t block = first; block <= last; ++block) (void)wait_for_block(owner, block);
-    return owner.store->view(first, {}).data() + part.begin % block_bytes;
+    return owner.store->view(first, {}).data() + range.begin % block_bytes;
   }
   auto assembled = std::make_shared<std::vector<std::byte>>();
-  assembled->reserve(std::max<std::uint64_t>(part.size, 1));  // never a null pointer, even for 0 bytes
+  assembled->reserve(std::max<std::uint64_t>(range.size, 1));  // never a null pointer, even for 0 bytes
   for (std::uint64_t block = first; block <= last; ++block) {
     const bytes in_memory = wait_for_block(owner, block);
     const std::span<const std::byte> whole_block = in_memory ? std::span(*in_memory) : owner.store->view(block, {});
     const std::uint64_t at = block * block_bytes;
-    const std::uint64_t begin = std::max(part.begin, at) - at;
-    const auto part_of_block = whole_block.subspan(begin, std::min(part.begin + part.size - at, block_bytes) - begin);
+    const std::uint64_t begin = std::max(range.begin, at) - at;
+    const auto part_of_block = whole_block.subspan(begin, std::min(range.begin + range.size - at, block_bytes) - begin);
     assembled->insert(assembled->end(), part_of_block.begin(), part_of_block.end());
   }
   held = std::move(assembled);

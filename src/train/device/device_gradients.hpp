@@ -33,16 +33,16 @@ class device_gradients : public gradient_backend {
   void attach(std::span<const gradient_bucket> buckets) override { buckets_ = buckets; }
   void finish() override { device_event(stream_).delay(arena_->stream()); }
 
-  void clear(const block& part) override {
-    muster::clear(part_of(part), arena_->stream());
+  void clear(const block& elements) override {
+    muster::clear(part_of(elements), arena_->stream());
   }  // before the gradients are sent
-  void scale(const block& part, double factor) override {
-    muster::scale(part_of(part), static_cast<float>(factor), stream_);
+  void scale(const block& elements, double factor) override {
+    muster::scale(part_of(elements), static_cast<float>(factor), stream_);
   }
-  double sum_of_squares(const block& part) override {
+  double sum_of_squares(const block& elements) override {
     // Needed for clipping and for the check of the first step.
     if (sums_.size() == 0) sums_ = device_buffer<double>(sum_scratch(arena_->gradients().size()));
-    muster::sum_of_squares(part_of(part), sums_.span(), stream_);
+    muster::sum_of_squares(part_of(elements), sums_.span(), stream_);
     double squares = 0;
     copy(sums_.span().first(1), std::span<double>(&squares, 1), stream_);
     wait_for(stream_, deadline_after(local_work_timeout));
@@ -53,9 +53,9 @@ class device_gradients : public gradient_backend {
   [[nodiscard]] device_arena& arena() noexcept { return *arena_; }
   /// Returns the stream that receives the sums and runs the arithmetic on the sums.
   [[nodiscard]] device_stream_ref stream() const noexcept { return stream_; }
-  [[nodiscard]] const block& part_of_bucket(std::size_t bucket) const { return buckets_[bucket].part; }
-  [[nodiscard]] device_span<float> part_of(const block& part) {
-    return arena_->gradients().subspan(part.first, part.count);
+  [[nodiscard]] const block& part_of_bucket(std::size_t bucket) const { return buckets_[bucket].elements; }
+  [[nodiscard]] device_span<float> part_of(const block& elements) {
+    return arena_->gradients().subspan(elements.first, elements.count);
   }
   [[nodiscard]] std::size_t bytes_each() const noexcept { return send_as_ == dtype::float32 ? 4 : 2; }
 
@@ -67,19 +67,19 @@ class device_gradients : public gradient_backend {
   }
   /// Returns the part in the type in which it is sent: the gradients themselves, or their 16-bit copies.
   template <class T>
-  [[nodiscard]] device_span<T> sent(const block& part) {
+  [[nodiscard]] device_span<T> sent(const block& elements) {
     if constexpr (std::same_as<T, float>)
-      return part_of(part);
+      return part_of(elements);
     else
-      return {reinterpret_cast<T*>(halves_.span().data()) + part.first, part.count};
+      return {reinterpret_cast<T*>(halves_.span().data()) + elements.first, elements.count};
   }
   template <class T>
-  void round(const block& part, device_stream_ref target) {
-    if constexpr (!std::same_as<T, float>) convert(part_of(part), sent<T>(part), target);
+  void round(const block& elements, device_stream_ref target) {
+    if constexpr (!std::same_as<T, float>) convert(part_of(elements), sent<T>(elements), target);
   }
   template <class T>
-  void widen(const block& part, device_stream_ref target) {
-    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(part)), part_of(part), target);
+  void widen(const block& elements, device_stream_ref target) {
+    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(elements)), part_of(elements), target);
   }
 
  private:

@@ -90,8 +90,8 @@ class group_gradients final : public detail::device_gradients {
     return {reinterpret_cast<float*>(host_.span().data()), device_arena::head};
   }
   template <class T>
-  [[nodiscard]] std::span<T> on_host(const block& part) {
-    return {reinterpret_cast<T*>(host_.span().data() + head_bytes) + part.first, part.count};
+  [[nodiscard]] std::span<T> on_host(const block& elements) {
+    return {reinterpret_cast<T*>(host_.span().data() + head_bytes) + elements.first, elements.count};
   }
 
   void sum_copied_buckets() {

@@ -158,26 +158,26 @@ struct loader::engine {
   }
 
   /// Lets threads start to prepare the part of the batch at `position`.
-  void begin(const muster::cursor& position, batch_shard part) {
+  void begin(const muster::cursor& position, batch_shard shard) {
     auto slot = ring->take();
     slot->position = position;
-    slot->part = part;
-    plan.ids_of(position, part, slot->ids);
+    slot->shard = shard;
+    plan.ids_of(position, shard, slot->ids);
     ring->push(std::move(slot));
-    expect(position, part);
+    expect(position, shard);
   }
 
   /// Announces the records of a later batch, which follows the blocks that are currently mixed, so that remote records
   /// are fetched in time.
-  void expect(muster::cursor position, batch_shard part) {
+  void expect(muster::cursor position, batch_shard shard) {
     if (last->source().block_records() == 0) return;
     position = detail::batch_sampler::after(position, std::max(position.block * position.window, position.batch));
-    plan.ids_of(position, part, expected);
+    plan.ids_of(position, shard, expected);
     last->source().expect(expected);
   }
 
   /// Lets threads start to prepare the following batches, within the limits for number and memory.
-  void begin_ahead(batch_shard part) {
+  void begin_ahead(batch_shard shard) {
     const std::size_t batch_bytes = std::max<std::size_t>((*ring)[0].bytes.size(), 1);
     const std::size_t most = std::min(ahead.batches, ahead.bytes / batch_bytes);
     if (most == 0 && ahead.batches != 0 && !warned) {
@@ -187,9 +187,9 @@ struct loader::engine {
                                           "); raise it or make batches smaller");
     }
     while (ring->size() <= most) {
-      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].position, part.world);
+      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].position, shard.world);
       if (detail::batch_sampler::batch_size(next) == 0) break;
-      begin(next, part);
+      begin(next, shard);
     }
   }
 
@@ -213,17 +213,17 @@ struct loader::engine {
   }
 
   /// Returns the complete slot of the batch at the cursor. The following batches are being prepared.
-  detail::batch_slot& make(batch_shard part) {
+  detail::batch_slot& make(batch_shard shard) {
     if (refused) std::rethrow_exception(refused);
     if (!ring) ring.emplace(*last, skips_bad, ahead.batches > 0 ? ahead.threads : 0);
     std::size_t before = 0;
     const auto is_there = [&](const detail::batch_slot& slot) {
-      return slot.part == part && slot.position == plan.cursor();
+      return slot.shard == shard && slot.position == plan.cursor();
     };
     while (before < ring->size() && !is_there((*ring)[before])) ++before;
     ring->pop(before);
-    if (ring->size() == 0) begin(plan.cursor(), part);
-    begin_ahead(part);
+    if (ring->size() == 0) begin(plan.cursor(), shard);
+    begin_ahead(shard);
     try {
       ring->finish_first();
       report_bad_records((*ring)[0]);
@@ -345,27 +345,27 @@ MUSTER_INLINE void loader::replace(detail::loader_source source) {
   e.reserve_ids();
 }
 
-MUSTER_INLINE minibatch loader::next(batch_shard part) {
+MUSTER_INLINE minibatch loader::next(batch_shard shard) {
   engine& e = *engine_;
   const muster::cursor& at = e.plan.cursor();
   minibatch batch;
-  batch.global_size = detail::batch_sampler::batch_size(at, part.world);
+  batch.global_size = detail::batch_sampler::batch_size(at, shard.world);
   batch.epoch = at.epoch;
   batch.position = at.position;
   batch.schema = &schema();
-  const index_range own = part_of(batch.global_size, part);
-  e.plan.set_world(part.world);
+  const index_range own = part_of(batch.global_size, shard);
+  e.plan.set_world(shard.world);
   if (batch.global_size == 0) return batch;  // prepared batches belong to the next epoch and are kept
 
   if (!e.missing_shards.empty()) e.refuse_missing_shards();
   const scoped_event event(activity::data_wait, "next",
                            own.size() * (e.reads ? batch.schema->record_bytes() : sizeof(sample_id)));
   if (!e.reads) {
-    e.plan.ids_of(at, part, e.ids);
+    e.plan.ids_of(at, shard, e.ids);
     batch.samples = e.ids;
     return batch;
   }
-  detail::batch_slot& slot = e.make(part);
+  detail::batch_slot& slot = e.make(shard);
   batch.samples = slot.ids;
   batch.labels = slot.labels.span().first(slot.ids.size() * slot.label_width);
   batch.bytes = slot.bytes.span().first(slot.used);

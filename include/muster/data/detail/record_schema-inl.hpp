@@ -26,7 +26,7 @@ MUSTER_INLINE std::optional<std::uint64_t> detail::checked_product(std::uint64_t
 
 MUSTER_INLINE std::string to_string(const record_schema& schema) {
   std::string text;
-  const auto add = [&text](const std::string& part) { text.append(text.empty() ? "" : ", ").append(part); };
+  const auto add = [&text](const std::string& field) { text.append(text.empty() ? "" : ", ").append(field); };
   if (schema.form == record_form::bytes) add("bytes");
   if (schema.form == record_form::sparse) add("sparse float32 of " + std::to_string(schema.features) + " features");
   for (const record_field& field : schema.fields) {

@@ -104,12 +104,12 @@ MUSTER_INLINE void source_statistics::merge(const source_statistics& other) {
 }
 
 MUSTER_INLINE source_statistics detail::statistics_of_part(const any_record_source& source, std::uint64_t first,
-                                                           int part) {
+                                                           int index) {
   constexpr std::uint64_t run_bytes = std::uint64_t{1} << 20;
   constexpr std::uint64_t most_records = 1024;
   const record_schema& schema = source.schema();
   const detail::column_plan plan = detail::plan_of(source);
-  const index_range range = part_of(source.size() - first, {part, statistics_parts});
+  const index_range range = part_of(source.size() - first, {index, statistics_parts});
   const std::size_t width = schema.labels.size();
   const std::uint64_t record = schema.record_bytes();
   const std::uint64_t records_per_run =
@@ -173,8 +173,8 @@ MUSTER_INLINE source_statistics statistics(const any_record_source& source, int 
   const std::uint64_t first = all.records + all.left_out;
   if (first == source.size()) return all;
   std::vector<source_statistics> parts(detail::statistics_parts);
-  detail::parallel_for(parts.size(), threads, [&](std::size_t part) {
-    parts[part] = detail::statistics_of_part(source, first, static_cast<int>(part));
+  detail::parallel_for(parts.size(), threads, [&](std::size_t index) {
+    parts[index] = detail::statistics_of_part(source, first, static_cast<int>(index));
   });
   for (const source_statistics& part : parts) all.merge(part);
   return all;

@@ -133,8 +133,8 @@ class batch_sampler {
   [[nodiscard]] static muster::cursor after(const muster::cursor& position, std::uint64_t samples) noexcept;
   /// Returns the cursor at the start of the epoch without joined samples. It identifies the epoch.
   [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor position) noexcept;
-  /// Writes the ids of `part`'s samples in the batch at `position`, in order, to `ids`.
-  void ids_of(const muster::cursor& position, batch_shard part, std::vector<sample_id>& ids);
+  /// Writes the ids of `shard`'s samples in the batch at `position`, in order, to `ids`.
+  void ids_of(const muster::cursor& position, batch_shard shard, std::vector<sample_id>& ids);
 
  private:
   // A run of samples with an order of its own that contains a cursor: the samples with which the epoch began, or the

@@ -49,7 +49,7 @@ class remote_folder {
   virtual void expect(std::span<const remote_part> parts) = 0;
   /// Waits for a part and returns it. It remains valid as long as this folder and `held`, which owns the part if it is
   /// not cached on disk.
-  [[nodiscard]] virtual const std::byte* view(const remote_part& part, bytes& held) = 0;
+  [[nodiscard]] virtual const std::byte* view(const remote_part& range, bytes& held) = 0;
 };
 
 using remote_opener = std::shared_ptr<remote_folder> (*)(const std::string& address, const http_options& options);

@@ -41,8 +41,8 @@ class transfer {
     properties_ = packed(target.properties());
   }
 
-  bool run(const transfer_role& part) {
-    rank_status mine{target_.position(), target_.run(), part.has_state, part.has_state ? digest_of_replicated() : 0u,
+  bool run(const transfer_role& role) {
+    rank_status mine{target_.position(), target_.run(), role.has_state, role.has_state ? digest_of_replicated() : 0u,
                      digest().add(properties_).value()};
     std::vector<rank_status> statuses(static_cast<std::size_t>(ranks_.size()));
     allgather(ranks_, std::span(&mine, 1), statuses);
@@ -51,7 +51,7 @@ class transfer {
     const auto& source = statuses[static_cast<std::size_t>(senders_.front())];
     require_same_properties(statuses, source);
     const bool holds = std::ranges::count(senders_, static_cast<int>(rank_)) > 0;
-    place_chunks(holds, part.may_overwrite);
+    place_chunks(holds, role.may_overwrite);
     send_chunks();
     std::uint64_t sent = chunks_digest_.value();
     broadcast(ranks_, std::span(&sent, 1), senders_.front());

@@ -63,13 +63,13 @@ inline void require_scale(float scale) {
 // Calls part(range, offset in the range, count, offset in the slice) for each range of a slice.
 template <class Part>
 void for_each_part(const table_layout& layout, std::uint32_t table, std::size_t offset, std::size_t count,
-                   const Part& part) {
+                   const Part& on_piece) {
   for (std::size_t done = 0; done < count;) {
     const range_id id = layout.range_of_element(table, offset + done);
     const auto& range = layout.range(id);
     const std::size_t range_offset = offset + done - range.begin;
     const std::size_t size = std::min(range.size - range_offset, count - done);
-    part(id, range_offset, size, done);
+    on_piece(id, range_offset, size, done);
     done += size;
   }
 }
@@ -77,12 +77,12 @@ void for_each_part(const table_layout& layout, std::uint32_t table, std::size_t 
 // Calls part(range, positions in the slice) for each range of a slice of keys.
 template <class Part>
 void for_each_range(const table_layout& layout, std::uint32_t table, std::span<const std::uint64_t> keys,
-                    const Part& part) {
+                    const Part& on_piece) {
   std::vector<std::vector<std::uint32_t>> rows(layout.end(table) - layout.first(table));
   for (std::uint32_t i = 0; i < keys.size(); ++i)
     rows[layout.range_of_key(table, keys[i]) - layout.first(table)].push_back(i);
   for (range_id i = 0; i < rows.size(); ++i) {
-    if (!rows[i].empty()) part(layout.first(table) + i, std::move(rows[i]));
+    if (!rows[i].empty()) on_piece(layout.first(table) + i, std::move(rows[i]));
   }
 }
 
@@ -286,11 +286,11 @@ MUSTER_INLINE void client::restore(std::uint32_t table, std::span<const std::byt
 }
 
 MUSTER_INLINE pending client::push_restored(range_id range, std::size_t offset, std::size_t count,
-                                            std::vector<std::byte> part) {
+                                            std::vector<std::byte> payload) {
   pending operation;
   const message request{
       .flags = restores, .offset = static_cast<std::uint32_t>(offset), .count = static_cast<std::uint32_t>(count)};
-  process_->push_part(operation, range, request, std::move(part));
+  process_->push_part(operation, range, request, std::move(payload));
   process_->on_started(false);
   return operation;
 }

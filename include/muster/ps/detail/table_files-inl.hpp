@@ -162,12 +162,12 @@ inline void write_manifest(const std::filesystem::path& folder, json head, const
   for (const auto& name : former) std::filesystem::remove(folder / name, ignored);
 }
 
-// Runs `part` at all workers. If `part` fails at one worker, all workers throw; the others report the first worker that
-// failed, with an error of the same kind.
-inline void run_at_all(group& workers, const std::filesystem::path& folder, const std::function<void()>& part) {
+// Runs `action` at all workers. If `action` fails at one worker, all workers throw; the others report the first worker
+// that failed, with an error of the same kind.
+inline void run_at_all(group& workers, const std::filesystem::path& folder, const std::function<void()>& action) {
   std::exception_ptr own;
   try {
-    part();
+    action();
   } catch (...) {
     own = std::current_exception();
   }
@@ -244,9 +244,9 @@ MUSTER_INLINE void detail::add_part(muster::detail::wire_writer& writer, std::ui
 MUSTER_INLINE void detail::save_by_servers::add(const table_layout& layout, std::uint32_t self, server_part mine,
                                                 clock::time_point until) {
   if (mine.has_order && !mine.plan) problem_ = "no worker had started the order";
-  const auto attempt = [&](const auto& part) {
+  const auto attempt = [&](const auto& action) {
     try {
-      if (problem_.empty()) part();
+      if (problem_.empty()) action();
     } catch (const std::exception& failed) {
       problem_ = failed.what();
     }

@@ -82,19 +82,19 @@ class parallel_module {
   operator muster::arena&() noexcept { return parameters_.arena(); }
   [[nodiscard]] const data_parallel_options& options() const noexcept { return options_; }
 
-  /// Computes the gradients of `loss`, this rank's loss over `part`, and gives each to `pass` as soon as it is
+  /// Computes the gradients of `loss`, this rank's loss over `batch`, and gives each to `pass` as soon as it is
   /// complete. A rank without samples computes nothing. Throws configuration_error for a loss that is not a single
   /// number, and for a parameter that was frozen when the model was made and requires a gradient now.
-  void backward(backward_pass& pass, const minibatch& part, const at::Tensor& loss,
+  void backward(backward_pass& pass, const minibatch& batch, const at::Tensor& loss,
                 loss_reduction reduced_by = loss_reduction::mean) {
     require_frozen();
     clear_unwritten(pass);
-    if (part.global_size > 0) pass.divided_by(static_cast<double>(part.global_size));
-    if (!part.samples.empty() || has_norms_) {  // norms over ranks are collective
+    if (batch.global_size > 0) pass.divided_by(static_cast<double>(batch.global_size));
+    if (!batch.samples.empty() || has_norms_) {  // norms over ranks are collective
       require_number(loss);
-      const double weight = reduced_by == loss_reduction::sum ? 1.0 : static_cast<double>(part.samples.size());
+      const double weight = reduced_by == loss_reduction::sum ? 1.0 : static_cast<double>(batch.samples.size());
       const scoped_pass during(*this, pass);
-      loss.backward(at::full_like(loss, weight / static_cast<double>(part.global_size)));
+      loss.backward(at::full_like(loss, weight / static_cast<double>(batch.global_size)));
     }
     bind_gradients();
   }

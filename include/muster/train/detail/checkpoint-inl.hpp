@@ -31,10 +31,10 @@ using detail::matches_name_pattern;
 
 namespace detail {
 
-/// Calls `part` at every rank, with a callback that `part` calls after each piece. Returns the error of the
+/// Calls `action` at every rank, with a callback that `action` calls after each piece. Returns the error of the
 /// first rank that failed, or an empty text. Writing a file may take long. Ranks therefore synchronise each time that
 /// any rank has finished a piece, so that the deadline of a collective applies to a piece and not to the whole file.
-inline std::string first_problem(group& ranks, const std::function<void(const std::function<void()>&)>& part) {
+inline std::string first_problem(group& ranks, const std::function<void(const std::function<void()>&)>& action) {
   enum : std::uint8_t { done, troubled, busy };
   std::vector<std::uint8_t> all(static_cast<std::size_t>(ranks.size()));
   const auto meet = [&](std::uint8_t mine) {
@@ -43,7 +43,7 @@ inline std::string first_problem(group& ranks, const std::function<void(const st
   };
   std::string mine;
   try {
-    part([&] { (void)meet(busy); });
+    action([&] { (void)meet(busy); });
   } catch (const error& failed) {  // if the group itself failed, the next collective throws that error again
     mine = failed.what();
   }

@@ -18,7 +18,7 @@ namespace muster { inline namespace v0 {
 
 /// The gradients that one reduction sums.
 struct gradient_bucket {
-  block part;                          ///< place in arena::gradients(), including the gaps between tensors
+  block elements;                      ///< place in arena::gradients(), including the gaps between tensors
   std::vector<std::size_t> tensors{};  ///< indices into arena::shapes(), in the order of their places
 };
 
@@ -69,10 +69,10 @@ class gradient_backend {
   /// Sets and returns the two numbers that are summed together with the first bucket.
   virtual void put_head(const std::array<float, 2>& numbers) = 0;
   [[nodiscard]] virtual std::array<float, 2> head() = 0;
-  /// Operates on a part of the gradients: sets zeros, multiplies by `factor`, returns the sum of the squares.
-  virtual void clear(const block& part) = 0;
-  virtual void scale(const block& part, double factor) = 0;
-  [[nodiscard]] virtual double sum_of_squares(const block& part) = 0;
+  /// Operates on some of the gradients: sets zeros, multiplies by `factor`, returns the sum of the squares.
+  virtual void clear(const block& elements) = 0;
+  virtual void scale(const block& elements, double factor) = 0;
+  [[nodiscard]] virtual double sum_of_squares(const block& elements) = 0;
 };
 
 /// A factory for the backend of an arena, such as a class derived from `host_gradients`; the type of

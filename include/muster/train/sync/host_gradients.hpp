@@ -37,7 +37,7 @@ class host_gradients : public gradient_backend {
   std::size_t start(std::size_t bucket) override {
     auto& sums = under_way_.emplace_back();
     if (ranks_->size() == 1) return 0;
-    const auto values = part_of(buckets_[bucket].part);
+    const auto values = part_of(buckets_[bucket].elements);
     const auto with_head = arena_->gradients_with_head().first(arena::head + values.size());
     sums = allreduce_async(*ranks_, bucket == 0 ? with_head : values, sum);
     return values.size_bytes();
@@ -58,17 +58,17 @@ class host_gradients : public gradient_backend {
     const auto numbers = arena_->gradients_with_head();
     return {numbers[0], numbers[1]};
   }
-  void clear(const block& part) override {
-    for (float& value : part_of(part)) value = 0;
+  void clear(const block& elements) override {
+    for (float& value : part_of(elements)) value = 0;
   }
-  void scale(const block& part, double factor) override {
+  void scale(const block& elements, double factor) override {
     const auto by = static_cast<float>(factor);
-    for (float& value : part_of(part)) value *= by;
+    for (float& value : part_of(elements)) value *= by;
   }
   // Adds in lanes, so that the compiler vectorises the loop. The order is the same on every rank, whatever its
   // instruction set.
-  [[nodiscard]] double sum_of_squares(const block& part) override {
-    const auto values = part_of(part);
+  [[nodiscard]] double sum_of_squares(const block& elements) override {
+    const auto values = part_of(elements);
     return detail::sum_of_squares(values.data(), values.size());
   }
 
@@ -77,8 +77,8 @@ class host_gradients : public gradient_backend {
   [[nodiscard]] arena& on_host() noexcept { return *arena_; }
   [[nodiscard]] std::span<const gradient_bucket> buckets() const noexcept { return buckets_; }
   [[nodiscard]] group& ranks() noexcept { return *ranks_; }
-  [[nodiscard]] std::span<float> part_of(const block& part) {
-    return arena_->gradients().subspan(part.first, part.count);
+  [[nodiscard]] std::span<float> part_of(const block& elements) {
+    return arena_->gradients().subspan(elements.first, elements.count);
   }
   /// Returns the collectives of the started buckets, in the order of their start.
   [[nodiscard]] std::vector<work>& under_way() noexcept { return under_way_; }

@@ -157,9 +157,10 @@ inline void ordered_gradients::end_pass() {
 }
 
 inline std::span<float> ordered_gradients::values_of(std::size_t bucket) {
-  const auto part = buckets()[bucket].part;
+  const auto elements = buckets()[bucket].elements;
   const auto all = on_host().gradients_with_head();
-  return bucket == 0 ? all.first(arena::head + part.count) : all.subspan(arena::head + part.first, part.count);
+  return bucket == 0 ? all.first(arena::head + elements.count)
+                     : all.subspan(arena::head + elements.first, elements.count);
 }
 
 // Returns the number of elements that a message reserves for each partial sum of a bucket with `count` values: the

@@ -38,9 +38,9 @@ class typed_gradients final : public host_gradients {
     if (bucket == 0)
       sums_[0].push_back(allreduce_async(ranks(), on_host().gradients_with_head().first(arena::head), sum));
     for (const auto& run : runs_[bucket]) {
-      with_elements(run, [&](auto elements) { sums_[bucket].push_back(allreduce_async(ranks(), elements, sum)); });
+      with_elements(run, [&](auto values) { sums_[bucket].push_back(allreduce_async(ranks(), values, sum)); });
     }
-    return buckets()[bucket].part.count * sizeof(float);
+    return buckets()[bucket].elements.count * sizeof(float);
   }
   [[nodiscard]] bool test(std::size_t bucket) override {
     for (auto& each : sums_[bucket]) {
@@ -56,17 +56,17 @@ class typed_gradients final : public host_gradients {
     for (auto& sums : sums_) sums.clear();
     host_gradients::abandon();
   }
-  void scale(const block& part, double factor) override {
-    for_each_run(part, [&](auto elements) {
-      using T = typename decltype(elements)::value_type;
+  void scale(const block& elements, double factor) override {
+    for_each_run(elements, [&](auto values) {
+      using T = typename decltype(values)::value_type;
       using wide = std::conditional_t<std::same_as<T, double>, double, float>;
-      for (T& value : elements) value = static_cast<T>(static_cast<wide>(value) * static_cast<wide>(factor));
+      for (T& value : values) value = static_cast<T>(static_cast<wide>(value) * static_cast<wide>(factor));
     });
   }
-  [[nodiscard]] double sum_of_squares(const block& part) override {
+  [[nodiscard]] double sum_of_squares(const block& elements) override {
     double squares = 0;
-    for_each_run(part, [&](auto elements) {
-      for (const auto value : elements) {
+    for_each_run(elements, [&](auto values) {
+      for (const auto value : values) {
         const auto wide = static_cast<double>(value);
         squares += wide * wide;
       }
@@ -77,7 +77,7 @@ class typed_gradients final : public host_gradients {
  private:
   /// Adjacent tensors of one type, with the gaps between them, which hold zeros.
   struct tensor_run {
-    block part;
+    block elements;
     dtype type;
   };
 
@@ -88,7 +88,7 @@ class typed_gradients final : public host_gradients {
       const dtype type = on_host().shapes()[tensor].type;
       if (place.count == 0) continue;
       if (!runs.empty() && runs.back().type == type)
-        runs.back().part.count += place.count;
+        runs.back().elements.count += place.count;
       else
         runs.push_back({place, type});
     }
@@ -98,16 +98,17 @@ class typed_gradients final : public host_gradients {
   // Calls `f` with the elements of a run.
   template <class F>
   void with_elements(const tensor_run& run, const F& f) {
-    const auto bytes = std::as_writable_bytes(part_of(run.part));
+    const auto bytes = std::as_writable_bytes(part_of(run.elements));
     detail::with_one_of<float, double, float16, bfloat16>(run.type, [&]<class T>(T /*kind*/) {
       f(std::span<T>(reinterpret_cast<T*>(bytes.data()), bytes.size() / sizeof(T)));
     });
   }
-  // Calls `f` with the elements of each run in a part that is a bucket.
+  // Calls `f` with the elements of each run in `elements`, which are a bucket.
   template <class F>
-  void for_each_run(const block& part, const F& f) {
+  void for_each_run(const block& elements, const F& f) {
     for (std::size_t bucket = 0; bucket < runs_.size(); ++bucket) {
-      if (buckets()[bucket].part.first != part.first || buckets()[bucket].part.count != part.count) continue;
+      if (buckets()[bucket].elements.first != elements.first || buckets()[bucket].elements.count != elements.count)
+        continue;
       for (const auto& run : runs_[bucket]) with_elements(run, f);
       return;
     }

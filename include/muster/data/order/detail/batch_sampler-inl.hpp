@@ -242,30 +242,30 @@ MUSTER_INLINE void batch_sampler::assign_samples_to(std::vector<held_shards> hel
   }
 }
 
-MUSTER_INLINE void batch_sampler::ids_of(const muster::cursor& position, batch_shard part,
+MUSTER_INLINE void batch_sampler::ids_of(const muster::cursor& position, batch_shard shard,
                                          std::vector<sample_id>& ids) {
-  const std::uint64_t count = batch_size(position, part.world);
-  const index_range own = part_of(count, part);
+  const std::uint64_t count = batch_size(position, shard.world);
+  const index_range own = part_of(count, shard);
   if (held_by_rank_.empty()) {
     ids.resize(own.size());
     return this->ids(position, own.first, ids);
   }
-  if (held_by_rank_.size() != static_cast<std::size_t>(part.world)) {
+  if (held_by_rank_.size() != static_cast<std::size_t>(shard.world)) {
     throw configuration_error("the ranks have agreed on the shards of " + std::to_string(held_by_rank_.size()) +
-                              " ranks, but there are " + std::to_string(part.world) +
+                              " ranks, but there are " + std::to_string(shard.world) +
                               " ranks; agree again when ranks join or leave");
   }
-  if (part.virtual_shards > 0) {
+  if (shard.virtual_shards > 0) {
     throw configuration_error(
         "samples that are assigned to the ranks that hold them cannot be divided into virtual shards (virtual shards "
         "are the same for any ranks); give every rank all data, or use no virtual shards");
   }
   ids.resize(count);
   this->ids(position, 0, ids);
-  assign_ranks(ids, part.weights);
+  assign_ranks(ids, shard.weights);
   std::size_t own_count = 0;
   for (std::size_t k = 0; k < count; ++k)
-    if (assigned_rank_[k] == static_cast<std::size_t>(part.rank)) ids[own_count++] = ids[k];
+    if (assigned_rank_[k] == static_cast<std::size_t>(shard.rank)) ids[own_count++] = ids[k];
   ids.resize(own_count);
 }
 

@@ -102,7 +102,7 @@ class encoded_gradients final : public detail::compressed_gradients {
     const auto voters = summed ? std::size_t{1} : static_cast<std::size_t>(ranks().size());
     const auto encoded = summed ? std::span<const std::byte>(form.mine.span()) : form.all.span();
     const std::size_t stride = form.mine.size();
-    if (!votes_) clear(buckets()[bucket].part);
+    if (!votes_) clear(buckets()[bucket].elements);
     for_each_tensor(bucket, [&](std::size_t tensor, std::span<float> values, std::size_t at, std::size_t bytes) {
       if (votes_ && !values.empty())
         majority_vote(encoded.subspan(at, (voters - 1) * stride + bytes), voters, stride, values);

@@ -38,7 +38,7 @@ MUSTER_INLINE std::vector<gradient_bucket> plan_buckets(std::span<const block> e
   std::size_t begin = 0, end = 0;
   gradient_bucket open;
   const auto close = [&] {
-    open.part = {begin, end - begin};
+    open.elements = {begin, end - begin};
     buckets.push_back(std::exchange(open, {}));
     begin = end;
   };
@@ -287,8 +287,8 @@ MUSTER_INLINE void gradient_sync::finish(std::size_t bucket) {
   const auto& flight = bucket_progress_[bucket];
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
     sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
-  if (step_.factor != 1.0) gradients_->scale(buckets_[bucket].part, step_.factor);
-  if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].part);
+  if (step_.factor != 1.0) gradients_->scale(buckets_[bucket].elements, step_.factor);
+  if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].elements);
 }
 
 MUSTER_INLINE void gradient_sync::require_written() const {
@@ -303,7 +303,7 @@ MUSTER_INLINE void gradient_sync::warn_about_zeros() {
   if (examined_ || step_.samples == 0) return;
   examined_ = true;
   for (const auto& bucket : buckets_) {
-    if (gradients_->sum_of_squares(bucket.part) != 0) return;
+    if (gradients_->sum_of_squares(bucket.elements) != 0) return;
   }
   log(log_level::warning,
       "all gradients of the first step are 0 (the step trains nothing); check that the model writes to "
@@ -330,7 +330,7 @@ MUSTER_INLINE void gradient_sync::wait() {
   }
   warn_about_zeros();
   if (const double norm = std::sqrt(step_.squares); options_.clip > 0 && norm > double{options_.clip}) {
-    for (const auto& bucket : buckets_) gradients_->scale(bucket.part, double{options_.clip} / norm);
+    for (const auto& bucket : buckets_) gradients_->scale(bucket.elements, double{options_.clip} / norm);
   }
   gradients_->finish();
   under_way_ = false;

@@ -46,12 +46,12 @@ struct etcd_store::implementation {
   }
 
   [[nodiscard]] std::string key_of(std::string_view key) const { return prefix + "k/" + std::string(key); }
-  [[nodiscard]] json range_of(const std::string& part) const {
-    return {{"key", to_base64(prefix + part)}, {"range_end", to_base64(end_of(prefix + part))}};
+  [[nodiscard]] json range_of(const std::string& directory) const {
+    return {{"key", to_base64(prefix + directory)}, {"range_end", to_base64(end_of(prefix + directory))}};
   }
   // Returns a condition that is true if the range has no keys.
-  [[nodiscard]] json is_empty(const std::string& part) const {
-    auto condition = range_of(part);
+  [[nodiscard]] json is_empty(const std::string& directory) const {
+    auto condition = range_of(directory);
     condition.update({{"target", "CREATE"}, {"result", "EQUAL"}, {"create_revision", "0"}});
     return condition;
   }
