@@ -199,9 +199,9 @@ json copy_records(const copy_request& request) {
   bad_options.limit -= std::min(bad_options.limit, left_out_before);
   muster::bad_record_log log(bad_options);
   const std::size_t labels_each = source.schema().labels.size();
-  const auto end_of = [&](std::uint64_t file) {
+  const auto end_of = [&](std::uint64_t file_index) {
     if (request.files == 0) return source.size();
-    return muster::part_of(source.size(), {static_cast<int>(file), static_cast<int>(request.files)}).last;
+    return muster::part_of(source.size(), {static_cast<int>(file_index), static_cast<int>(request.files)}).last;
   };
   std::uint64_t file = 0;
   while (file + 1 < request.files && end_of(file) < out.begin) ++file;

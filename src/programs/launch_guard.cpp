@@ -122,8 +122,8 @@ launch_guard::launch_guard(int argc, char** argv) : id_(muster::detail::random_t
   ::prctl(PR_SET_CHILD_SUBREAPER, 1);
 }
 
-std::size_t launch_guard::signal_started_by(int number, int signal) const {
-  return signal_found(std::string(variable) + "=" + value_for(number) + '\0', -1, signal);
+std::size_t launch_guard::signal_started_by(int process, int signal) const {
+  return signal_found(std::string(variable) + "=" + value_for(process) + '\0', -1, signal);
 }
 
 std::size_t launch_guard::signal_all(int signal) const {

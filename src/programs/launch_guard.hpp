@@ -20,9 +20,9 @@ class launch_guard {
   static constexpr std::string_view variable = "LAUNCHED_BY_MUSTER";
   [[nodiscard]] std::string value_for(int number) const { return id_ + "." + std::to_string(number); }
 
-  /// Sends a signal, or 0 for none, to the process that was started with `number` and to its descendants. Returns how
-  /// many processes there are.
-  std::size_t signal_started_by(int number, int signal) const;
+  /// Sends a signal, or 0 for none, to the process that was started with the number `process` and to its descendants.
+  /// Returns how many processes there are.
+  std::size_t signal_started_by(int process, int signal) const;
   /// Does the same for the processes of all numbers and for all descendants of this process.
   std::size_t signal_all(int signal) const;
 

@@ -19,11 +19,11 @@ struct freed_by {
 /// Moves a descriptor to a number above the standard streams, whose numbers are free in a process that began without
 /// them. Otherwise text that the process prints would be written into the file. Returns the new number, or -1 with
 /// errno.
-inline int above_standard(int number) noexcept {
-  if (number < 0 || number > STDERR_FILENO) return number;
-  const int moved = ::fcntl(number, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
+inline int above_standard(int fd) noexcept {
+  if (fd < 0 || fd > STDERR_FILENO) return fd;
+  const int moved = ::fcntl(fd, F_DUPFD_CLOEXEC, STDERR_FILENO + 1);
   const int reason = errno;
-  ::close(number);
+  ::close(fd);
   errno = reason;
   return moved;
 }
@@ -42,23 +42,23 @@ inline void prepare_process() noexcept {
 class descriptor {
  public:
   descriptor() = default;
-  explicit descriptor(int number) noexcept : number_(above_standard(number)) {}
-  descriptor(descriptor&& other) noexcept : number_(std::exchange(other.number_, -1)) {}
+  explicit descriptor(int fd) noexcept : fd_(above_standard(fd)) {}
+  descriptor(descriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
   descriptor& operator=(descriptor&& other) noexcept {
-    std::swap(number_, other.number_);
+    std::swap(fd_, other.fd_);
     return *this;
   }
   ~descriptor() {
-    if (number_ >= 0) ::close(number_);
+    if (fd_ >= 0) ::close(fd_);
   }
-  [[nodiscard]] int get() const noexcept { return number_; }
-  explicit operator bool() const noexcept { return number_ >= 0; }
-  [[nodiscard]] int release() noexcept { return std::exchange(number_, -1); }
+  [[nodiscard]] int get() const noexcept { return fd_; }
+  explicit operator bool() const noexcept { return fd_ >= 0; }
+  [[nodiscard]] int release() noexcept { return std::exchange(fd_, -1); }
   /// Closes the descriptor now, since some file systems report an error only on close.
   [[nodiscard]] bool close() noexcept { return ::close(release()) == 0; }
 
  private:
-  int number_ = -1;
+  int fd_ = -1;
 };
 
 }}}  // namespace muster::v0::detail

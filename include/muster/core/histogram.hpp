@@ -16,9 +16,9 @@ struct histogram {
   double total = 0;  ///< sum of the numbers
 
   /// Counts a number, or all numbers of another histogram. O(1) and O(buckets).
-  void add(std::uint64_t number) noexcept {
-    ++counts[static_cast<std::size_t>(std::bit_width(number))];
-    total += static_cast<double>(number);
+  void add(std::uint64_t value) noexcept {
+    ++counts[static_cast<std::size_t>(std::bit_width(value))];
+    total += static_cast<double>(value);
   }
   histogram& operator+=(const histogram& other) noexcept {
     for (std::size_t i = 0; i < buckets; ++i) counts[i] += other.counts[i];

@@ -45,12 +45,12 @@ template <class T>
 
 /// Returns a number as text: "4096", "0.001".
 template <class T>
-[[nodiscard]] std::string number_text(T number) {
+[[nodiscard]] std::string number_text(T value) {
   if constexpr (std::is_integral_v<T>) {
-    return std::to_string(number);
+    return std::to_string(value);
   } else {
     char text[400];  // the largest double has 309 digits
-    return {text, std::to_chars(text, text + sizeof text, number, std::chars_format::fixed).ptr};
+    return {text, std::to_chars(text, text + sizeof text, value, std::chars_format::fixed).ptr};
   }
 }
 

@@ -51,8 +51,8 @@ template <class Make = std::identity>
 }
 
 /// Returns a number as hexadecimal digits with leading zeros.
-[[nodiscard]] inline std::string hex(std::uint64_t number, int digits = 16) {
-  return printed("%0*llx", digits, static_cast<unsigned long long>(number));
+[[nodiscard]] inline std::string hex(std::uint64_t value, int digits = 16) {
+  return printed("%0*llx", digits, static_cast<unsigned long long>(value));
 }
 
 /// Returns true if muster may have created the name. In the pattern '#' matches decimal digits, '%' the 16 digits of

@@ -16,14 +16,14 @@ namespace muster { inline namespace v0 { namespace detail {
 /// rounded to another whole number. A fraction, such as a target of regression, becomes the nearest float32, and -0
 /// becomes 0.
 template <class T>
-[[nodiscard]] float label_of(T number) noexcept {
+[[nodiscard]] float label_of(T value) noexcept {
   constexpr float none = std::numeric_limits<float>::quiet_NaN();
-  const auto label = static_cast<float>(number);
+  const auto label = static_cast<float>(value);
   if constexpr (std::integral<T>) {
     constexpr float behind = 2 * static_cast<float>(std::numeric_limits<T>::max() / 2 + 1);
-    return label < behind && static_cast<T>(label) == number ? label : none;
+    return label < behind && static_cast<T>(label) == value ? label : none;
   } else {
-    if (!std::isfinite(label) || (static_cast<T>(label) != number && label == std::trunc(label))) return none;
+    if (!std::isfinite(label) || (static_cast<T>(label) != value && label == std::trunc(label))) return none;
     return label + 0.0f;
   }
 }

@@ -58,7 +58,7 @@ class optimizer_values {
       const bool has = found != optimizer_->state().end();
       append_number(bytes, has ? 1 : 0);
       if (!has) continue;
-      known_.visit(*found->second, {[&](std::int64_t& number) { append_number(bytes, number); },
+      known_.visit(*found->second, {[&](std::int64_t& value) { append_number(bytes, value); },
                                     [&](at::Tensor& tensor) { append_tensor(bytes, parameter, tensor); }});
     }
   }
@@ -71,7 +71,7 @@ class optimizer_values {
       auto& next = values.emplace_back();
       if (from.number() == 0) continue;
       next = known_.make_state();
-      known_.visit(*next, {[&](std::int64_t& number) { number = from.number(); },
+      known_.visit(*next, {[&](std::int64_t& value) { value = from.number(); },
                            [&](at::Tensor& tensor) { tensor = from.tensor(parameter); }});
     }
     if (!from.bytes.empty()) refuse();

@@ -30,7 +30,7 @@ inline void write(std::ostream& text, const serve::tensor_info& tensor) {
   for (const std::size_t extent : tensor.shape) text << ' ' << extent;
   text << '\n';
 }
-inline serve::tensor_info read_tensor(std::istream& text, const std::string& file) {
+inline serve::tensor_info read_tensor(std::istream& text, const std::string& path) {
   std::string line, type;
   std::getline(text, line);
   std::istringstream words(line);
@@ -39,7 +39,7 @@ inline serve::tensor_info read_tensor(std::istream& text, const std::string& fil
   tensor.type = muster::detail::dtype_named(type);
   for (std::size_t extent = 0; words >> extent;) tensor.shape.push_back(extent);
   if (tensor.type == dtype::none || !words.eof()) {
-    throw data_error({.file = file},
+    throw data_error({.file = path},
                      "describes no tensor by '" + line +
                          "' (it is not NAME TYPE EXTENT...); save the model by muster::torch::save_script");
   }
@@ -50,12 +50,12 @@ inline serve::tensor_info read_tensor(std::istream& text, const std::string& fil
 
 /// Saves a module of TorchScript with the description that `script_predictor` needs. Names have no spaces. Throws
 /// LibTorch's errors.
-inline void save_script(const ::torch::jit::Module& module, const std::string& file, const serve::model_info& info) {
+inline void save_script(const ::torch::jit::Module& module, const std::string& path, const serve::model_info& info) {
   std::ostringstream text;
   detail::write(text, info.input);
   detail::write(text, info.output);
   for (const auto& name : info.classes) text << name << '\n';
-  module.save(file, {{detail::info_of_model, text.str()}});
+  module.save(path, {{detail::info_of_model, text.str()}});
 }
 
 /// A served model of TorchScript: a predictor for muster::serve, whose headers and library know nothing of LibTorch.
@@ -66,19 +66,19 @@ inline void save_script(const ::torch::jit::Module& module, const std::string& f
 class script_predictor {
  public:
   /// Reads a file of `save_script`. Throws data_error for a file that is damaged, or has no description.
-  explicit script_predictor(const std::string& file) {
+  explicit script_predictor(const std::string& path) {
     ::torch::jit::ExtraFilesMap extra{{detail::info_of_model, ""}};
     try {
-      module_ = ::torch::jit::load(file, at::kCPU, extra);
+      module_ = ::torch::jit::load(path, at::kCPU, extra);
     } catch (const c10::Error& failed) {
-      throw data_error({.file = file}, std::string("is no model of TorchScript (") + failed.what_without_backtrace() +
+      throw data_error({.file = path}, std::string("is no model of TorchScript (") + failed.what_without_backtrace() +
                                            "); save the model by muster::torch::save_script");
     }
     module_.eval();
     std::istringstream text(extra[detail::info_of_model]);
     info_.platform = "torchscript";
-    info_.input = detail::read_tensor(text, file);
-    info_.output = detail::read_tensor(text, file);
+    info_.input = detail::read_tensor(text, path);
+    info_.output = detail::read_tensor(text, path);
     for (std::string name; std::getline(text, name);) info_.classes.push_back(name);
   }
 

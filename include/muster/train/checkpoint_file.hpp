@@ -45,7 +45,7 @@ void write_checkpoint(const std::string& path, const checkpoint_head& head, std:
                       const std::function<void()>& on_piece);
 
 /// Parses a file and verifies all its bytes. `name` is the file's name in the data_error for an invalid file.
-[[nodiscard]] checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name);
+[[nodiscard]] checkpoint_image parse_checkpoint(std::span<const std::byte> content, const std::string& name);
 
 /// Reads the header of a file without its parts, which may be damaged. Throws data_error.
 [[nodiscard]] checkpoint_head read_checkpoint_head(const std::string& path);

@@ -116,7 +116,7 @@ http_server::http_server(std::string address, seconds timeout) : address_(std::m
   use_bucket(decoded(address_.substr(host_at)));
 }
 
-std::string http_server::name_of_file(const std::string& file) { return escaped(file); }
+std::string http_server::name_of_file(const std::string& name) { return escaped(name); }
 
 std::string http_server::name_in_address(const std::string& text) const {
   return signature_.empty() && !address_.starts_with("s3://") ? normalised(text) : escaped(decoded(text));

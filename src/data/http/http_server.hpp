@@ -40,7 +40,7 @@ class http_server {
   http_server(std::string address, seconds timeout);
 
   /// Returns the percent-encoded name of a file in the folder. The other functions take such a name.
-  [[nodiscard]] static std::string name_of_file(const std::string& file);
+  [[nodiscard]] static std::string name_of_file(const std::string& name);
   /// Returns the same for a name that was given as part of an address, and may already be encoded.
   [[nodiscard]] std::string name_in_address(const std::string& text) const;
   /// Returns the file's address for messages, without the query of the address, which may be a signature.

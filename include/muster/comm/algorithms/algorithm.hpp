@@ -53,7 +53,7 @@ inline constexpr std::string_view collective_names[] = {"message",    "broadcast
 inline constexpr std::string_view algorithm_names[] = {
     "auto", "ring", "tree", "recursive_doubling", "halving_doubling", "direct", "native", "chain"};
 // Returns the name of a registered algorithm; "unknown algorithm" if there is none with that number.
-[[nodiscard]] std::string_view registered_name(std::size_t number) noexcept;
+[[nodiscard]] std::string_view registered_name(std::size_t index) noexcept;
 }  // namespace detail
 
 [[nodiscard]] constexpr std::string_view to_string(collective kind) noexcept {

@@ -40,7 +40,7 @@ class store_server {
 
   /// Writes the address and the token to a file for `tcp_store`, readable by this user alone (mode 0600); an existing
   /// file is replaced. Call at most once. Throws configuration_error when the file cannot be written.
-  void announce(const std::string& file);
+  void announce(const std::string& path);
 
   /// Returns the address at which the server listens, with the actual port: "10.0.0.1:41234".
   [[nodiscard]] std::string address() const;

@@ -28,12 +28,12 @@ class event_loop {
   class registration {
    public:
     registration() = default;
-    registration(event_loop& loop, int file, std::uint64_t id, std::uint32_t events) noexcept
-        : loop_(&loop), file_(file), id_(id), events_(events) {}
+    registration(event_loop& loop, int fd, std::uint64_t id, std::uint32_t events) noexcept
+        : loop_(&loop), fd_(fd), id_(id), events_(events) {}
     registration(registration&& other) noexcept { *this = std::move(other); }
     registration& operator=(registration&& other) noexcept {
       std::swap(loop_, other.loop_);
-      std::swap(file_, other.file_);
+      std::swap(fd_, other.fd_);
       std::swap(id_, other.id_);
       std::swap(events_, other.events_);
       return *this;
@@ -44,7 +44,7 @@ class event_loop {
 
    private:
     event_loop* loop_ = nullptr;
-    int file_ = -1;
+    int fd_ = -1;
     std::uint64_t id_ = 0;
     std::uint32_t events_ = 0;
   };
@@ -52,8 +52,8 @@ class event_loop {
   /// Throws error when no descriptor is left for the loop.
   event_loop();
 
-  /// Registers a file (a descriptor) with the events to wait for. Throws error when epoll does not support the file.
-  [[nodiscard]] registration watch(int file, std::uint32_t events, handler handle);
+  /// Registers a descriptor with the events to wait for. Throws error when epoll does not support the descriptor.
+  [[nodiscard]] registration watch(int fd, std::uint32_t events, handler handle);
   /// Ends the present wait, or the next one. Callable by any thread.
   void wake() noexcept;
   /// Runs `callback` at the next `dispatch`. Callable by any thread.

@@ -36,7 +36,7 @@ class socket_error : public error {
 
 /// Waits until one of `events` (POLLIN, POLLOUT) or an error occurs; returns false at the deadline. With a deadline in
 /// the past it checks once. EINTR does not end the wait.
-bool wait_for(int file, short events, clock::time_point until);
+bool wait_for(int fd, short events, clock::time_point until);
 
 /// A TCP socket: non-blocking, closed on exec, without SIGPIPE. Move-only. A thread may read while another thread
 /// writes.
@@ -66,8 +66,8 @@ class tcp_socket {
   /// error contains every address's failure.
   [[nodiscard]] static tcp_socket connect(std::span<const address> remotes, clock::time_point until);
 
-  [[nodiscard]] int file() const noexcept { return file_.get(); }
-  explicit operator bool() const noexcept { return static_cast<bool>(file_); }
+  [[nodiscard]] int file() const noexcept { return socket_.get(); }
+  explicit operator bool() const noexcept { return static_cast<bool>(socket_); }
   [[nodiscard]] address local() const noexcept;
   /// Returns the remote address, also after the connection has ended; the address to listen at for a listener.
   [[nodiscard]] const address& peer() const noexcept { return peer_; }
@@ -104,13 +104,13 @@ class tcp_socket {
   void shutdown_write() const noexcept;
 
  private:
-  explicit tcp_socket(descriptor file, address peer = {}) noexcept : file_(std::move(file)), peer_(peer) {}
+  explicit tcp_socket(descriptor socket, address peer = {}) noexcept : socket_(std::move(socket)), peer_(peer) {}
   [[noreturn]] void fail(const std::string& operation, int code) const;
   // Throws the error of a system call that prepares to listen, unless its result is 0.
   void check_listens(int result) const;
   void set(int level, int name, int value, const char* option) const;
 
-  descriptor file_;
+  descriptor socket_;
   address peer_;
 };
 

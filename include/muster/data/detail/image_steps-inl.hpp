@@ -36,9 +36,9 @@ void resize(const std::uint8_t* input, std::size_t row_bytes, std::size_t row_co
     resized.take(row, input + row * row_bytes, 0);
 }
 
-inline std::string shortest(float number) {
+inline std::string shortest(float value) {
   char text[32];
-  return {text, std::to_chars(text, text + sizeof text, number).ptr};
+  return {text, std::to_chars(text, text + sizeof text, value).ptr};
 }
 
 inline std::string three(const std::array<float, 3>& numbers) {

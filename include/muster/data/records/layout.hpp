@@ -94,7 +94,7 @@ struct shard {
   /// Checks header, footer and tables. Throws data_error with the byte at which the error was detected.
   explicit shard(const std::string& path);
   /// Opens a file of `size` bytes on a server. Also throws the errors of fetching it.
-  shard(const std::string& path, std::shared_ptr<remote_folder> folder, std::size_t number, std::uint64_t size);
+  shard(const std::string& path, std::shared_ptr<remote_folder> folder, std::size_t file_number, std::uint64_t size);
 
   [[nodiscard]] bool compressed() const noexcept { return (header.flags & zstd_blocks) != 0; }
   /// The location of a record: in the payload or, if the file is compressed, in the decompressed block.

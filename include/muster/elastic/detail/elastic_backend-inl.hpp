@@ -38,9 +38,9 @@ inline std::uint64_t progress_of(const state& target) {
 
 inline std::string milliseconds(double span) { return muster::detail::printed("%.1f", span * 1e3); }
 
-inline void on_signal(int number) {
-  if (number == SIGTERM) signals.leave.store(true);
-  if (number == SIGUSR1) signals.describe.store(true);
+inline void on_signal(int signal) {
+  if (signal == SIGTERM) signals.leave.store(true);
+  if (signal == SIGUSR1) signals.describe.store(true);
 }
 
 // Installs the signal handlers, and restores the previous handlers at its end.

@@ -201,14 +201,14 @@ inline std::vector<std::uint8_t> encode(state_position position) {
 }
 
 // Removes the file that this worker wrote for a failed save, unless a manifest names the file nevertheless.
-inline void remove_unnamed(const std::filesystem::path& file) {
+inline void remove_unnamed(const std::filesystem::path& path) {
   try {
-    const auto files = json::parse(text_of(file.parent_path() / manifest_name)).at("files");
-    if (std::ranges::count(files, json(file.filename().string())) > 0) return;
+    const auto files = json::parse(text_of(path.parent_path() / manifest_name)).at("files");
+    if (std::ranges::count(files, json(path.filename().string())) > 0) return;
   } catch (const std::exception&) {
   }
   std::error_code ignored;
-  std::filesystem::remove(file, ignored);
+  std::filesystem::remove(path, ignored);
 }
 
 }  // namespace detail

@@ -155,10 +155,10 @@ inline bool are_weights_of_ranks(const std::vector<state_part>& parts) {
 }
 
 /// Returns the part of a file's name that all files of its checkpoint share; empty for another name.
-inline std::string name_in(const std::string& file) {
+inline std::string name_in(const std::string& file_name) {
   constexpr std::size_t fewest_digits = 12;
-  const std::string stem = file.substr(0, file.find('.', file.find('.') + 1));
-  const std::string ending = file.substr(stem.size());
+  const std::string stem = file_name.substr(0, file_name.find('.', file_name.find('.') + 1));
+  const std::string ending = file_name.substr(stem.size());
   const bool is_checkpoint =
       matches_name_pattern(stem, "step-#.%") && stem.find('.') >= std::string_view("step-").size() + fewest_digits;
   const auto ends = [&](const char* pattern) { return matches_name_pattern(ending, pattern); };
@@ -378,8 +378,8 @@ MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& saved
   }
 
   const auto& parts = std::as_const(saved_state).parts();
-  const auto parse = [&](std::span<const std::byte> file, const std::string& file_name, int rank, state_kind kind) {
-    auto image = detail::parse_checkpoint(file, file_name);
+  const auto parse = [&](std::span<const std::byte> content, const std::string& file_name, int rank, state_kind kind) {
+    auto image = detail::parse_checkpoint(content, file_name);
     if (detail::checkpoint_name(image.head) != name || image.head.rank != rank) {
       throw data_error(
           {.file = file_name},

@@ -75,14 +75,15 @@ MUSTER_INLINE void write_checkpoint(const std::string& path, const checkpoint_he
   file.commit();
 }
 
-MUSTER_INLINE checkpoint_image parse_checkpoint(std::span<const std::byte> file, const std::string& name) {
-  checkpoint_image image{.head = parse_head(file, name), .parts = {}};
-  const std::size_t end = file.size() - std::min(file.size() - head_bytes, sizeof(std::uint32_t));
-  if (wire_reader(file.subspan(end)).number<std::uint32_t>() != crc32c(file.first(end)) || end + 4 != file.size()) {
+MUSTER_INLINE checkpoint_image parse_checkpoint(std::span<const std::byte> content, const std::string& name) {
+  checkpoint_image image{.head = parse_head(content, name), .parts = {}};
+  const std::size_t end = content.size() - std::min(content.size() - head_bytes, sizeof(std::uint32_t));
+  if (wire_reader(content.subspan(end)).number<std::uint32_t>() != crc32c(content.first(end)) ||
+      end + 4 != content.size()) {
     throw data_error({.file = name, .offset = end},
                      "this checkpoint is damaged or cut off (its checksum is wrong); use another one");
   }
-  wire_reader text(file.subspan(head_bytes, end - head_bytes));
+  wire_reader text(content.subspan(head_bytes, end - head_bytes));
   while (text.good() && !text.rest().empty()) {
     std::string part(text.text());
     image.parts.push_back({std::move(part), text.bytes(text.number())});

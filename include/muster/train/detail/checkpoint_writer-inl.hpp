@@ -22,9 +22,9 @@ inline constexpr std::chrono::seconds timeout_at_the_end(2);
 
 // Returns the first file that does not exist; empty if all exist.
 inline std::string first_missing(const std::vector<std::string>& files) {
-  const auto missing = std::ranges::find_if_not(files, [](const std::string& file) {
+  const auto missing = std::ranges::find_if_not(files, [](const std::string& path) {
     std::error_code ignored;
-    return std::filesystem::exists(file, ignored);
+    return std::filesystem::exists(path, ignored);
   });
   return missing == files.end() ? std::string() : *missing;
 }

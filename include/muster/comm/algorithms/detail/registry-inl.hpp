@@ -78,10 +78,10 @@ MUSTER_INLINE std::vector<algorithm> known_algorithms() {
   return all;
 }
 
-MUSTER_INLINE std::string_view detail::registered_name(std::size_t number) noexcept {
+MUSTER_INLINE std::string_view detail::registered_name(std::size_t index) noexcept {
   const auto& names = detail::algorithm_registry().names;
-  return number - detail::built_in < names.size() ? std::string_view(names[number - detail::built_in])
-                                                  : "unknown algorithm";
+  return index - detail::built_in < names.size() ? std::string_view(names[index - detail::built_in])
+                                                 : "unknown algorithm";
 }
 
 MUSTER_INLINE algorithm_body detail::registered_body(collective kind, algorithm name) noexcept {

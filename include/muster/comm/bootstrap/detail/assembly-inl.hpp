@@ -20,7 +20,7 @@ inline constexpr const char* key_of_launch = "starts/launch";
 inline constexpr const char* job_has_begun = "begun";
 inline constexpr const char* prefix_of_meeting = "starts/met";
 
-inline std::string key_of_server(int number) { return "starts/server/" + std::to_string(number); }
+inline std::string key_of_server(int server) { return "starts/server/" + std::to_string(server); }
 
 // The record that rank 0 writes for processes that are started separately.
 struct announcement {

@@ -13,11 +13,11 @@
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline bool control(const descriptor& epoll, int operation, int file, std::uint32_t events, std::uint64_t id) noexcept {
+inline bool control(const descriptor& epoll, int operation, int fd, std::uint32_t events, std::uint64_t id) noexcept {
   epoll_event event{};
   event.events = events;
   event.data.u64 = id;
-  return ::epoll_ctl(epoll.get(), operation, file, &event) == 0;
+  return ::epoll_ctl(epoll.get(), operation, fd, &event) == 0;
 }
 
 [[noreturn]] inline void refuse() {
@@ -30,26 +30,26 @@ MUSTER_INLINE event_loop::event_loop()
   if (!epoll_ || !bell_ || !control(epoll_, EPOLL_CTL_ADD, bell_.get(), EPOLLIN, bell_id)) refuse();
 }
 
-MUSTER_INLINE event_loop::registration event_loop::watch(int file, std::uint32_t events, handler handle) {
+MUSTER_INLINE event_loop::registration event_loop::watch(int fd, std::uint32_t events, handler handle) {
   const auto id = ++last_id_;
   handlers_.emplace(id, std::make_shared<handler>(std::move(handle)));
-  if (!control(epoll_, EPOLL_CTL_ADD, file, events, id)) {
+  if (!control(epoll_, EPOLL_CTL_ADD, fd, events, id)) {
     handlers_.erase(id);
     refuse();
   }
-  return {*this, file, id, events};
+  return {*this, fd, id, events};
 }
 
 MUSTER_INLINE event_loop::registration::~registration() {
   if (loop_ == nullptr) return;
-  (void)control(loop_->epoll_, EPOLL_CTL_DEL, file_, 0, id_);
+  (void)control(loop_->epoll_, EPOLL_CTL_DEL, fd_, 0, id_);
   loop_->handlers_.erase(id_);
 }
 
 MUSTER_INLINE void event_loop::registration::set_events(std::uint32_t events) noexcept {
   if (events == events_ || loop_ == nullptr) return;
   events_ = events;
-  (void)control(loop_->epoll_, EPOLL_CTL_MOD, file_, events, id_);
+  (void)control(loop_->epoll_, EPOLL_CTL_MOD, fd_, events, id_);
 }
 
 MUSTER_INLINE void event_loop::wake() noexcept {

@@ -36,10 +36,10 @@ MUSTER_INLINE std::string socket_error::describe_observation() const {
   return timed_out() ? "its host does not answer" : what();
 }
 
-MUSTER_INLINE bool wait_for(int file, short events, clock::time_point until) {
+MUSTER_INLINE bool wait_for(int fd, short events, clock::time_point until) {
   for (;;) {
     const auto remaining = std::chrono::ceil<std::chrono::milliseconds>(until - clock::now()).count();
-    pollfd watched{file, events, 0};
+    pollfd watched{fd, events, 0};
     const int ready = ::poll(&watched, 1, static_cast<int>(std::clamp<long long>(remaining, 0, 3600000)));
     if (ready > 0) return true;
     if (ready < 0 && errno != EINTR) throw socket_error(errno, "poll failed (" + describe_code(errno) + ")");

@@ -35,7 +35,7 @@ struct tcp_limits {
 
 /// Returns true if the system holds bytes of the socket that the peer's system has not acknowledged and may still
 /// receive.
-[[nodiscard]] bool has_unsent_bytes(int file) noexcept;
+[[nodiscard]] bool has_unsent_bytes(int socket) noexcept;
 
 /// A fault after which a link cannot continue; the text describes the fault.
 struct link_broken {
@@ -78,8 +78,8 @@ struct outgoing_frame {
 /// posted soon, and one more round trip would cost much.
 class tcp_link {
  public:
-  /// Makes a link without a connection. `number` counts the earlier links to the same peer.
-  tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t number = 0);
+  /// Makes a link without a connection. `earlier_links` counts the earlier links to the same peer.
+  tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t earlier_links = 0);
   tcp_link(const tcp_link&) = delete;
   tcp_link& operator=(const tcp_link&) = delete;
 

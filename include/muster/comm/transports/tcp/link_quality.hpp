@@ -6,6 +6,6 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns the measurements of a socket; all zeros if the system provides none. Costs one system call.
-[[nodiscard]] link_quality quality_of(int file) noexcept;
+[[nodiscard]] link_quality quality_of(int socket) noexcept;
 
 }}}  // namespace muster::v0::detail

@@ -123,9 +123,9 @@ inline shard::shard(const std::string& file_path) : path(file_path), file(file_p
   payload = file.bytes().subspan(footer.payload_offset, footer.payload_bytes);
 }
 
-inline shard::shard(const std::string& file_path, std::shared_ptr<remote_folder> folder, std::size_t of_folder,
+inline shard::shard(const std::string& file_path, std::shared_ptr<remote_folder> folder, std::size_t file_number,
                     std::uint64_t size)
-    : path(file_path), file(std::vector<char>()), remote(std::move(folder)), number(of_folder) {
+    : path(file_path), file(std::vector<char>()), remote(std::move(folder)), number(file_number) {
   open(size);
 }
 

@@ -204,8 +204,8 @@ inline constexpr const char* place_entry = "place";
 
 inline std::string name_of_notes(std::uint64_t work) { return notes_prefix + detail::hex(work); }
 
-inline std::string path_in(const std::string& folder, const std::string& file) {
-  return (std::filesystem::path(folder) / file).string();
+inline std::string path_in(const std::string& folder, const std::string& name) {
+  return (std::filesystem::path(folder) / name).string();
 }
 
 }  // namespace detail

@@ -15,19 +15,19 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-MUSTER_INLINE bool has_unsent_bytes(int file) noexcept {
+MUSTER_INLINE bool has_unsent_bytes(int socket) noexcept {
   tcp_info state{};
   socklen_t length = sizeof state;
   int bytes = 0;
-  return ::getsockopt(file, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 && state.tcpi_state != TCP_CLOSE &&
-         ::ioctl(file, TIOCOUTQ, &bytes) == 0 && bytes > 0;
+  return ::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &state, &length) == 0 && state.tcpi_state != TCP_CLOSE &&
+         ::ioctl(socket, TIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
-MUSTER_INLINE tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t number)
+MUSTER_INLINE tcp_link::tcp_link(int peer, matcher& messages, const tcp_limits& limits, std::uint32_t earlier_links)
     : peer_(peer),
       messages_(messages),
       limits_(limits),
-      incarnation_(number),
+      incarnation_(earlier_links),
       send_credit_(limits.credit),
       target_(messages.target_of(peer)) {}
 

@@ -27,10 +27,10 @@ struct linux_tcp_info {
 };
 static_assert(offsetof(linux_tcp_info, delivery_rate) == 160);
 
-MUSTER_INLINE link_quality quality_of(int file) noexcept {
+MUSTER_INLINE link_quality quality_of(int socket) noexcept {
   linux_tcp_info info{};
   socklen_t length = sizeof info;
-  if (::getsockopt(file, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || length < sizeof info) return {};
+  if (::getsockopt(socket, IPPROTO_TCP, TCP_INFO, &info, &length) != 0 || length < sizeof info) return {};
   // The bytes that the connection may have in flight in a round trip. The measured delivery rate is unreliable if the
   // processes at the ends wait for a processor, but the system acknowledges for them. So this rate is low only if
   // packets queue in the network.

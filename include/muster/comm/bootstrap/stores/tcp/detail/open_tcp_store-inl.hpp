@@ -86,8 +86,8 @@ class opening {
   std::unique_ptr<any_store> by_file(const std::string& folder);
 
  private:
-  [[nodiscard]] std::uint16_t serve(const std::string& listen, const std::string& file = "");
-  [[nodiscard]] detail::address start_store(const std::string& listen, const std::string& file) const;
+  [[nodiscard]] std::uint16_t serve(const std::string& listen, const std::string& path = "");
+  [[nodiscard]] detail::address start_store(const std::string& listen, const std::string& path) const;
   [[nodiscard]] std::unique_ptr<any_store> connect(std::string where);
 
   [[nodiscard]] std::string interface() const { return detail::interface_of(request_.configuration, request_.launch); }
@@ -110,15 +110,15 @@ class opening {
 };
 
 // Serves the store, or starts muster-store if the store has to outlive this process; returns the port.
-inline std::uint16_t opening::serve(const std::string& listen, const std::string& file) {
-  if (request_.is_elastic()) return start_store(listen, file).port();
+inline std::uint16_t opening::serve(const std::string& listen, const std::string& path) {
+  if (request_.is_elastic()) return start_store(listen, path).port();
   server_ = std::make_unique<store_server>(listen, token_);
-  if (!file.empty()) server_->announce(file);
+  if (!path.empty()) server_->announce(path);
   return server_->port();
 }
 
 // Starts muster-store, which announces itself in the file if one is named; returns its address.
-inline detail::address opening::start_store(const std::string& listen, const std::string& file) const {
+inline detail::address opening::start_store(const std::string& listen, const std::string& path) const {
   const auto refuse = [](const std::string& reason) {
     throw configuration_error("the store of the elastic job cannot be started (" + reason +
                               "); name it by --store-program / MUSTER_STORE_PROGRAM, or start one separately and set "
@@ -130,7 +130,7 @@ inline detail::address opening::start_store(const std::string& listen, const std
       at_all_interfaces ? detail::address::any(detail::address::parse("0.0.0.0" + listen).port()).to_string() : listen;
   std::vector<std::string> words{"muster-store", "--listen", at, "--unused",
                                  request_.configuration.value(setting::quorum_timeout)};
-  if (!file.empty()) words.insert(words.end(), {"--file", file});
+  if (!path.empty()) words.insert(words.end(), {"--file", path});
   std::vector<char*> arguments;
   for (auto& word : words) arguments.push_back(word.data());
   std::string token = "MUSTER_TOKEN=" + token_;

@@ -171,17 +171,17 @@ struct store_server::implementation {
   }
 
   // Handles a request to open the store: at once, or in `answer_openings` if the client would restart the table empty.
-  void open(detail::client_number number, client& peer, const detail::store_request& request) {
+  void open(detail::client_number client_id, client& peer, const detail::store_request& request) {
     peer.name = request.value.value_or("");
     std::erase_if(absent, [&](const absent_client& other) { return other.name == peer.name; });
     if (request.version == 0) {
       peer.has_part = true;
-      return static_cast<void>(table.handle(number, request));
+      return static_cast<void>(table.handle(client_id, request));
     }
     // Waits for absent clients at most half of the client's own time. If an absent client may still live then, the
     // client continues with the present table.
     const std::chrono::milliseconds patience(std::min<std::uint64_t>(request.version / 2, 1'000'000));
-    openings.push_back({number, request.id, clock::now() + patience});
+    openings.push_back({client_id, request.id, clock::now() + patience});
   }
 
   // Answers the requests in `openings` that need not wait for absent clients any more.
@@ -221,8 +221,8 @@ struct store_server::implementation {
 
   // Runs `action` for a client that is still connected, and writes the pending replies to it.
   template <class Action>
-  void serve(detail::client_number number, const Action& action) {
-    const auto found = clients.find(number);
+  void serve(detail::client_number client_id, const Action& action) {
+    const auto found = clients.find(client_id);
     if (found == clients.end()) return;
     auto& peer = found->second;
     try {
@@ -231,14 +231,14 @@ struct store_server::implementation {
       write(peer);
     } catch (const detail::protocol_violation&) {
       ++offenders;
-      return drop(number);
+      return drop(client_id);
     } catch (const detail::socket_error&) {
-      return drop(number);
+      return drop(client_id);
     }
     if (peer.link.unsent() > 0) {
-      unwritten.insert(number);
+      unwritten.insert(client_id);
     } else {
-      unwritten.erase(number);
+      unwritten.erase(client_id);
     }
     // A request that was deferred for lack of room is checked again, also if all replies have been written since.
     const bool waits_to_write = peer.link.unsent() > 0 || detail::first_frame(peer.link.received());
@@ -247,7 +247,7 @@ struct store_server::implementation {
 
   // Reads one piece at a time, so that a client with many requests does not delay the others, and handles requests
   // while there is room for their replies.
-  void on_readable(detail::client_number number, client& peer) {
+  void on_readable(detail::client_number client_id, client& peer) {
     if (peer.accepts_requests()) peer.link.read();
     std::size_t used = 0;
     while (peer.accepts_requests()) {
@@ -259,8 +259,8 @@ struct store_server::implementation {
       peer.has_part =
           peer.has_part || request->call == detail::store_call::swap || request->call == detail::store_call::watch;
       if (request->call == detail::store_call::open) {
-        open(number, peer, *request);
-      } else if (!table.handle(number, *request)) {
+        open(client_id, peer, *request);
+      } else if (!table.handle(client_id, *request)) {
         throw detail::protocol_violation();
       }
       used += frame->bytes;
@@ -284,8 +284,8 @@ struct store_server::implementation {
 
   // Drops the clients that have read no reply for too long.
   void drop_stalled(clock::time_point now) {
-    const auto is_stalled = [&](detail::client_number number) {
-      return now - clients.at(number).last > detail::store_timing::slow_client;
+    const auto is_stalled = [&](detail::client_number client_id) {
+      return now - clients.at(client_id).last > detail::store_timing::slow_client;
     };
     for (auto at = unwritten.begin(); (at = std::find_if(at, unwritten.end(), is_stalled)) != unwritten.end();) {
       ++offenders;
@@ -303,15 +303,15 @@ struct store_server::implementation {
   }
 
   // Ends the connection of a client, and removes its keys. A client that took part is remembered as absent.
-  void drop(detail::client_number number) {
+  void drop(detail::client_number client_id) {
     ++departed;
-    unwritten.erase(number);
-    notified.erase(number);
-    if (const auto former = clients.extract(number); former && former.mapped().has_part && !former.mapped().leaves) {
+    unwritten.erase(client_id);
+    notified.erase(client_id);
+    if (const auto former = clients.extract(client_id); former && former.mapped().has_part && !former.mapped().leaves) {
       const auto& name = former.mapped().name;
       if (!name.empty()) absent.push_back({name, life_of(name), deadline_after(detail::store_timing::lease)});
     }
-    table.leave(number);
+    table.leave(client_id);
   }
 
   detail::address address;
@@ -341,7 +341,7 @@ MUSTER_INLINE store_server::store_server(std::string_view address, std::string_v
                                          const std::string& journal_folder)
     : self_(std::make_unique<implementation>(address, token, journal_folder)) {}
 MUSTER_INLINE store_server::~store_server() = default;
-MUSTER_INLINE void store_server::announce(const std::string& file) { self_->announce(file); }
+MUSTER_INLINE void store_server::announce(const std::string& path) { self_->announce(path); }
 MUSTER_INLINE std::string store_server::address() const { return self_->address.to_string(); }
 MUSTER_INLINE std::uint16_t store_server::port() const noexcept { return self_->address.port(); }
 MUSTER_INLINE store_server::counts store_server::connection_counts() const noexcept {
