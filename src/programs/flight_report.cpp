@@ -53,7 +53,7 @@ std::string place_of(const recorded_group& group, std::uint64_t furthest) {
   return text + (group.ring.empty() ? "" : " (" + group.ring.rbegin()->second + ")");
 }
 
-void explain_group(std::uint64_t id, const members& all, std::vector<std::string>& lines) {
+void explain_group(std::uint64_t group_id, const members& all, std::vector<std::string>& lines) {
   const auto is_waiting = [](const auto& entry) { return entry.second->ring.contains(entry.second->done); };
   if (std::ranges::none_of(all, is_waiting)) return;
   std::uint64_t furthest = 0;
@@ -66,7 +66,7 @@ void explain_group(std::uint64_t id, const members& all, std::vector<std::string
                               : place_of(*found->second, furthest)]
         .push_back(rank);
   }
-  const std::string group = id == 0 ? "world" : "group " + std::to_string(id);
+  const std::string group = group_id == 0 ? "world" : "group " + std::to_string(group_id);
   for (const auto& [place, ranks] : places)
     lines.push_back(group + " of " + std::to_string(size) + ": " + list_of(ranks) + ": " + place);
   if (const auto parted = first_difference(all); !parted.empty()) lines.push_back(group + ": " + parted);

@@ -86,9 +86,11 @@ class table_layout {
   /// Returns the number of ranges of all tables.
   [[nodiscard]] std::size_t ranges() const noexcept { return ranges_.size(); }
   /// Returns the range with this id, which must be below ranges(). This is not checked.
-  [[nodiscard]] const table_range& range(range_id id) const noexcept { return ranges_[id]; }
+  [[nodiscard]] const table_range& range(range_id range_number) const noexcept { return ranges_[range_number]; }
   /// Returns the table that contains the range. The same condition holds for the id.
-  [[nodiscard]] const table_spec& table_of(range_id id) const noexcept { return tables_[ranges_[id].table]; }
+  [[nodiscard]] const table_spec& table_of(range_id range_number) const noexcept {
+    return tables_[ranges_[range_number].table];
+  }
   /// Returns the first range of the table. The ranges of a table are consecutive.
   [[nodiscard]] range_id first(std::uint32_t table) const noexcept { return first_[table]; }
   /// Returns the range after the last range of the table.

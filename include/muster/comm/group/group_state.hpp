@@ -32,10 +32,10 @@ inline void pause_core() noexcept {
 /// The implementation of a group, shared by the group's handle, its works and its child groups.
 class group_state {
  public:
-  /// `parent` is the group that this group was made from. `id` is the same at all ranks. `end` lets another thread end
-  /// this group and all groups that are made from it.
+  /// `parent` is the group that this group was made from. `group_id` is the same at all ranks. `end` lets another
+  /// thread end this group and all groups that are made from it.
   group_state(std::unique_ptr<muster::transport> transport, const group_settings& settings,
-              std::shared_ptr<group_state> parent = nullptr, std::uint64_t id = 0,
+              std::shared_ptr<group_state> parent = nullptr, std::uint64_t group_id = 0,
               std::shared_ptr<revocation> end = nullptr);
 
   ~group_state();

@@ -28,8 +28,8 @@ class event_loop {
   class registration {
    public:
     registration() = default;
-    registration(event_loop& loop, int fd, std::uint64_t id, std::uint32_t events) noexcept
-        : loop_(&loop), fd_(fd), id_(id), events_(events) {}
+    registration(event_loop& loop, int fd, std::uint64_t handler_id, std::uint32_t events) noexcept
+        : loop_(&loop), fd_(fd), id_(handler_id), events_(events) {}
     registration(registration&& other) noexcept { *this = std::move(other); }
     registration& operator=(registration&& other) noexcept {
       std::swap(loop_, other.loop_);

@@ -33,8 +33,8 @@ class thread_hub {
   struct mailbox;        // messages to a rank
   struct subgroup_hubs;  // the hubs of the subgroups
 
-  // Returns the hub of the subgroup `id`; makes the hub if there is none.
-  std::shared_ptr<thread_hub> subgroup_hub(std::uint64_t id, int size);
+  // Returns the hub of the subgroup `group_id`; makes the hub if there is none.
+  std::shared_ptr<thread_hub> subgroup_hub(std::uint64_t group_id, int size);
 
   std::string_view name_;
   std::vector<std::unique_ptr<mailbox>> boxes_;

@@ -31,13 +31,13 @@ struct cached_records {
   /// last record.
   std::vector<std::uint64_t> lengths = {}, begins = {};
 
-  /// Returns the offset of a record; for `id` == size, the size of all records together.
-  [[nodiscard]] std::uint64_t begin(std::uint64_t id) const noexcept {
-    return record_bytes != 0 ? id * round_up(record_bytes, buffer_alignment) : begins[id];
+  /// Returns the offset of a record; for `sample` == size, the size of all records together.
+  [[nodiscard]] std::uint64_t begin(std::uint64_t sample) const noexcept {
+    return record_bytes != 0 ? sample * round_up(record_bytes, buffer_alignment) : begins[sample];
   }
   /// Returns the size of a record in bytes.
-  [[nodiscard]] std::size_t length(std::uint64_t id) const noexcept {
-    return record_bytes != 0 ? record_bytes : lengths[id];
+  [[nodiscard]] std::size_t length(std::uint64_t sample) const noexcept {
+    return record_bytes != 0 ? record_bytes : lengths[sample];
   }
 };
 

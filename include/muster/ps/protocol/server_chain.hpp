@@ -84,18 +84,18 @@ inline void server::send_to_server(node_id node, const message& msg) {
 }
 
 // Asks the successor for its last applied entry, before entries are sent.
-inline void server::offer(range_id id, held_range& range, clock::time_point now) {
+inline void server::offer(range_id range_number, held_range& range, clock::time_point now) {
   range.last_sent = now;
-  send_to_server(range.successor, {.kind = message_kind::offer, .range = id, .clock = range.epoch});
+  send_to_server(range.successor, {.kind = message_kind::offer, .range = range_number, .clock = range.epoch});
 }
 
 // Sends the retained entries that were not sent to the successor yet.
-inline void server::send_entries(range_id id, held_range& range, clock::time_point now) {
+inline void server::send_entries(range_id range_number, held_range& range, clock::time_point now) {
   if (!range.successor_known || range.retained.empty()) return;
   const auto first = range.retained.front().index;
   for (auto next = std::max(range.sent + 1, first); next < first + range.retained.size(); ++next) {
     send_to_server(range.successor, {.kind = message_kind::entry,
-                                     .range = id,
+                                     .range = range_number,
                                      .number = next,
                                      .clock = range.epoch,
                                      .payload = range.retained[next - first].body});
@@ -105,13 +105,13 @@ inline void server::send_entries(range_id id, held_range& range, clock::time_poi
 }
 
 // Sends the values together with the watermarks of the pushes that they contain.
-inline void server::send_copy(range_id id, held_range& range, clock::time_point now) {
+inline void server::send_copy(range_id range_number, held_range& range, clock::time_point now) {
   muster::detail::wire_writer all;
   all.add(range.folded, std::uint8_t{range.scale.has_value()}, range.scale.value_or(1.0f));
   all.add(std::uint64_t{range.workers.size()});
   for (const auto& watermark : range.workers) all.add(watermark.incarnation, watermark.applied);
   range.used.save(all);
-  values_.save(id, all);
+  values_.save(range_number, all);
   const std::string text = all.take();
   range.drop_retained();
   range.copied_up_to = range.applied;
@@ -123,7 +123,7 @@ inline void server::send_copy(range_id id, held_range& range, clock::time_point 
   for (std::uint32_t i = 0; i < pieces; ++i) {
     const auto part = std::string_view(text).substr(i * settings_.copy_piece, settings_.copy_piece);
     send_to_server(range.successor, {.kind = message_kind::copy,
-                                     .range = id,
+                                     .range = range_number,
                                      .offset = i,
                                      .count = pieces,
                                      .number = range.applied,

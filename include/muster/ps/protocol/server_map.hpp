@@ -20,15 +20,15 @@ inline void server::apply_map(const shard_map& map, clock::time_point now) {
 }
 
 // Determines this server's role for a range from the map.
-inline void server::update_role(range_id id, held_range& range, clock::time_point now) {
-  const shard_range& entry = map_.ranges[id];
+inline void server::update_role(range_id range_number, held_range& range, clock::time_point now) {
+  const shard_range& entry = map_.ranges[range_number];
   if (entry.epoch == range.epoch && !fenced_) return;
   const bool holds = !fenced_ && entry.holds(self_.place);
   const bool learns = !fenced_ && entry.learner == self_.place;
   // A learner's log is a prefix of the chain's log, also after changes of the map. The log of a server that left the
   // chain may differ.
   if ((!holds && !learns) || (learns && range.own_role == role::holder)) {
-    if (range.own_role != role::none || range.has_state) values_.reset(id);
+    if (range.own_role != role::none || range.has_state) values_.reset(range_number);
     range = {};
   }
   range.epoch = entry.epoch;
@@ -60,11 +60,11 @@ inline void server::update_role(range_id id, held_range& range, clock::time_poin
       if (watermark.applied > watermark.committed)
         range.waiting.push_back({range.applied, {worker, watermark.incarnation}, watermark.applied});
     }
-    commit(id, range, range.committed);  // all may already be committed
+    commit(range_number, range, range.committed);  // all may already be committed
   }
-  commit_as_tail(id, range);
-  if (range.predecessor != no_node && range.has_state) acknowledge_to(id, range, no_node);
-  if (range.successor != no_node) offer(id, range, now);
+  commit_as_tail(range_number, range);
+  if (range.predecessor != no_node && range.has_state) acknowledge_to(range_number, range, no_node);
+  if (range.successor != no_node) offer(range_number, range, now);
 }
 
 inline void server::suspect(const member& node, bool proven) {

@@ -276,17 +276,17 @@ class server {
   void on_copied(const message& msg, held_range& range, clock::time_point now);
   void on_copy(node_id sender, const message& msg, held_range& range);
 
-  void update_role(range_id id, held_range& range, clock::time_point now);
-  void append(range_id id, held_range& range, const log_entry& entry, clock::time_point now);
-  void apply(range_id id, held_range& range, const log_entry& entry);
-  void commit(range_id id, held_range& range, std::uint64_t up_to);
-  void commit_as_tail(range_id id, held_range& range);
-  void acknowledge_to(range_id id, held_range& range, node_id worker);
-  void send_entries(range_id id, held_range& range, clock::time_point now);
-  void send_copy(range_id id, held_range& range, clock::time_point now);
-  void offer(range_id id, held_range& range, clock::time_point now);
+  void update_role(range_id range_number, held_range& range, clock::time_point now);
+  void append(range_id range_number, held_range& range, const log_entry& entry, clock::time_point now);
+  void apply(range_id range_number, held_range& range, const log_entry& entry);
+  void commit(range_id range_number, held_range& range, std::uint64_t up_to);
+  void commit_as_tail(range_id range_number, held_range& range);
+  void acknowledge_to(range_id range_number, held_range& range, node_id worker);
+  void send_entries(range_id range_number, held_range& range, clock::time_point now);
+  void send_copy(range_id range_number, held_range& range, clock::time_point now);
+  void offer(range_id range_number, held_range& range, clock::time_point now);
   void send_values(const member& worker, const message& pull);
-  void request_resend(range_id id, const held_range& range, const member& worker, std::uint64_t expected);
+  void request_resend(range_id range_number, const held_range& range, const member& worker, std::uint64_t expected);
   void refuse(const member& worker, const message& request, const std::string& reason,
               const char* suggestion = "start all ranks with the same tables and the same build");
   [[nodiscard]] bool is_ready(const member& worker, const message& pull) const;

@@ -199,8 +199,8 @@ class worker {
   void tick(clock::time_point now) {
     if (fenced_ && !leaving_) return;
     peers_.tick(now, settings_.detection_silence);
-    std::erase_if(busy_, [&](range_id id) {
-      range_channel& channel = channels_[id];
+    std::erase_if(busy_, [&](range_id range_number) {
+      range_channel& channel = channels_[range_number];
       if (channel.unacknowledged.empty()) {
         channel.is_busy = false;
         return true;

@@ -13,10 +13,11 @@
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline bool control(const descriptor& epoll, int operation, int fd, std::uint32_t events, std::uint64_t id) noexcept {
+inline bool control(const descriptor& epoll, int operation, int fd, std::uint32_t events,
+                    std::uint64_t handler_id) noexcept {
   epoll_event event{};
   event.events = events;
-  event.data.u64 = id;
+  event.data.u64 = handler_id;
   return ::epoll_ctl(epoll.get(), operation, fd, &event) == 0;
 }
 

@@ -61,10 +61,10 @@ MUSTER_INLINE thread_hub::thread_hub(int size, std::string_view name)
 
 MUSTER_INLINE thread_hub::~thread_hub() = default;
 
-MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t id, int size) {
+MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t group_id, int size) {
   const std::lock_guard lock(children_->mutex);
   std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
-  auto& slot = children_->hubs[id];
+  auto& slot = children_->hubs[group_id];
   auto hub = slot.lock();
   if (!hub) slot = hub = std::make_shared<thread_hub>(size, name_);
   return hub;

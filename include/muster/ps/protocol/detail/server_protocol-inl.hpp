@@ -65,8 +65,9 @@ inline void server::on_worker_message(const member& worker, const message& msg, 
 }
 
 // Asks the worker to send its pushes again from the sequence `expected` on.
-inline void server::request_resend(range_id id, const held_range& range, const member& worker, std::uint64_t expected) {
-  out_.send(worker, {.kind = message_kind::resend, .range = id, .number = expected, .clock = range.epoch});
+inline void server::request_resend(range_id range_number, const held_range& range, const member& worker,
+                                   std::uint64_t expected) {
+  out_.send(worker, {.kind = message_kind::resend, .range = range_number, .number = expected, .clock = range.epoch});
 }
 
 inline void server::on_push(const member& worker, const message& msg, held_range& range, clock::time_point now) {
@@ -195,20 +196,20 @@ inline server::push_watermark& server::watermark_of(held_range& range, node_id w
 }
 
 // At every server of the chain: applies the next entry of the log.
-inline void server::apply(range_id id, held_range& range, const log_entry& entry) {
+inline void server::apply(range_id range_number, held_range& range, const log_entry& entry) {
   ++range.applied;
   if (range.successor == no_node) range.committed = range.applied;  // this server is the tail
-  if (entry.type == log_entry::kind::worker_left) return values_.apply(id, entry);
+  if (entry.type == log_entry::kind::worker_left) return values_.apply(range_number, entry);
   if (entry.type == log_entry::kind::fold) {
     range.folded = entry.push.clock + 1;
     range.scale.reset();
     fastest_ = std::max(fastest_, range.folded);
-    values_.apply(id, entry);
+    values_.apply(range_number, entry);
     for (node_id node = 0; node < range.workers.size(); ++node) {
       auto& watermark = range.workers[node];
       if (watermark.early_clock == 0 || watermark.early_clock > range.folded) continue;
       watermark.early_clock = 0;
-      if (range.is_head()) request_resend(id, range, {node, watermark.incarnation}, watermark.applied + 1);
+      if (range.is_head()) request_resend(range_number, range, {node, watermark.incarnation}, watermark.applied + 1);
     }
     return;
   }
@@ -219,17 +220,17 @@ inline void server::apply(range_id id, held_range& range, const log_entry& entry
   if (entry.push.flags != leases) range.used.add(entry.push.place, entry.push.settled);
   if (entry.weight == 0) return;
   if (is_summed(entry.push) && entry.type == log_entry::kind::push) range.scale = entry.push.scale;
-  values_.apply(id, entry);
+  values_.apply(range_number, entry);
 }
 
 // At the head for a push, at other servers for an entry: applies the entry and forwards it to the successor.
-inline void server::append(range_id id, held_range& range, const log_entry& entry, clock::time_point now) {
-  apply(id, range, entry);
+inline void server::append(range_id range_number, held_range& range, const log_entry& entry, clock::time_point now) {
+  apply(range_number, range, entry);
   if (range.successor == no_node) {  // the tail waits for no server: the frequent case, which needs no queue
     if (range.predecessor == no_node && entry.is_push()) {
       auto& watermark = range.workers[entry.sender.place];
       watermark.committed = watermark.applied;
-      acknowledge_to(id, range, entry.sender.place);
+      acknowledge_to(range_number, range, entry.sender.place);
     }
     return;
   }
@@ -244,29 +245,29 @@ inline void server::append(range_id id, held_range& range, const log_entry& entr
   if (range.successor_is_learner && !range.learner_must_acknowledge &&
       range.retained_bytes > std::max(settings_.most_learner_lag, range.copy_bytes))
     range.drop_retained();  // the learner will receive a new copy
-  commit_as_tail(id, range);
-  send_entries(id, range, now);
+  commit_as_tail(range_number, range);
+  send_entries(range_number, range, now);
 }
 
 // The tail commits without waiting for a message, unless a learner must have the entries.
-inline void server::commit_as_tail(range_id id, held_range& range) {
+inline void server::commit_as_tail(range_id range_number, held_range& range) {
   if (range.own_role != role::holder || !range.has_state) return;
   if (range.successor == no_node || (range.successor_is_learner && !range.learner_must_acknowledge)) {
-    commit(id, range, range.applied);
+    commit(range_number, range, range.applied);
   } else if (range.successor_is_learner) {
-    commit(id, range, std::min(range.applied, range.successor_ack));
+    commit(range_number, range, std::min(range.applied, range.successor_ack));
   }
 }
 
 // Commits the entries up to that index: acknowledges their pushes, and drops the entries that the successor has.
-inline void server::commit(range_id id, held_range& range, std::uint64_t up_to) {
+inline void server::commit(range_id range_number, held_range& range, std::uint64_t up_to) {
   range.committed = std::max(range.committed, up_to);
   while (!range.waiting.empty() && range.waiting.front().index <= range.committed) {
     const auto& done = range.waiting.front();
     auto& watermark = range.workers[done.sender.place];
     if (watermark.incarnation == done.sender.incarnation) {
       watermark.committed = std::max(watermark.committed, done.sequence);
-      acknowledge_to(id, range, done.sender.place);
+      acknowledge_to(range_number, range, done.sender.place);
     }
     range.waiting.pop_front();
   }
@@ -275,13 +276,13 @@ inline void server::commit(range_id id, held_range& range, std::uint64_t up_to) 
     range.retained_bytes -= range.retained.front().body.size();
     range.retained.pop_front();
   }
-  if (range.predecessor != no_node) acknowledge_to(id, range, no_node);
+  if (range.predecessor != no_node) acknowledge_to(range_number, range, no_node);
 }
 
 // Notes that an acknowledgement is due. `no_node` means the predecessor.
-inline void server::acknowledge_to(range_id id, held_range& range, node_id worker) {
+inline void server::acknowledge_to(range_id range_number, held_range& range, node_id worker) {
   bool& is_noted = worker == no_node ? range.to_acknowledge : range.workers[worker].to_acknowledge;
-  if (!std::exchange(is_noted, true)) due_acks_.emplace_back(id, worker);
+  if (!std::exchange(is_noted, true)) due_acks_.emplace_back(range_number, worker);
 }
 
 inline void server::send_due_replies() {

@@ -73,10 +73,11 @@ class store_table {
   // Sets or removes a value in memory, without a record in the journal.
   void put(std::string_view key, std::uint64_t version, std::optional<std::string_view> value);
   // Replies to a request with the entry of the key; version 0 if there is none.
-  void reply_entry(client receiver, std::uint64_t id, std::string_view key, store_status status = store_status::done);
-  // Answers request `id`, by which a client opens the store, with the table's identity. Empties the table first if
-  // `is_only_client_` returns true.
-  void open(client sender, std::uint64_t id);
+  void reply_entry(client receiver, std::uint64_t request_id, std::string_view key,
+                   store_status status = store_status::done);
+  // Answers request `request_id`, by which a client opens the store, with the table's identity. Empties the table first
+  // if `is_only_client_` returns true.
+  void open(client sender, std::uint64_t request_id);
   void swap(client sender, const store_request& request);
   // Replies at once if the key's version differs from the request's; otherwise keeps the request in `watches_`. Returns
   // false if the client uses the number of a request that it already waits for.

@@ -183,14 +183,15 @@ MUSTER_INLINE bool store_table::handle(client sender, const store_request& reque
   return false;
 }
 
-MUSTER_INLINE void store_table::reply_entry(client receiver, std::uint64_t id, std::string_view key,
+MUSTER_INLINE void store_table::reply_entry(client receiver, std::uint64_t request_id, std::string_view key,
                                             store_status status) {
   const auto found = items_.find(key);
-  if (found == items_.end()) return reply_(receiver, {.id = id, .status = status});
-  reply_(receiver, {.id = id, .status = status, .version = found->second.version, .value = found->second.value});
+  if (found == items_.end()) return reply_(receiver, {.id = request_id, .status = status});
+  reply_(receiver,
+         {.id = request_id, .status = status, .version = found->second.version, .value = found->second.value});
 }
 
-MUSTER_INLINE void store_table::open(client sender, std::uint64_t id) {
+MUSTER_INLINE void store_table::open(client sender, std::uint64_t request_id) {
   if (is_only_client_(sender)) {
     for (auto at = items_.begin(); at != items_.end();) {
       record(at->first, std::nullopt);
@@ -202,7 +203,7 @@ MUSTER_INLINE void store_table::open(client sender, std::uint64_t id) {
     record(store_identity_key, items_.find(store_identity_key)->second.value);
     wake(store_identity_key);
   }
-  reply_entry(sender, id, store_identity_key);
+  reply_entry(sender, request_id, store_identity_key);
 }
 
 MUSTER_INLINE void store_table::swap(client sender, const store_request& request) {
