@@ -22,8 +22,8 @@ namespace muster { inline namespace v0 {
 /// nothing. Refers to the loader.
 class followed_data {
  public:
-  /// Refers to `data`, which must outlive it.
-  explicit followed_data(loader& data) noexcept : data_(&data) {}
+  /// Refers to `training_data`, which must outlive it.
+  explicit followed_data(loader& training_data) noexcept : data_(&training_data) {}
   void describe(state_parts& parts);  ///< as a state_owner
 
  private:

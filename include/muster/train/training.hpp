@@ -261,31 +261,31 @@ class training {
   /// owners. Throws configuration_error for parts with equal names, and in mode ps for an optimizer that servers cannot
   /// apply, and the errors of `ps::job`.
   template <detail::trained_gradients V, class O, class... Others>
-  requires optimizer<std::remove_cvref_t<O>> training(context& ctx, V&& values, O&& updater, loader& data,
+  requires optimizer<std::remove_cvref_t<O>> training(context& ctx, V&& values, O&& updater, loader& training_data,
                                                       Others&&... others)
-      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, std::forward<O>(updater),
+      : training(ctx, sync_of_job(ctx), std::forward<V>(values), training_data, std::forward<O>(updater),
                  std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
-  training(context& ctx, V&& values, loader& data, Others&&... others)
-      : training(ctx, sync_of_job(ctx), std::forward<V>(values), data, std::forward<Others>(others)...) {}
+  training(context& ctx, V&& values, loader& training_data, Others&&... others)
+      : training(ctx, sync_of_job(ctx), std::forward<V>(values), training_data, std::forward<Others>(others)...) {}
   /// Uses other options of the gradient_sync, derived from the result of `sync_of_job`.
   template <detail::trained_gradients V, class O, class... Others>
   requires optimizer<std::remove_cvref_t<O>> training(context& ctx, const sync_options& options, V&& values,
-                                                      O&& updater, loader& data, Others&&... others)
-      : training(ctx, options, std::forward<V>(values), data, std::forward<O>(updater),
+                                                      O&& updater, loader& training_data, Others&&... others)
+      : training(ctx, options, std::forward<V>(values), training_data, std::forward<O>(updater),
                  std::forward<Others>(others)...) {}
   template <detail::trained_gradients V, class... Others>
-  training(context& ctx, const sync_options& options, V&& values, loader& data, Others&&... others)
+  training(context& ctx, const sync_options& options, V&& values, loader& training_data, Others&&... others)
       : context_(ctx),
         on_servers_(options.mode.method == sync_mode::kind::parameter_server),
         session_(open_session(ctx)),
-        data_(data),
+        data_(training_data),
         sync_(std::forward<V>(values), of_ranks(options)),
         balance_(balance_of(ctx, options)),
         state_(sync_.base_arena(), detail::state_beside_arena(values), std::forward<Others>(others)...,
-               followed_data(data), *this, data.cursor()) {
+               followed_data(training_data), *this, training_data.cursor()) {
     (note(others), ...);
-    refuse_shards_of(data.cursor());
+    refuse_shards_of(training_data.cursor());
     if (on_servers_) open_servers(options);
   }
   training(const training&) = delete;

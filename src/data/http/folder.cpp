@@ -115,9 +115,9 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
   bool by_byte = text == nullptr && server_.has_query();
   for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     if (text != nullptr) text->clear();
-    const auto append = [](char* data, std::size_t size, std::size_t count, void* output) noexcept -> std::size_t {
+    const auto append = [](char* received, std::size_t size, std::size_t count, void* output) noexcept -> std::size_t {
       try {
-        static_cast<std::string*>(output)->append(data, size * count);
+        static_cast<std::string*>(output)->append(received, size * count);
         return size * count;
       } catch (const std::exception&) {  // out of memory: treated like a broken connection
         return 0;

@@ -95,7 +95,7 @@ class http_folder final : public remote_folder {
   [[nodiscard]] bool must_fetch(const queued_block& entry);
   void start(transfer new_transfer);
   void finish(transfers::iterator current, CURLcode code);
-  static std::size_t receive(char* data, std::size_t size, std::size_t count, void* user_data) noexcept;
+  static std::size_t receive(char* received, std::size_t size, std::size_t count, void* user_data) noexcept;
   [[nodiscard]] bool is_expected_reply(transfer& current) const;
   void store_block(transfer& current);
   // Locks the block for this process if `locked` is true, and unlocks it otherwise. Returns false without waiting if

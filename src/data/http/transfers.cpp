@@ -123,13 +123,13 @@ bool http_folder::is_expected_reply(transfer& current) const {
   return current.failure.reason.empty();
 }
 
-std::size_t http_folder::receive(char* data, std::size_t size, std::size_t count, void* user_data) noexcept {
+std::size_t http_folder::receive(char* received, std::size_t size, std::size_t count, void* user_data) noexcept {
   transfer& current = *static_cast<transfer*>(user_data);
   const std::size_t total = size * count;
   try {
     if (!current.checked && !current.folder->is_expected_reply(current)) return 0;
     current.checked = true;
-    auto rest = std::as_bytes(std::span(data, total));
+    auto rest = std::as_bytes(std::span(received, total));
     while (!rest.empty()) {
       if (current.block == current.end) return 0;  // more bytes than requested
       const std::uint64_t missing =

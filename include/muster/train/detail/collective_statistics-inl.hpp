@@ -35,9 +35,9 @@ inline std::vector<std::string> gather_texts(group& ranks, const std::vector<std
 
 }  // namespace detail
 
-MUSTER_INLINE source_statistics statistics(const loader& data, group& ranks) {
-  const any_record_source& source = data.source();
-  const std::string name(data.name());
+MUSTER_INLINE source_statistics statistics(const loader& training_data, group& ranks) {
+  const any_record_source& source = training_data.source();
+  const std::string name(training_data.name());
   std::vector<std::string> texts(1);
   std::exception_ptr failure;
   const auto guarded = [&](const auto& f) {

@@ -252,7 +252,7 @@ MUSTER_INLINE void training_step::update(const std::function<void()>& change) {
 namespace detail {
 
 // Returns the first number of a batch that is not finite, with its record, for an error; empty if all are finite.
-inline std::string first_non_finite(const minibatch& batch, const loader& data) {
+inline std::string first_non_finite(const minibatch& batch, const loader& training_data) {
   for (std::size_t k = 0; batch.schema != nullptr && !batch.bytes.empty() && k < batch.samples.size(); ++k) {
     std::string found;
     auto rest = batch.record(k);
@@ -277,7 +277,7 @@ inline std::string first_non_finite(const minibatch& batch, const loader& data) 
       rest = rest.subspan(offsetof(sparse_entry, value));
       check(float{}, "features", entry.index);
     }
-    if (!found.empty()) return data.source().location_of(batch.samples[k]).to_string() + " has " + found;
+    if (!found.empty()) return training_data.source().location_of(batch.samples[k]).to_string() + " has " + found;
   }
   return {};
 }

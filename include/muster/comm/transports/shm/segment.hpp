@@ -49,19 +49,19 @@ class segment final : public std::pmr::memory_resource {
 
   [[nodiscard]] const mapping& memory() const noexcept { return memory_; }
   /// Returns true if [data, data + bytes) is in this memory and not detached. Peers then find the data at
-  /// `offset_of(data)`.
-  [[nodiscard]] bool holds(const void* data, std::size_t bytes) const noexcept {
-    const auto* const begin = static_cast<const std::byte*>(data);
+  /// `offset_of(address)`.
+  [[nodiscard]] bool holds(const void* address, std::size_t bytes) const noexcept {
+    const auto* const begin = static_cast<const std::byte*>(address);
     return begin >= memory_.at(0) && begin < memory_.at(memory_.reserve()) &&
            bytes <= static_cast<std::size_t>(memory_.at(memory_.reserve()) - begin) &&
            (!has_detached_.load(std::memory_order_relaxed) || !is_detached(begin, bytes));
   }
-  [[nodiscard]] std::uint64_t offset_of(const void* data) const noexcept {
-    return static_cast<std::uint64_t>(static_cast<const std::byte*>(data) - memory_.at(0));
+  [[nodiscard]] std::uint64_t offset_of(const void* address) const noexcept {
+    return static_cast<std::uint64_t>(static_cast<const std::byte*>(address) - memory_.at(0));
   }
   /// Replaces the pages of [data, data + bytes) in this process by private memory with the same content. Later writes
   /// of a peer change only the file, which this process does not read there until `attach_again`.
-  void detach(void* data, std::size_t bytes) noexcept;
+  void detach(void* address, std::size_t bytes) noexcept;
   /// Makes all detached memory shared again, with its present content. Called when none of the processes lives that had
   /// mapped the memory before. Detached memory that was deallocated is allocated again only afterwards.
   void attach_again() noexcept;
@@ -71,7 +71,7 @@ class segment final : public std::pmr::memory_resource {
     const std::byte* begin;
     const std::byte* end;
   };
-  [[nodiscard]] bool is_detached(const std::byte* data, std::size_t bytes) const noexcept;
+  [[nodiscard]] bool is_detached(const std::byte* address, std::size_t bytes) const noexcept;
 
   void* do_allocate(std::size_t bytes, std::size_t alignment) override;
   void do_deallocate(void* memory, std::size_t bytes, std::size_t alignment) override;

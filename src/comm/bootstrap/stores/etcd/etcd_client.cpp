@@ -23,10 +23,10 @@ constexpr std::size_t largest_answer = std::size_t{64} << 20;
 constexpr long long longest_wait = 3600'000;  // milliseconds
 
 // The write callback of libcurl. A result below the number of bytes makes the transfer fail.
-std::size_t take_bytes(char* data, std::size_t size, std::size_t count, void* user_data) noexcept {
+std::size_t take_bytes(char* received, std::size_t size, std::size_t count, void* user_data) noexcept {
   auto& buffer = *static_cast<std::string*>(user_data);
   try {
-    buffer.append(data, size * count);
+    buffer.append(received, size * count);
   } catch (const std::exception&) {  // out of memory: handled like a broken connection
     return 0;
   }

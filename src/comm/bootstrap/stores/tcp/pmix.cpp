@@ -47,12 +47,12 @@ struct outcome {
 };
 
 // Called by PMIx's own thread, possibly after the caller has stopped waiting.
-extern "C" void muster_pmix_done(pmix_status_t status, void* data) {
-  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(data));
+extern "C" void muster_pmix_done(pmix_status_t status, void* user_data) {
+  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(user_data));
   waits->set_value({status, {}});
 }
-extern "C" void muster_pmix_got(pmix_status_t status, pmix_value_t* value, void* data) {
-  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(data));
+extern "C" void muster_pmix_got(pmix_status_t status, pmix_value_t* value, void* user_data) {
+  const std::unique_ptr<std::promise<outcome>> waits(static_cast<std::promise<outcome>*>(user_data));
   const bool is_text = status == PMIX_SUCCESS && value != nullptr && value->type == PMIX_STRING;
   waits->set_value({status, is_text ? value->data.string : ""});
 }
@@ -84,11 +84,13 @@ class session {
     std::strncpy(collect.key, PMIX_COLLECT_DATA, sizeof collect.key - 1);
     collect.value.type = PMIX_BOOL;
     collect.value.data.flag = true;
-    call("PMIx_Fence", until, [&](void* data) { return pmix_.fence(nullptr, 0, &collect, 1, muster_pmix_done, data); });
+    call("PMIx_Fence", until,
+         [&](void* user_data) { return pmix_.fence(nullptr, 0, &collect, 1, muster_pmix_done, user_data); });
     pmix_proc_t first = self_;
     first.rank = 0;
-    return call("PMIx_Get", until,
-                [&](void* data) { return pmix_.get(&first, key.c_str(), nullptr, 0, muster_pmix_got, data); });
+    return call("PMIx_Get", until, [&](void* user_data) {
+      return pmix_.get(&first, key.c_str(), nullptr, 0, muster_pmix_got, user_data);
+    });
   }
 
  private:

@@ -101,9 +101,9 @@ MUSTER_INLINE void* segment::do_allocate(std::size_t bytes, std::size_t alignmen
   return memory_.at(offset);
 }
 
-MUSTER_INLINE void segment::detach(void* data, std::size_t bytes) noexcept {
-  const std::uint64_t begin = offset_of(data) / allocation_unit * allocation_unit;
-  const std::uint64_t end = round_up(offset_of(data) + bytes, allocation_unit);
+MUSTER_INLINE void segment::detach(void* address, std::size_t bytes) noexcept {
+  const std::uint64_t begin = offset_of(address) / allocation_unit * allocation_unit;
+  const std::uint64_t end = round_up(offset_of(address) + bytes, allocation_unit);
   void* const fresh = ::mmap(nullptr, end - begin, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (fresh == MAP_FAILED) return;
   std::memcpy(fresh, memory_.at(begin), end - begin);
@@ -145,10 +145,10 @@ MUSTER_INLINE void segment::attach_again() noexcept {
   has_detached_.store(!detached_.empty(), std::memory_order_relaxed);
 }
 
-MUSTER_INLINE bool segment::is_detached(const std::byte* data, std::size_t bytes) const noexcept {
+MUSTER_INLINE bool segment::is_detached(const std::byte* address, std::size_t bytes) const noexcept {
   const std::lock_guard lock(mutex_);
   for (const auto& entry : detached_) {
-    if (data < entry.end && entry.begin < data + bytes) return true;
+    if (address < entry.end && entry.begin < address + bytes) return true;
   }
   return false;
 }
