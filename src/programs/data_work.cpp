@@ -61,7 +61,7 @@ std::uint64_t records_of_run(const muster::any_record_source& source) {
 
 // A run of records. A task reads the run, or the consuming thread does if no task has begun.
 struct run_ahead {
-  explicit run_ahead(record_run memory) : run(std::move(memory)) {}
+  explicit run_ahead(record_run initial_run) : run(std::move(initial_run)) {}
 
   record_run run;
   std::exception_ptr failure;

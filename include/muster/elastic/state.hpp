@@ -91,7 +91,7 @@ class state_parts {
   /// it throws, the step fails.
   void before_step(std::function<void(step&)> function) { before_step_functions_.push_back(std::move(function)); }
   /// Adds the position in the data. Throws configuration_error when the state has one already.
-  void add(const sampler_handle& position);
+  void add(const sampler_handle& sampler);
 
  private:
   friend class state;

@@ -108,10 +108,10 @@ __device__ void sum_threads(T (&sums)[N]) {
 }
 
 template <class F>
-__global__ void run_sums(std::size_t size, std::size_t block, F value, double* sums) {
+__global__ void run_sums(std::size_t size, std::size_t block_size, F value, double* sums) {
   constexpr std::size_t at_once = 8;
   const unsigned lane = threadIdx.x;
-  const std::size_t first = blockIdx.x * block, end = size < first + block ? size : first + block;
+  const std::size_t first = blockIdx.x * block_size, end = size < first + block_size ? size : first + block_size;
   double sum[1] = {};
   for (std::size_t i = first + lane; i < end; i += at_once * block_threads) {
     double values[at_once];  // all values are read before the first is added

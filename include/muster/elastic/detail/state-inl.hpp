@@ -13,12 +13,12 @@
 
 namespace muster { inline namespace v0 {
 
-MUSTER_INLINE void state_parts::add(const sampler_handle& position) {
+MUSTER_INLINE void state_parts::add(const sampler_handle& sampler) {
   if (cursor_) {
     throw configuration_error(
         "a state has two cursors (a step moves one); make a state for each loader, or train from one");
   }
-  cursor_ = position;
+  cursor_ = sampler;
 }
 
 MUSTER_INLINE const std::vector<state_part>& state::parts() {

@@ -63,11 +63,11 @@ void communicator::require_peer(const char* operation, int peer) const {
                             std::to_string(size()) + "); count from 0");
 }
 
-registration communicator::register_bytes([[maybe_unused]] void* memory, [[maybe_unused]] std::size_t bytes) {
+registration communicator::register_bytes([[maybe_unused]] void* address, [[maybe_unused]] std::size_t bytes) {
   state_->check_before_call();
 #if NCCL_VERSION_CODE >= NCCL_VERSION(2, 19, 0)
   void* handle = nullptr;
-  detail::check_nccl(ncclCommRegister(state_->comm(), memory, bytes, &handle), "registering memory", state_->comm());
+  detail::check_nccl(ncclCommRegister(state_->comm(), address, bytes, &handle), "registering memory", state_->comm());
   return {handle, [state = state_](void* memory_handle) {
             // The end of the communicator has already released its registrations.
             if (memory_handle != nullptr && state->comm() != nullptr)

@@ -282,7 +282,7 @@ class communicator {
   }
 
   void require_peer(const char* function, int peer) const;
-  [[nodiscard]] registration register_bytes(void* memory, std::size_t bytes);
+  [[nodiscard]] registration register_bytes(void* address, std::size_t bytes);
   work start(std::span<const device_call> calls, device_stream_ref stream);
   work start(const device_call& call, device_stream_ref stream) { return start(std::span(&call, 1), stream); }
 

@@ -70,7 +70,7 @@ class shm_host {
     std::uint32_t users;
   };
   /// Registers memory for `release_retired`.
-  void retire(const retired& memory);
+  void retire(const retired& area);
   /// Releases the retired memory that no rank uses any more; all retired memory if `all`, when no user lives. Otherwise
   /// memory that a dead rank used is freed when this process ends.
   void release_retired(bool all) noexcept;

@@ -28,9 +28,9 @@ MUSTER_INLINE bool shm_host::ended(int rank) const noexcept {
   return ::poll(&watched, 1, 0) == 1 && (watched.revents & POLLIN) != 0;
 }
 
-MUSTER_INLINE void shm_host::retire(const retired& memory) {
+MUSTER_INLINE void shm_host::retire(const retired& area) {
   const std::lock_guard lock(mutex_);
-  retired_memory_.push_back(memory);
+  retired_memory_.push_back(area);
 }
 
 MUSTER_INLINE void shm_host::release_retired(bool all) noexcept {

@@ -133,9 +133,9 @@ MUSTER_INLINE void segment::attach_again() noexcept {
     return ::mmap(memory_.at(offset_of(entry.begin)), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED,
                   memory_.file(), offset) != MAP_FAILED;
   });
-  std::erase_if(retired_, [this](const range& block) {
-    const auto bytes = static_cast<std::size_t>(block.end - block.begin);
-    const auto offset = offset_of(block.begin);
+  std::erase_if(retired_, [this](const range& area) {
+    const auto bytes = static_cast<std::size_t>(area.end - area.begin);
+    const auto offset = offset_of(area.begin);
     if (::mmap(memory_.at(offset), bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, memory_.file(),
                static_cast<off_t>(offset)) == MAP_FAILED)
       return false;
@@ -164,14 +164,14 @@ MUSTER_INLINE void segment::do_deallocate(void* memory, std::size_t bytes, std::
 
 // Returns the pages of a deallocated range to the system, and keeps the range until `attach_again`, because peers may
 // still write there. Called with mutex_ held.
-MUSTER_INLINE void segment::retire(const range& block) noexcept {
-  const auto bytes = static_cast<std::size_t>(block.end - block.begin);
-  const auto offset = offset_of(block.begin);
+MUSTER_INLINE void segment::retire(const range& area) noexcept {
+  const auto bytes = static_cast<std::size_t>(area.end - area.begin);
+  const auto offset = offset_of(area.begin);
   try {
-    retired_.push_back(block);
+    retired_.push_back(area);
   } catch (const std::bad_alloc&) {  // the range is then not reused
   }
-  std::erase_if(detached_, [&](const range& entry) { return entry.begin >= block.begin && entry.end <= block.end; });
+  std::erase_if(detached_, [&](const range& entry) { return entry.begin >= area.begin && entry.end <= area.end; });
   (void)::madvise(memory_.at(offset), bytes, MADV_DONTNEED);
   (void)::fallocate(memory_.file(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(offset),
                     static_cast<off_t>(bytes));
