@@ -11,11 +11,11 @@
 namespace muster { inline namespace v0 { namespace serve {
 
 /// Returns the protocol's name for the type of a tensor's elements.
-[[nodiscard]] inline std::string_view datatype_of(const tensor_info& tensor) {
-  if (tensor.is_bytes) return "BYTES";
+[[nodiscard]] inline std::string_view datatype_of(const tensor_info& info) {
+  if (info.is_bytes) return "BYTES";
   constexpr std::string_view names[] = {"UNKNOWN", "BOOL",  "INT8",   "UINT8", "INT16",   "UINT16", "INT32",
                                         "UINT32",  "INT64", "UINT64", "FP16",  "UNKNOWN", "FP32",   "FP64"};
-  const auto index = static_cast<std::size_t>(tensor.type);
+  const auto index = static_cast<std::size_t>(info.type);
   return index < std::size(names) ? names[index] : "UNKNOWN";
 }
 

@@ -133,9 +133,9 @@ T required(const json& object, const char* key, const std::string& field) {
   return value;
 }
 
-void require_form_in_json(const tensor_info& tensor, const std::string& field, const char* suggestion) {
-  if (!with_type(tensor.type, [](auto) {}))
-    refuse_field(field, std::string(datatype_of(tensor)) + " has no form in JSON; " + suggestion);
+void require_form_in_json(const tensor_info& info, const std::string& field, const char* suggestion) {
+  if (!with_type(info.type, [](auto) {}))
+    refuse_field(field, std::string(datatype_of(info)) + " has no form in JSON; " + suggestion);
 }
 
 /// Returns parameters.<key>, or nothing if the parameter is absent.
@@ -159,30 +159,30 @@ void require_rows(std::size_t row_count, std::size_t max_rows, const std::string
 }
 
 /// Checks the shape of an input, and returns the number of rows.
-std::size_t checked_rows(const json& input, const tensor_info& tensor, std::size_t max_rows) {
+std::size_t checked_rows(const json& input, const tensor_info& info, std::size_t max_rows) {
   std::vector<std::uint64_t> shape;
   for (const json item : required<array>(input, "shape", "inputs[0].shape")) {
     std::uint64_t extent = 0;
     if (item.get(extent) != simdjson::SUCCESS) refuse_field("inputs[0].shape", "has an element that is not a size");
     shape.push_back(extent);
-    if (shape.size() > tensor.shape.size() + 1) break;
+    if (shape.size() > info.shape.size() + 1) break;
   }
-  bool matches = shape.size() == tensor.shape.size() + 1;
-  for (std::size_t k = 0; matches && k < tensor.shape.size(); ++k) matches = shape[k + 1] == tensor.shape[k];
-  if (!matches) refuse_field("inputs[0].shape", "is not " + shape_text(tensor.shape) + ", which the model requires");
+  bool matches = shape.size() == info.shape.size() + 1;
+  for (std::size_t k = 0; matches && k < info.shape.size(); ++k) matches = shape[k + 1] == info.shape[k];
+  if (!matches) refuse_field("inputs[0].shape", "is not " + shape_text(info.shape) + ", which the model requires");
   require_rows(shape[0], max_rows, "inputs[0].shape");
   return shape[0];
 }
 
 /// Splits a tensor into rows of fixed size.
-void split_rows(parsed_request& request, std::span<const std::byte> tensor, std::size_t row_count,
+void split_rows(parsed_request& request, std::span<const std::byte> content, std::size_t row_count,
                 std::size_t row_bytes) {
-  for (std::size_t k = 0; k < row_count; ++k) request.rows.push_back(tensor.subspan(k * row_bytes, row_bytes));
+  for (std::size_t k = 0; k < row_count; ++k) request.rows.push_back(content.subspan(k * row_bytes, row_bytes));
 }
 
 /// Splits a tensor into rows of any size. Each row is preceded by its length, as a little-endian 32-bit number.
-void split_strings(parsed_request& request, std::span<const std::byte> tensor, std::size_t row_count) {
-  detail::wire_reader reader(tensor);
+void split_strings(parsed_request& request, std::span<const std::byte> content, std::size_t row_count) {
+  detail::wire_reader reader(content);
   for (std::size_t k = 0; k < row_count; ++k) {
     const auto size = reader.number<std::uint32_t>();
     if (!reader.good()) refuse_field("inputs[0]", "its binary data end before row " + std::to_string(k));

@@ -34,14 +34,14 @@ void append_nested(std::string& text, dtype type, std::span<const std::size_t> s
   text += ']';
 }
 
-void append_tensor(std::string& text, const tensor_info& tensor, std::string_view first) {
+void append_tensor(std::string& text, const tensor_info& info, std::string_view first) {
   text += "{\"name\":";
-  append_string(text, tensor.name);
+  append_string(text, info.name);
   text += ",\"datatype\":\"";
-  text += datatype_of(tensor);
+  text += datatype_of(info);
   text += "\",\"shape\":[";
   text += first;
-  for (const std::size_t extent : tensor.shape) text += "," + std::to_string(extent);
+  for (const std::size_t extent : info.shape) text += "," + std::to_string(extent);
   text += ']';
 }
 

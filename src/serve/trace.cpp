@@ -34,7 +34,7 @@ span_log::span_log(const std::string& path) : next_((std::uint64_t{std::random_d
   }
 }
 
-void span_log::write(const trace_place& caller, const request_times& times, std::string_view target,
+void span_log::write(const trace_place& caller, const request_times& times, std::string_view path,
                      std::string_view model, int status) {
   using std::chrono::microseconds;
   const auto now = clock::now();
@@ -53,7 +53,7 @@ void span_log::write(const trace_place& caller, const request_times& times, std:
     text += ",\"localEndpoint\":{\"serviceName\":\"muster-serve\"}";
   };
   const std::string server_span = new_id();
-  add(server_span, caller.span, target, times.received, now);
+  add(server_span, caller.span, path, times.received, now);
   text += ",\"kind\":\"SERVER\",\"tags\":{\"http.status_code\":\"" + std::to_string(status) + "\",\"model\":";
   append_string(text, model);
   text += '}';

@@ -37,7 +37,7 @@ class span_log {
 
   [[nodiscard]] bool is_open() const noexcept { return static_cast<bool>(file_); }
   /// Writes the spans of a request that ends now.
-  void write(const trace_place& caller, const request_times& times, std::string_view target, std::string_view model,
+  void write(const trace_place& caller, const request_times& times, std::string_view path, std::string_view model,
              int status);
 
  private:

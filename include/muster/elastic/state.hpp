@@ -186,9 +186,9 @@ class state {
   [[nodiscard]] state_position position() const;
   /// Returns the step and the fractional epoch, for schedules.
   [[nodiscard]] training_position progress() const;
-  /// Moves to `target`, after its caller has filled the parts with the values of that position. Throws the loader's
+  /// Moves to `position`, after its caller has filled the parts with the values of that position. Throws the loader's
   /// errors for a cursor that does not fit its data; the position is then unchanged.
-  void move_to(const state_position& target);
+  void move_to(const state_position& position);
 
   /// Returns true if the state has a cursor. The next two functions use that cursor.
   [[nodiscard]] bool has_data() const noexcept { return has_.cursor_.has_value(); }

@@ -25,9 +25,9 @@ namespace detail {
 constexpr const char* info_of_model = "muster_model.txt";  // in the archive, beside the code
 
 // Writes "NAME TYPE EXTENT..." of a tensor.
-inline void write(std::ostream& text, const serve::tensor_info& tensor) {
-  text << tensor.name << ' ' << to_string(tensor.type);
-  for (const std::size_t extent : tensor.shape) text << ' ' << extent;
+inline void write(std::ostream& text, const serve::tensor_info& info) {
+  text << info.name << ' ' << to_string(info.type);
+  for (const std::size_t extent : info.shape) text << ' ' << extent;
   text << '\n';
 }
 inline serve::tensor_info read_tensor(std::istream& text, const std::string& path) {
@@ -103,13 +103,13 @@ class script_predictor {
   }
 
  private:
-  [[nodiscard]] static std::vector<std::int64_t> sizes_of(const serve::tensor_info& tensor, std::size_t rows) {
+  [[nodiscard]] static std::vector<std::int64_t> sizes_of(const serve::tensor_info& info, std::size_t rows) {
     std::vector<std::int64_t> sizes{static_cast<std::int64_t>(rows)};
-    for (const std::size_t extent : tensor.shape) sizes.push_back(static_cast<std::int64_t>(extent));
+    for (const std::size_t extent : info.shape) sizes.push_back(static_cast<std::int64_t>(extent));
     return sizes;
   }
-  [[nodiscard]] static at::ScalarType type_of(const serve::tensor_info& tensor) {
-    return detail::scalar_type_of(tensor.type, {.name = tensor.name});
+  [[nodiscard]] static at::ScalarType type_of(const serve::tensor_info& info) {
+    return detail::scalar_type_of(info.type, {.name = info.name});
   }
 
   ::torch::jit::Module module_;

@@ -72,11 +72,11 @@ void wait_for(device_stream_ref stream, clock::time_point deadline) {
   poll("work on a stream", deadline, [&] { return is_done(cudaStreamQuery(stream.handle), "cudaStreamQuery"); });
 }
 
-device_event::device_event(device_stream_ref at) {
+device_event::device_event(device_stream_ref stream) {
   CUevent_st* created = nullptr;
   detail::check_cuda(cudaEventCreateWithFlags(&created, cudaEventDisableTiming), "cudaEventCreateWithFlags");
   handle_.reset(created);
-  detail::check_cuda(cudaEventRecord(created, at.handle), "cudaEventRecord");
+  detail::check_cuda(cudaEventRecord(created, stream.handle), "cudaEventRecord");
 }
 
 void device_event::release::operator()(CUevent_st* handle) const noexcept { (void)cudaEventDestroy(handle); }

@@ -74,12 +74,12 @@ class device_gradients : public gradient_backend {
       return {reinterpret_cast<T*>(halves_.span().data()) + elements.first, elements.count};
   }
   template <class T>
-  void round(const block& elements, device_stream_ref target) {
-    if constexpr (!std::same_as<T, float>) convert(part_of(elements), sent<T>(elements), target);
+  void round(const block& elements, device_stream_ref stream) {
+    if constexpr (!std::same_as<T, float>) convert(part_of(elements), sent<T>(elements), stream);
   }
   template <class T>
-  void widen(const block& elements, device_stream_ref target) {
-    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(elements)), part_of(elements), target);
+  void widen(const block& elements, device_stream_ref stream) {
+    if constexpr (!std::same_as<T, float>) convert(device_span<const T>(sent<T>(elements)), part_of(elements), stream);
   }
 
  private:

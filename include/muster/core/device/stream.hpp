@@ -45,7 +45,7 @@ class device_event {
   /// Creates an empty event, which is complete.
   device_event() noexcept = default;
   /// Marks the current position of the stream.
-  explicit device_event(device_stream_ref at);
+  explicit device_event(device_stream_ref stream);
 
   /// Returns true if the event is complete. Does not block. Throws muster::error when the device has failed.
   [[nodiscard]] bool test() const;

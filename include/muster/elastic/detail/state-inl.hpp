@@ -84,11 +84,11 @@ MUSTER_INLINE training_position state::progress() const {
   return {.step = steps_, .epoch = static_cast<double>(at.epoch) + within};
 }
 
-MUSTER_INLINE void state::move_to(const state_position& target) {
-  if (has_.cursor_) has_.cursor_->open(target.data);
-  steps_ = target.steps;
-  evaluations_ = target.evaluations;
-  runs_ = target.runs;
+MUSTER_INLINE void state::move_to(const state_position& position) {
+  if (has_.cursor_) has_.cursor_->open(position.data);
+  steps_ = position.steps;
+  evaluations_ = position.evaluations;
+  runs_ = position.runs;
 }
 
 MUSTER_INLINE bool state::epoch_is_over() const { return has_.cursor_ && has_.cursor_->epoch_is_over(); }

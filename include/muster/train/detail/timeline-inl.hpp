@@ -88,7 +88,7 @@ MUSTER_INLINE std::string timeline::events_of(int rank) const {
   std::snprintf(line.data(), line.size(),
                 "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n", rank, rank);
   text += line.data();
-  const auto microseconds = [this](clock::time_point at) { return seconds(at - origin_).count() * 1e6; };
+  const auto microseconds = [this](clock::time_point time) { return seconds(time - origin_).count() * 1e6; };
   // Concurrent events use separate rows: each event uses the first row that is free at its begin.
   std::vector<const event*> in_order;
   for (const auto& entry : events_) in_order.push_back(&entry);

@@ -130,44 +130,47 @@ MUSTER_INLINE std::uint64_t batch_sampler::steps_per_epoch() const noexcept {
 }
 
 // Returns true if commits can lead to this cursor.
-MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& at) noexcept {
+MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& position) noexcept {
   const auto is_place = [&](const segment& in) {
-    return in.position <= in.end && (in.position % at.batch == 0 || in.position == in.end);
+    return in.position <= in.end && (in.position % position.batch == 0 || in.position == in.end);
   };
-  muster::cursor began = at;
+  muster::cursor began = position;
   began.joined_used = began.joined;
-  began.position += at.joined - at.joined_used;
-  return at.joined <= at.size && at.joined_last <= at.joined && at.joined_used <= std::min(at.joined, at.position) &&
-         at.joined - at.joined_used <= at.joined_last && is_place(segment_of(at)) && is_place(segment_of(began));
+  began.position += position.joined - position.joined_used;
+  return position.joined <= position.size && position.joined_last <= position.joined &&
+         position.joined_used <= std::min(position.joined, position.position) &&
+         position.joined - position.joined_used <= position.joined_last && is_place(segment_of(position)) &&
+         is_place(segment_of(began));
 }
 
-MUSTER_INLINE void batch_sampler::open(const muster::cursor& target) {
+MUSTER_INLINE void batch_sampler::open(const muster::cursor& position) {
   const auto compare = [&](const muster::cursor& expected) {
-    if (const std::string difference = detail::difference(target, expected); !difference.empty()) {
+    if (const std::string difference = detail::difference(position, expected); !difference.empty()) {
       throw configuration_error("cannot resume from this cursor (" + difference +
                                 "); open it with the data and settings with which it was saved");
     }
   };
   muster::cursor expected = cursor_;
-  const bool another_version = open_version_ && target.size != cursor_.size;
+  const bool another_version = open_version_ && position.size != cursor_.size;
   if (another_version) {
-    expected.size = target.size;
-    expected.dataset = target.dataset;
+    expected.size = position.size;
+    expected.dataset = position.dataset;
   }
   compare(expected);
-  if (!is_between_batches(target)) {
-    throw configuration_error("cannot resume from this cursor (position " + std::to_string(target.position) +
-                              " is not between two batches of " + std::to_string(target.batch) + " of " +
-                              std::to_string(target.size) + " samples); the cursor is damaged or was written by hand");
+  if (!is_between_batches(position)) {
+    throw configuration_error("cannot resume from this cursor (position " + std::to_string(position.position) +
+                              " is not between two batches of " + std::to_string(position.batch) + " of " +
+                              std::to_string(position.size) +
+                              " samples); the cursor is damaged or was written by hand");
   }
   if (another_version) {
-    expected.dataset = open_version_(target.size);
-    if (expected.dataset != target.dataset) {
+    expected.dataset = open_version_(position.size);
+    if (expected.dataset != position.dataset) {
       (void)open_version_(cursor_.size);
       compare(expected);
     }
   }
-  cursor_ = target;
+  cursor_ = position;
 }
 
 MUSTER_INLINE void batch_sampler::commit() {
@@ -333,7 +336,7 @@ MUSTER_INLINE const cursor& sampler_handle::current() const noexcept { return pl
 MUSTER_INLINE bool sampler_handle::epoch_is_over() const noexcept {
   return detail::batch_sampler::batch_size(current()) == 0;
 }
-MUSTER_INLINE void sampler_handle::open(const cursor& target) const { plan_->open(target); }
+MUSTER_INLINE void sampler_handle::open(const cursor& position) const { plan_->open(position); }
 MUSTER_INLINE void sampler_handle::commit() const { plan_->commit(); }
 MUSTER_INLINE void sampler_handle::next_epoch() const { plan_->next_epoch(); }
 
@@ -343,9 +346,9 @@ MUSTER_INLINE std::string_view to_string(sample_order order) noexcept {
   return index < std::size(names) ? names[index] : std::string_view("unknown");
 }
 
-MUSTER_INLINE std::string detail::difference(const cursor& target, const cursor& expected) {
+MUSTER_INLINE std::string detail::difference(const cursor& position, const cursor& expected) {
   std::string text;
-  const auto theirs = detail::properties_of(target), ours = detail::properties_of(expected);
+  const auto theirs = detail::properties_of(position), ours = detail::properties_of(expected);
   for (std::size_t k = 0; k < ours.size(); ++k) {
     if (theirs[k].second == ours[k].second) continue;
     text.append(text.empty() ? "" : ", ").append("the ").append(ours[k].first);

@@ -165,8 +165,8 @@ struct record_files::state : detail::source_facts {
     std::size_t size = 0;
     blocks::block block{};
   };
-  found find(const opened& at, std::uint64_t record) const {
-    const format::shard& shard = *at.shard;
+  found find(const opened& file, std::uint64_t record) const {
+    const format::shard& shard = *file.shard;
     found result;
     if (!shard.compressed()) {
       const auto place = shard.place(record, 0);
@@ -175,7 +175,7 @@ struct record_files::state : detail::source_facts {
     } else {
       const std::size_t block = shard.block_of(record);
       const auto place = shard.place(record, shard.blocks[block].first_record);
-      const auto number = static_cast<std::uint64_t>(&at - shards.data());
+      const auto number = static_cast<std::uint64_t>(&file - shards.data());
       const std::uint64_t key = number << 40 | block;
       result.size = place.size;
       result.block = cache.get(key, [&] { return decompress(shard, block); });
@@ -203,8 +203,8 @@ struct record_files::state : detail::source_facts {
     return raw;
   }
 
-  static data_error damage(const opened& at, std::uint64_t record) {
-    const format::shard& shard = *at.shard;
+  static data_error damage(const opened& file, std::uint64_t record) {
+    const format::shard& shard = *file.shard;
     const std::uint64_t offset = shard.footer.payload_offset + shard.place_in_payload(record).begin;
     return data_error({shard.path, 0, 0, offset},
                       "record " + std::to_string(record) +
