@@ -22,10 +22,10 @@ std::string list_of(const std::vector<int>& ranks) {
 
 // Returns the ranks by their call with this number. Empty if a rank has not made the call or no longer remembers the
 // call.
-alike calls_at(std::uint64_t call, const members& all) {
+alike calls_at(std::uint64_t number, const members& all) {
   alike ranks_by_call;
   for (const auto& [rank, group] : all) {
-    const auto found = group->ring.find(call);
+    const auto found = group->ring.find(number);
     if (found == group->ring.end()) return {};
     ranks_by_call[found->second].push_back(rank);
   }

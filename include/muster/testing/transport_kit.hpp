@@ -26,15 +26,15 @@ inline void require(bool condition, const char* requirement) {
   if (!condition) throw std::runtime_error(std::string("the transport violates its contract: ") + requirement);
 }
 
-inline std::uint8_t byte_at(std::uint64_t message, std::size_t i) {
-  return static_cast<std::uint8_t>(mix(message * 0x9e3779b9u + i / 8) >> 8 * (i % 8));
+inline std::uint8_t byte_at(std::uint64_t number, std::size_t i) {
+  return static_cast<std::uint8_t>(mix(number * 0x9e3779b9u + i / 8) >> 8 * (i % 8));
 }
 
 /// A message with its own content, or a buffer for a message.
 struct parcel {
   explicit parcel(std::size_t room) : data(room) {}
-  parcel(std::uint64_t message, std::size_t bytes) : data(bytes) {
-    for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(message, i);
+  parcel(std::uint64_t number, std::size_t bytes) : data(bytes) {
+    for (std::size_t i = 0; i < bytes; ++i) data[i] = byte_at(number, i);
   }
   void start(transport& transport, bool sends, int peer, std::uint32_t tag) {
     r.data = reinterpret_cast<std::byte*>(data.data());
@@ -53,9 +53,9 @@ struct parcel {
       transport.pause(deadline_after(seconds(0.001)));
     }
   }
-  void expect(std::uint64_t message, std::size_t bytes) const {
+  void expect(std::uint64_t number, std::size_t bytes) const {
     require(r.received == bytes, "a message has the wrong size");
-    for (std::size_t i = 0; i < bytes; ++i) require(data[i] == byte_at(message, i), "a message has the wrong content");
+    for (std::size_t i = 0; i < bytes; ++i) require(data[i] == byte_at(number, i), "a message has the wrong content");
   }
 
   std::vector<std::uint8_t> data;
@@ -109,7 +109,7 @@ inline void check_receives_by_tag(group& world) {
 inline void check_any_source(group& world) {
   auto& transport = world.transport();
   constexpr std::uint64_t each = 20;
-  const auto size_of = [](std::uint64_t message) { return static_cast<std::size_t>(mix(message) % 9000); };
+  const auto size_of = [](std::uint64_t number) { return static_cast<std::size_t>(mix(number) % 9000); };
   if (world.rank() != 0) {
     std::deque<detail::parcel> sent;
     for (std::uint64_t i = 0; i < each; ++i) {
@@ -177,9 +177,9 @@ inline void check_random_messages(group& world) {
   auto& transport = world.transport();
   constexpr std::uint64_t each = 60;  // from every rank to every rank
   constexpr std::uint32_t tags = 4;
-  const auto tag_of = [](std::uint64_t message) { return 1 + static_cast<std::uint32_t>(mix(message) % tags); };
-  const auto size_of = [](std::uint64_t message) {
-    const std::uint64_t word = mix(message + 5);
+  const auto tag_of = [](std::uint64_t number) { return 1 + static_cast<std::uint32_t>(mix(number) % tags); };
+  const auto size_of = [](std::uint64_t number) {
+    const std::uint64_t word = mix(number + 5);
     return static_cast<std::size_t>(word % (std::uint64_t{1} << (word >> 32) % 18));
   };
   const auto message_of = [](int source, int destination, std::uint64_t i) {

@@ -10,11 +10,11 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Throws muster::error with CUDA's own text unless `code` is cudaSuccess.
-inline void check_cuda(cudaError_t code, const char* call) {
+inline void check_cuda(cudaError_t code, const char* function) {
   if (code == cudaSuccess) return;
   (void)cudaGetLastError();  // clears the error, which the next call would report otherwise
   throw error(error_kind::other,
-              std::string(call) + " failed (CUDA: " + cudaGetErrorString(code) + "); look at nvidia-smi");
+              std::string(function) + " failed (CUDA: " + cudaGetErrorString(code) + "); look at nvidia-smi");
 }
 
 }}}  // namespace muster::v0::detail

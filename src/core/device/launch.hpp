@@ -108,7 +108,7 @@ __device__ void sum_threads(T (&sums)[N]) {
 }
 
 template <class F>
-__global__ void run_sums(std::size_t size, std::size_t block_size, F value, double* sums) {
+__global__ void run_sums(std::size_t size, std::size_t block_size, F value_of, double* sums) {
   constexpr std::size_t at_once = 8;
   const unsigned lane = threadIdx.x;
   const std::size_t first = blockIdx.x * block_size, end = size < first + block_size ? size : first + block_size;
@@ -117,7 +117,7 @@ __global__ void run_sums(std::size_t size, std::size_t block_size, F value, doub
     double values[at_once];  // all values are read before the first is added
     for (std::size_t j = 0; j < at_once; ++j) {
       const std::size_t at = i + j * block_threads;
-      values[j] = at < end ? value(at) : 0;
+      values[j] = at < end ? value_of(at) : 0;
     }
     for (std::size_t j = 0; j < at_once; ++j) sum[0] += values[j];
   }
@@ -129,9 +129,9 @@ __global__ void run_sums(std::size_t size, std::size_t block_size, F value, doub
 /// threads adds every block_threads-th value, and sum_threads adds the threads' sums, so the order depends on nothing
 /// else.
 template <class F>
-void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value, double* sums) {
+void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value_of, double* sums) {
   if (size == 0) return;
-  run_sums<<<static_cast<unsigned>((size + part - 1) / part), block_threads, 0, stream.handle>>>(size, part, value,
+  run_sums<<<static_cast<unsigned>((size + part - 1) / part), block_threads, 0, stream.handle>>>(size, part, value_of,
                                                                                                  sums);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }

@@ -27,12 +27,12 @@ void poll(const char* operation, clock::time_point deadline, const Done& done) {
   }
 }
 
-bool is_done(cudaError_t answer, const char* call) {
+bool is_done(cudaError_t answer, const char* function) {
   if (answer == cudaErrorNotReady) {
     (void)cudaGetLastError();
     return false;
   }
-  detail::check_cuda(answer, call);
+  detail::check_cuda(answer, function);
   return true;
 }
 

@@ -94,10 +94,10 @@ class http_folder final : public remote_folder {
   void start_transfers();
   [[nodiscard]] bool must_fetch(const queued_block& entry);
   void start(transfer new_transfer);
-  void finish(transfers::iterator current, CURLcode code);
+  void finish(transfers::iterator active, CURLcode code);
   static std::size_t receive(char* received, std::size_t size, std::size_t count, void* user_data) noexcept;
-  [[nodiscard]] bool is_expected_reply(transfer& current) const;
-  void store_block(transfer& current);
+  [[nodiscard]] bool is_expected_reply(transfer& active) const;
+  void store_block(transfer& active);
   // Locks the block for this process if `locked` is true, and unlocks it otherwise. Returns false without waiting if
   // another process has the lock.
   [[nodiscard]] bool lock_block(const file& owner, std::uint64_t block, bool locked) const noexcept;

@@ -90,13 +90,13 @@ void http_folder::start(transfer new_transfer) {
 }
 
 // Returns true if the reply has the requested range of the expected version. Otherwise sets the transfer's failure.
-bool http_folder::is_expected_reply(transfer& current) const {
+bool http_folder::is_expected_reply(transfer& active) const {
   constexpr long complete = 200, partial = 206;
-  CURL* const request = current.request.get();
+  CURL* const request = active.request.get();
   long status = 0;
   ::curl_easy_getinfo(request, CURLINFO_RESPONSE_CODE, &status);
   if (status != complete && status != partial) return false;
-  std::uint64_t size = current.owner->size, begin = current.block * block_bytes;
+  std::uint64_t size = active.owner->size, begin = active.block * block_bytes;
   curl_header* header = nullptr;
   const char* const name = status == partial ? "Content-Range" : "Content-Length";
   if (::curl_easy_header(request, name, 0, CURLH_HEADER, -1, &header) == CURLHE_OK) {
@@ -105,22 +105,22 @@ bool http_folder::is_expected_reply(transfer& current) const {
     const auto at = value.find(' ') + 1;  // "bytes 0-99/1000"
     if (status == partial) begin = parse_number<std::uint64_t>(value.substr(at, value.find('-') - at)).value_or(begin);
   }
-  if (size != current.owner->size) {
-    current.failure = {false,
-                       "the server has " + std::to_string(size) + " bytes, but " +
-                           (current.owner->version.empty() ? "the manifest declares " : "it had ") +
-                           std::to_string(current.owner->size),
-                       "copy the file there again"};
-  } else if (!current.owner->version.empty() && version_of(request) != current.owner->version) {
-    current.failure = {false, "the server has a different version of the file than at the start", "start again"};
-  } else if (begin != current.block * block_bytes) {
-    current.failure = {false, "the server sends another range than the requested range",
-                       "check its cache, or use another server"};
-  } else if (status == complete && (current.block != 0 || current.owner->end_of(current.end - 1) != size)) {
-    current.failure = {false, "the server does not support range requests",
-                       "use another server, or copy the data to a disk"};
+  if (size != active.owner->size) {
+    active.failure = {false,
+                      "the server has " + std::to_string(size) + " bytes, but " +
+                          (active.owner->version.empty() ? "the manifest declares " : "it had ") +
+                          std::to_string(active.owner->size),
+                      "copy the file there again"};
+  } else if (!active.owner->version.empty() && version_of(request) != active.owner->version) {
+    active.failure = {false, "the server has a different version of the file than at the start", "start again"};
+  } else if (begin != active.block * block_bytes) {
+    active.failure = {false, "the server sends another range than the requested range",
+                      "check its cache, or use another server"};
+  } else if (status == complete && (active.block != 0 || active.owner->end_of(active.end - 1) != size)) {
+    active.failure = {false, "the server does not support range requests",
+                      "use another server, or copy the data to a disk"};
   }
-  return current.failure.reason.empty();
+  return active.failure.reason.empty();
 }
 
 std::size_t http_folder::receive(char* received, std::size_t size, std::size_t count, void* user_data) noexcept {
@@ -145,30 +145,30 @@ std::size_t http_folder::receive(char* received, std::size_t size, std::size_t c
   }
 }
 
-void http_folder::store_block(transfer& current) {
+void http_folder::store_block(transfer& active) {
   const std::lock_guard lock(mutex_);
-  if (current.owner->is_on_disk(current.block)) {
-    (void)current.owner->store->put(current.block, current.received, {});
-    (void)lock_block(*current.owner, current.block, false);
-    current.received.clear();
+  if (active.owner->is_on_disk(active.block)) {
+    (void)active.owner->store->put(active.block, active.received, {});
+    (void)lock_block(*active.owner, active.block, false);
+    active.received.clear();
   } else {
-    memory_.keep(cache_key_of(*current.owner, current.block),
-                 std::make_shared<const std::vector<std::byte>>(std::exchange(current.received, {})));
+    memory_.keep(cache_key_of(*active.owner, active.block),
+                 std::make_shared<const std::vector<std::byte>>(std::exchange(active.received, {})));
   }
-  set_state(*current.owner, current.block++, progress::ready);
+  set_state(*active.owner, active.block++, progress::ready);
   failing_since_.reset();
   pause_ = {};
 }
 
-void http_folder::finish(transfers::iterator current, CURLcode code) {
+void http_folder::finish(transfers::iterator active, CURLcode code) {
   const std::lock_guard lock(mutex_);
-  ::curl_multi_remove_handle(multi_, current->request.get());
+  ::curl_multi_remove_handle(multi_, active->request.get());
   request_failure failure =
-      current->failure.reason.empty() ? http_server::failure_of(current->request.get(), code) : current->failure;
+      active->failure.reason.empty() ? http_server::failure_of(active->request.get(), code) : active->failure;
   if (failure.reason.empty()) failure = {true, "the server has sent fewer bytes than requested", "check its log"};
-  for (std::uint64_t block = current->block; block < current->end; ++block)
-    (void)lock_block(*current->owner, block, false);
-  if (current->block < current->end && failure.retryable) {
+  for (std::uint64_t block = active->block; block < active->end; ++block)
+    (void)lock_block(*active->owner, block, false);
+  if (active->block < active->end && failure.retryable) {
     const auto now = clock::now();
     if (!failing_since_) failing_since_ = now;
     pause_ = pause_ == pause_.zero() ? first_pause : std::min(2 * pause_, longest_pause);
@@ -176,15 +176,15 @@ void http_folder::finish(transfers::iterator current, CURLcode code) {
     if (remaining.count() <= 0) failure = after_retries(std::move(failure), timeout_);
     pause_until_ = now + std::chrono::ceil<std::chrono::milliseconds>(std::min<seconds>(pause_, remaining));
   }
-  for (std::uint64_t block = current->end; block-- > current->block;) {
-    current->owner->states[block] = progress::absent;
+  for (std::uint64_t block = active->end; block-- > active->block;) {
+    active->owner->states[block] = progress::absent;
     if (failure.retryable)
-      queue_block(*current->owner, block, true);
+      queue_block(*active->owner, block, true);
     else
-      failures_[{current->owner, block}] = error_text_of(failure);
+      failures_[{active->owner, block}] = error_text_of(failure);
   }
   state_changed_.notify_all();
-  transfers_.erase(current);
+  transfers_.erase(active);
 }
 
 }}}  // namespace muster::v0::detail

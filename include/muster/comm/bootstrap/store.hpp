@@ -97,7 +97,7 @@ namespace detail {
 void check_store_key(std::string_view key, const std::string& where, std::size_t limit = store_key_limit);
 void check_store_value(std::optional<std::string_view> value, const std::string& where);
 /// Throws the timeout_error of a call ("get") that reached its deadline at the store named `where`.
-[[noreturn]] void store_timed_out(const char* call, std::string_view key, const std::string& where);
+[[noreturn]] void store_timed_out(const char* function, std::string_view key, const std::string& where);
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -55,12 +55,12 @@ std::vector<int> ended_ranks(MPI_Comm communicator) {
   return ranks;
 }
 
-void check_mpi(int code, const char* call, MPI_Comm communicator) {
+void check_mpi(int code, const char* function, MPI_Comm communicator) {
   if (code == MPI_SUCCESS) return;
-  if (!reports_death(code)) check_mpi(code, call);
+  if (!reports_death(code)) check_mpi(code, function);
   auto ranks = ended_ranks(communicator);
   const std::string text = ranks.empty() ? "the group was aborted (MPI reports a revoked communicator in " +
-                                               std::string(call) + "); see the messages of other ranks"
+                                               std::string(function) + "); see the messages of other ranks"
                                          : text_of_end(communicator, ranks.front());
   throw peer_failure(std::move(ranks), text);
 }

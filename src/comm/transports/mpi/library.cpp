@@ -66,12 +66,13 @@ void mpi_library::check_thread() const {
       "main thread or ask MPI_Init_thread for more");
 }
 
-void check_mpi(int code, const char* call) {
+void check_mpi(int code, const char* function) {
   if (code == MPI_SUCCESS) return;
   char text[MPI_MAX_ERROR_STRING] = {};
   int length = 0;
   MPI_Error_string(code, text, &length);
-  throw error(error_kind::other, std::string(call) + " failed (" + std::string(text, static_cast<std::size_t>(length)) +
+  throw error(error_kind::other, std::string(function) + " failed (" +
+                                     std::string(text, static_cast<std::size_t>(length)) +
                                      "); see the output of mpirun");
 }
 

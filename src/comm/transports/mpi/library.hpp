@@ -75,7 +75,7 @@ class mpi_library {
 };
 
 /// Throws muster::error with MPI's own text unless `code` is MPI_SUCCESS.
-void check_mpi(int code, const char* call);
+void check_mpi(int code, const char* function);
 
 // Detection of dead ranks by User Level Failure Mitigation (ULFM), if MPI has it and was started with it.
 
@@ -92,7 +92,7 @@ void check_mpi(int code, const char* call);
 
 /// Throws peer_failure with the ended ranks in `communicator` if `code` reports a death, or a communicator that was
 /// revoked because of a death. Throws muster::error with MPI's text for other failures.
-void check_mpi(int code, const char* call, MPI_Comm communicator);
+void check_mpi(int code, const char* function, MPI_Comm communicator);
 
 /// Revokes the communicator: all pending operations in it, at every rank, end with an error, and it is unusable
 /// afterwards. Does nothing if MPI does not survive deaths.

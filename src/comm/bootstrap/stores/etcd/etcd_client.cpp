@@ -122,7 +122,7 @@ etcd_client::http_reply etcd_client::post(const std::string& url, const std::str
   return result;
 }
 
-json etcd_client::ask(const char* call, std::string_view key, std::string_view path, const json& request,
+json etcd_client::ask(const char* function, std::string_view key, std::string_view path, const json& request,
                       clock::time_point until, when_lost on_loss) {
   const std::string body = request.dump();
   auto delay = std::chrono::milliseconds(5);
@@ -142,8 +142,8 @@ json etcd_client::ask(const char* call, std::string_view key, std::string_view p
       throw configuration_error("the store " + where_ + " refuses (" + message_of(reply) +
                                 "); check the configuration of etcd");
     }
-    if (on_loss == when_lost::give_up && result.sent) store_timed_out(call, key, where_);
-    if (clock::now() + delay >= until) store_timed_out(call, key, where_);
+    if (on_loss == when_lost::give_up && result.sent) store_timed_out(function, key, where_);
+    if (clock::now() + delay >= until) store_timed_out(function, key, where_);
     auto expected = index;
     present_.compare_exchange_strong(expected, index + 1);
     std::this_thread::sleep_for(delay);

@@ -23,10 +23,10 @@ class etcd_client {
 
   /// The reaction to a lost reply: `again` repeats an idempotent request at the next member, until the deadline.
   enum class when_lost { again, give_up };
-  /// Sends a request and returns the reply. Throws timeout_error (with `call` and `key` in its text) at the deadline,
-  /// or when the reply to a request that must not be repeated was lost; peer_failure if etcd does not know the lease;
-  /// configuration_error if etcd rejects the request.
-  [[nodiscard]] nlohmann::json ask(const char* call, std::string_view key, std::string_view path,
+  /// Sends a request and returns the reply. Throws timeout_error (with `function` and `key` in its text) at the
+  /// deadline, or when the reply to a request that must not be repeated was lost; peer_failure if etcd does not know
+  /// the lease; configuration_error if etcd rejects the request.
+  [[nodiscard]] nlohmann::json ask(const char* function, std::string_view key, std::string_view path,
                                    const nlohmann::json& request, clock::time_point until, when_lost on_loss);
   /// Waits until a member reports that the key may have changed in that revision or later, until the deadline, or until
   /// a stop request. Also returns, after a short pause, when the member ends the watch.

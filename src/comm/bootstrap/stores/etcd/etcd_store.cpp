@@ -109,8 +109,8 @@ struct etcd_store::implementation {
     store_entry entry;
     std::uint64_t revision = 0;  // revision of the whole store at the time of the read
   };
-  snapshot read(const char* call, std::string_view key, clock::time_point until) {
-    const auto reply = client.ask(call, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
+  snapshot read(const char* function, std::string_view key, clock::time_point until) {
+    const auto reply = client.ask(function, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
     return {first_of(reply), number_in(reply.at("header"), "revision")};
   }
   static store_entry first_of(const json& range) {

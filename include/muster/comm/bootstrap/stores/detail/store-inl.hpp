@@ -27,9 +27,9 @@ MUSTER_INLINE void check_store_value(std::optional<std::string_view> value, cons
                             "); send large data between the ranks instead");
 }
 
-MUSTER_INLINE void store_timed_out(const char* call, std::string_view key, const std::string& where) {
-  throw timeout_error(std::string(call) + " at the store", {},
-                      std::string(call) + (key.empty() ? "" : " of " + printed(key)) + " at the store " + where +
+MUSTER_INLINE void store_timed_out(const char* function, std::string_view key, const std::string& where) {
+  throw timeout_error(std::string(function) + " at the store", {},
+                      std::string(function) + (key.empty() ? "" : " of " + printed(key)) + " at the store " + where +
                           " did not finish in time (the server of the store does not answer); check that its host is "
                           "up and not overloaded");
 }
