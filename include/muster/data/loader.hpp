@@ -240,7 +240,7 @@ class loader {
   /// Returns the loader with one more step, at the same cursor. map() and augment() use this function. See
   /// detail::record_step. Throws configuration_error for a step that cannot follow the steps before it, and for a
   /// source without records.
-  [[nodiscard]] loader with(std::unique_ptr<detail::record_step> step) &&;
+  [[nodiscard]] loader with(std::unique_ptr<detail::record_step> pipeline_step) &&;
 
   friend loader operator|(loader pipeline, muster::cache step);
   friend loader operator|(loader pipeline, prefetch step);
@@ -255,26 +255,26 @@ class loader {
 
 /// Orders the samples. The source is kept by value.
 template <sample_source Source>
-[[nodiscard]] shuffled_source operator|(Source source, shuffle step) {
-  return {detail::loader_source(std::move(source)), step};
+[[nodiscard]] shuffled_source operator|(Source source, shuffle pipeline_step) {
+  return {detail::loader_source(std::move(source)), pipeline_step};
 }
 
 /// Groups samples into batches in the source's own order. Throws configuration_error for a batch size of 0.
 template <sample_source Source>
-[[nodiscard]] loader operator|(Source source, batch step) {
-  return {detail::loader_source(std::move(source)), std::nullopt, step};
+[[nodiscard]] loader operator|(Source source, batch pipeline_step) {
+  return {detail::loader_source(std::move(source)), std::nullopt, pipeline_step};
 }
 
 /// Groups samples into batches in shuffled order. Throws configuration_error for a batch size of 0.
-[[nodiscard]] inline loader operator|(shuffled_source source, batch step) {
-  return {std::move(source.source), source.step, step};
+[[nodiscard]] inline loader operator|(shuffled_source source, batch pipeline_step) {
+  return {std::move(source.source), source.step, pipeline_step};
 }
 
 /// Returns the loader with one more step. Throws configuration_error if the step is not possible at this position in
 /// the pipeline.
-[[nodiscard]] loader operator|(loader pipeline, cache step);
-[[nodiscard]] loader operator|(loader pipeline, prefetch step);
-[[nodiscard]] loader operator|(loader pipeline, on_bad_records step);
+[[nodiscard]] loader operator|(loader pipeline, cache pipeline_step);
+[[nodiscard]] loader operator|(loader pipeline, prefetch pipeline_step);
+[[nodiscard]] loader operator|(loader pipeline, on_bad_records pipeline_step);
 
 }}  // namespace muster::v0
 

@@ -27,14 +27,14 @@ struct augment {
 
 /// Returns the loader with one more step. See `loader::with` for the errors.
 template <record_transform F>
-[[nodiscard]] loader operator|(loader pipeline, map<F> step) {
-  return std::move(pipeline).with(std::make_unique<detail::function_step<F, false>>(std::move(step.function)));
+[[nodiscard]] loader operator|(loader pipeline, map<F> pipeline_step) {
+  return std::move(pipeline).with(std::make_unique<detail::function_step<F, false>>(std::move(pipeline_step.function)));
 }
 
 /// Returns the loader with one more step. See `loader::with` for the errors.
 template <record_augmentation G>
-[[nodiscard]] loader operator|(loader pipeline, augment<G> step) {
-  return std::move(pipeline).with(std::make_unique<detail::function_step<G, true>>(std::move(step.function)));
+[[nodiscard]] loader operator|(loader pipeline, augment<G> pipeline_step) {
+  return std::move(pipeline).with(std::make_unique<detail::function_step<G, true>>(std::move(pipeline_step.function)));
 }
 
 }}  // namespace muster::v0

@@ -46,7 +46,7 @@ struct standardise_by_source {
   image_layout output = image_layout::hwc;
   int threads = 0;  ///< number of threads for computing the statistics
 };
-[[nodiscard]] loader operator|(loader pipeline, standardise_by_source step);
+[[nodiscard]] loader operator|(loader pipeline, standardise_by_source pipeline_step);
 
 }}  // namespace muster::v0
 

@@ -18,7 +18,8 @@
 namespace muster { inline namespace v0 {
 
 struct training::training_run {
-  training_run(training& trained, const train_options& run_options, const std::function<void(training_step&)>& step);
+  training_run(training& trained, const train_options& run_options,
+               const std::function<void(training_step&)>& run_step);
 
   void train();
   void train_on_servers();

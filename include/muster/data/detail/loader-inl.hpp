@@ -275,24 +275,24 @@ MUSTER_INLINE loader::loader(loader&&) noexcept = default;
 MUSTER_INLINE loader& loader::operator=(loader&&) noexcept = default;
 MUSTER_INLINE loader::~loader() = default;
 
-MUSTER_INLINE loader loader::with(std::unique_ptr<detail::record_step> step) && {
+MUSTER_INLINE loader loader::with(std::unique_ptr<detail::record_step> pipeline_step) && {
   engine_->require_records();
-  step->follow(std::move(engine_->last));
-  engine_->last = std::move(step);
+  pipeline_step->follow(std::move(engine_->last));
+  engine_->last = std::move(pipeline_step);
   return std::move(*this);
 }
-MUSTER_INLINE loader operator|(loader pipeline, cache step) {
-  return std::move(pipeline).with(detail::make_cache_step(std::move(step.options)));
+MUSTER_INLINE loader operator|(loader pipeline, cache pipeline_step) {
+  return std::move(pipeline).with(detail::make_cache_step(std::move(pipeline_step.options)));
 }
-MUSTER_INLINE loader operator|(loader pipeline, prefetch step) {
+MUSTER_INLINE loader operator|(loader pipeline, prefetch pipeline_step) {
   pipeline.engine_->require_records();
-  pipeline.engine_->ahead = step.options;
+  pipeline.engine_->ahead = pipeline_step.options;
   return pipeline;
 }
-MUSTER_INLINE loader operator|(loader pipeline, on_bad_records step) {
+MUSTER_INLINE loader operator|(loader pipeline, on_bad_records pipeline_step) {
   pipeline.engine_->require_records();
-  pipeline.engine_->skips_bad = step.options.policy != bad_record_policy::fail;
-  pipeline.engine_->log = bad_record_log(std::move(step.options));
+  pipeline.engine_->skips_bad = pipeline_step.options.policy != bad_record_policy::fail;
+  pipeline.engine_->log = bad_record_log(std::move(pipeline_step.options));
   return pipeline;
 }
 

@@ -60,9 +60,9 @@ MUSTER_INLINE void standardise::operator()(std::span<const std::byte> input,
   for (std::size_t k = 0; k < mean_.size(); ++k) out[k] = (in[k] - mean_[k]) * scale_[k];
 }
 
-MUSTER_INLINE loader operator|(loader pipeline, standardise_by_source step) {
-  source_statistics found = statistics(pipeline, step.threads);
-  return std::move(pipeline) | map(standardise(std::move(found), step.output));
+MUSTER_INLINE loader operator|(loader pipeline, standardise_by_source pipeline_step) {
+  source_statistics found = statistics(pipeline, pipeline_step.threads);
+  return std::move(pipeline) | map(standardise(std::move(found), pipeline_step.output));
 }
 
 }}  // namespace muster::v0

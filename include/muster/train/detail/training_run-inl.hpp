@@ -52,10 +52,10 @@ MUSTER_INLINE void write_line(std::FILE* stream, const epoch_summary& summary) {
 }  // namespace detail
 
 MUSTER_INLINE training::training_run::training_run(training& trained, const train_options& run_options,
-                                                   const std::function<void(training_step&)>& step)
+                                                   const std::function<void(training_step&)>& run_step)
     : owner(trained),
       options(run_options),
-      step_function(step),
+      step_function(run_step),
       every(detail::parse_interval(run_options.checkpoint_every)),
       metric(detail::parse_metric(run_options.metric)),
       limits{.epochs = run_options.epochs, .steps = run_options.steps, .every_steps = 0},
