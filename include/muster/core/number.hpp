@@ -86,17 +86,17 @@ template <class T>
                             (range.is_size ? ", such as 65536 or 64KiB" : ""));
 }
 
-/// Adds a flag for a number to `app`, a CLI::App of CLI11. The value of the flag is stored in `sum`. --help shows
-/// the range, and the initial value of `sum` as the default, unless that value is outside the range (which means
+/// Adds a flag for a number to `app`, a CLI::App of CLI11. The value of the flag is stored in `variable`. --help shows
+/// the range, and the initial value of `variable` as the default, unless that value is outside the range (which means
 /// "not given").
 template <class App, class T>
-auto* add_number(App& app, const std::string& flag, T& sum, const number_range<std::type_identity_t<T>>& range,
+auto* add_number(App& app, const std::string& flag, T& variable, const number_range<std::type_identity_t<T>>& range,
                  const std::string& help) {
   auto* const option = app.template add_option_function<std::string>(
-      flag, [flag, &sum, range](const std::string& text) { sum = number_from(flag, text, range); },
+      flag, [flag, &variable, range](const std::string& text) { variable = number_from(flag, text, range); },
       help + " (" + to_string(range) + ")");
   option->type_name(range.is_size ? "BYTES" : std::is_integral_v<T> ? "N" : "X");
-  if (sum >= range.low && sum <= range.high) option->default_str(number_text(sum));
+  if (variable >= range.low && variable <= range.high) option->default_str(number_text(variable));
   return option;
 }
 

@@ -80,7 +80,7 @@ class sampler_handle : public cursor {
   /// all ranks read the same source, they include its number of samples and its digest.
   [[nodiscard]] std::vector<std::pair<std::string, std::string>> properties() const;
   /// The loader's functions with these names.
-  void open(const cursor& position) const;
+  void open(const cursor& start) const;
   void commit() const;
   void next_epoch() const;
 
@@ -91,8 +91,8 @@ class sampler_handle : public cursor {
 namespace detail {
 
 /// Returns the differences between the epoch sequences of two cursors ("the seed is 1 there and 2 here, ..."). Returns
-/// an empty string if `position` is a position in the epoch sequence of `expected`.
-[[nodiscard]] std::string difference(const cursor& position, const cursor& expected);
+/// an empty string if `saved` is a position in the epoch sequence of `expected`.
+[[nodiscard]] std::string difference(const cursor& saved, const cursor& expected);
 
 }  // namespace detail
 

@@ -155,10 +155,10 @@ class loader {
   loader& operator=(loader&&) noexcept;
   ~loader();
 
-  /// Moves the loader to the position of `position`. Throws configuration_error, and does not move, if `position` is a
+  /// Moves the loader to `start`. Throws configuration_error, and does not move, if `start` is a
   /// cursor of another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The
   /// error names the difference. O(1).
-  void open(const muster::cursor& position);
+  void open(const muster::cursor& start);
 
   /// Returns the part of the batch at the cursor that belongs to `shard`, or false at the end of the epoch. Does not
   /// move the cursor: after a failed step the caller calls next() again, perhaps with another shard. Waits until the

@@ -296,7 +296,7 @@ MUSTER_INLINE loader operator|(loader pipeline, on_bad_records pipeline_step) {
   return pipeline;
 }
 
-MUSTER_INLINE void loader::open(const muster::cursor& position) { engine_->plan.open(position); }
+MUSTER_INLINE void loader::open(const muster::cursor& start) { engine_->plan.open(start); }
 MUSTER_INLINE void loader::commit() { engine_->plan.commit(); }
 MUSTER_INLINE void loader::next_epoch() { engine_->plan.next_epoch(); }
 MUSTER_INLINE std::uint64_t loader::newest() const { return engine_->last ? engine_->last->source().newest() : 0; }

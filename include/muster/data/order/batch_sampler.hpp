@@ -49,10 +49,10 @@ class batch_sampler {
   /// Starts at `start`, whose batch size must not be 0.
   explicit batch_sampler(const muster::cursor& start) noexcept : cursor_(start) {}
 
-  /// Moves to the position of `position`. Throws configuration_error, and does not move, if `position` is a cursor of
+  /// Moves to `start`. Throws configuration_error, and does not move, if `start` is a cursor of
   /// another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The error names
   /// the difference.
-  void open(const muster::cursor& position);
+  void open(const muster::cursor& start);
 
   /// Sets the number of ranks among which batches are divided. It matters if the batch size is `per_rank`.
   void set_world(int world) noexcept { world_ = world; }
@@ -146,10 +146,10 @@ class batch_sampler {
     std::uint64_t position;  // position of the cursor in the segment
   };
   [[nodiscard]] static segment segment_of(const muster::cursor& position) noexcept;
-  // Returns the position `samples` samples after `position`, perhaps in a later epoch. At a boundary it is the end of
+  // Returns the position `samples` samples after `place`, perhaps in a later epoch. At a boundary it is the end of
   // the epoch and not the start of the next epoch.
   [[nodiscard]] static muster::cursor advanced(muster::cursor position, std::uint64_t samples) noexcept;
-  [[nodiscard]] static bool is_between_batches(const muster::cursor& position) noexcept;
+  [[nodiscard]] static bool is_between_batches(const muster::cursor& place) noexcept;
   [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
   // Writes the samples at the positions [first, first + ids.size()) after `position` to `ids`. They must be in a single

@@ -94,15 +94,15 @@ class server_process final : process, public server_output {
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
 
   void tick(clock::time_point now) {
-    find_lost([&](node_id index, bool may_return) {
+    find_lost([&](node_id place, bool may_return) {
       if (!may_return) {
-        log(log_level::info, "rank " + std::to_string(index) + " is gone from the parameter server's job");
-        departed_workers_.insert(index);
-        lost_places_here_.insert(index);
+        log(log_level::info, "rank " + std::to_string(place) + " is gone from the parameter server's job");
+        departed_workers_.insert(place);
+        lost_places_here_.insert(place);
         return;
       }
       each_of(core_->map(), [&](const member& node) {
-        if (node.place == index) core_->on_disconnect(node, now);
+        if (node.place == place) core_->on_disconnect(node, now);
       });
     });
     if (const auto map = keeper_.take()) apply_map(*map, now);

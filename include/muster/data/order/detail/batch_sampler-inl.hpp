@@ -130,47 +130,46 @@ MUSTER_INLINE std::uint64_t batch_sampler::steps_per_epoch() const noexcept {
 }
 
 // Returns true if commits can lead to this cursor.
-MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& position) noexcept {
+MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& place) noexcept {
   const auto is_place = [&](const segment& in) {
-    return in.position <= in.end && (in.position % position.batch == 0 || in.position == in.end);
+    return in.position <= in.end && (in.position % place.batch == 0 || in.position == in.end);
   };
-  muster::cursor began = position;
+  muster::cursor began = place;
   began.joined_used = began.joined;
-  began.position += position.joined - position.joined_used;
-  return position.joined <= position.size && position.joined_last <= position.joined &&
-         position.joined_used <= std::min(position.joined, position.position) &&
-         position.joined - position.joined_used <= position.joined_last && is_place(segment_of(position)) &&
+  began.position += place.joined - place.joined_used;
+  return place.joined <= place.size && place.joined_last <= place.joined &&
+         place.joined_used <= std::min(place.joined, place.position) &&
+         place.joined - place.joined_used <= place.joined_last && is_place(segment_of(place)) &&
          is_place(segment_of(began));
 }
 
-MUSTER_INLINE void batch_sampler::open(const muster::cursor& position) {
+MUSTER_INLINE void batch_sampler::open(const muster::cursor& start) {
   const auto compare = [&](const muster::cursor& expected) {
-    if (const std::string difference = detail::difference(position, expected); !difference.empty()) {
+    if (const std::string difference = detail::difference(start, expected); !difference.empty()) {
       throw configuration_error("cannot resume from this cursor (" + difference +
                                 "); open it with the data and settings with which it was saved");
     }
   };
   muster::cursor expected = cursor_;
-  const bool another_version = open_version_ && position.size != cursor_.size;
+  const bool another_version = open_version_ && start.size != cursor_.size;
   if (another_version) {
-    expected.size = position.size;
-    expected.dataset = position.dataset;
+    expected.size = start.size;
+    expected.dataset = start.dataset;
   }
   compare(expected);
-  if (!is_between_batches(position)) {
-    throw configuration_error("cannot resume from this cursor (position " + std::to_string(position.position) +
-                              " is not between two batches of " + std::to_string(position.batch) + " of " +
-                              std::to_string(position.size) +
-                              " samples); the cursor is damaged or was written by hand");
+  if (!is_between_batches(start)) {
+    throw configuration_error("cannot resume from this cursor (position " + std::to_string(start.position) +
+                              " is not between two batches of " + std::to_string(start.batch) + " of " +
+                              std::to_string(start.size) + " samples); the cursor is damaged or was written by hand");
   }
   if (another_version) {
-    expected.dataset = open_version_(position.size);
-    if (expected.dataset != position.dataset) {
+    expected.dataset = open_version_(start.size);
+    if (expected.dataset != start.dataset) {
       (void)open_version_(cursor_.size);
       compare(expected);
     }
   }
-  cursor_ = position;
+  cursor_ = start;
 }
 
 MUSTER_INLINE void batch_sampler::commit() {
@@ -336,7 +335,7 @@ MUSTER_INLINE const cursor& sampler_handle::current() const noexcept { return pl
 MUSTER_INLINE bool sampler_handle::epoch_is_over() const noexcept {
   return detail::batch_sampler::batch_size(current()) == 0;
 }
-MUSTER_INLINE void sampler_handle::open(const cursor& position) const { plan_->open(position); }
+MUSTER_INLINE void sampler_handle::open(const cursor& start) const { plan_->open(start); }
 MUSTER_INLINE void sampler_handle::commit() const { plan_->commit(); }
 MUSTER_INLINE void sampler_handle::next_epoch() const { plan_->next_epoch(); }
 
@@ -346,9 +345,9 @@ MUSTER_INLINE std::string_view to_string(sample_order order) noexcept {
   return index < std::size(names) ? names[index] : std::string_view("unknown");
 }
 
-MUSTER_INLINE std::string detail::difference(const cursor& position, const cursor& expected) {
+MUSTER_INLINE std::string detail::difference(const cursor& saved, const cursor& expected) {
   std::string text;
-  const auto theirs = detail::properties_of(position), ours = detail::properties_of(expected);
+  const auto theirs = detail::properties_of(saved), ours = detail::properties_of(expected);
   for (std::size_t k = 0; k < ours.size(); ++k) {
     if (theirs[k].second == ours[k].second) continue;
     text.append(text.empty() ? "" : ", ").append("the ").append(ours[k].first);

@@ -20,8 +20,8 @@ inline constexpr std::uint64_t most_batches = 32;
 inline constexpr std::uint64_t shares = 4;
 
 // Advances the cursor by this number of batches, of `parts` parts each.
-inline void skip(cursor& position, std::uint32_t part_count, std::uint64_t batches) noexcept {
-  for (; batches > 0; --batches) position.position += batch_sampler::batch_size(position, static_cast<int>(part_count));
+inline void skip(cursor& place, std::uint32_t part_count, std::uint64_t batches) noexcept {
+  for (; batches > 0; --batches) place.position += batch_sampler::batch_size(place, static_cast<int>(part_count));
 }
 
 // Returns the lease without its first `batches`.

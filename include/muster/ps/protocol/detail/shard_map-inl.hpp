@@ -75,8 +75,8 @@ inline server_entry newcomer(const shard_map& map, node_id node) {
 
 }  // namespace detail
 
-inline const server_entry* shard_map::server(node_id index) const noexcept {
-  const auto found = std::ranges::find_if(servers, [&](const auto& entry) { return entry.node.place == index; });
+inline const server_entry* shard_map::server(node_id place) const noexcept {
+  const auto found = std::ranges::find_if(servers, [&](const auto& entry) { return entry.node.place == place; });
   return found == servers.end() ? nullptr : &*found;
 }
 
