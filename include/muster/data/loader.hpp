@@ -208,13 +208,13 @@ class loader {
   /// sources.
   [[nodiscard]] held_shards available_shards() const;
   /// Assigns each sample, from the next batch on, to a rank that holds the sample's shard, and among these
-  /// ranks to the rank with the lowest load for its weight. `ranks` has every rank's available_shards() in rank order,
-  /// the same list at every rank. The ranks agree on a new list when ranks join or leave, and when the source has
-  /// grown. The choice of samples for a batch does not depend on the list. A training calls this function. Batches that
-  /// were already prepared are dropped. Without assign_samples_to(), next() returns equal parts and throws if a shard
-  /// is missing at this rank. With assign_samples_to(), next() throws data_error if no rank has a shard. Throws
-  /// configuration_error for a list that does not match the source's shards.
-  void assign_samples_to(std::vector<held_shards> ranks);
+  /// ranks to the rank with the lowest load for its weight. `shards_of_ranks` has every rank's available_shards() in
+  /// rank order, the same list at every rank. The ranks agree on a new list when ranks join or leave, and when the
+  /// source has grown. The choice of samples for a batch does not depend on the list. A training calls this function.
+  /// Batches that were already prepared are dropped. Without assign_samples_to(), next() returns equal parts and throws
+  /// if a shard is missing at this rank. With assign_samples_to(), next() throws data_error if no rank has a shard.
+  /// Throws configuration_error for a list that does not match the source's shards.
+  void assign_samples_to(std::vector<held_shards> shards_of_ranks);
 
   /// Returns the position of the loader. A cursor can be saved, sent, and opened elsewhere with open().
   [[nodiscard]] const muster::cursor& cursor() const noexcept;

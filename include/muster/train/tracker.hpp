@@ -142,7 +142,7 @@ class tracker final : public event_sink {
     return {activity::phase, to_string(kind), 0};
   }
   /// Counts samples in this rank's steps.
-  void add_samples(std::uint64_t count) noexcept { local_.samples += static_cast<double>(count); }
+  void add_samples(std::uint64_t samples) noexcept { local_.samples += static_cast<double>(samples); }
 
   /// Ends an epoch, and returns the combined measurements of the ranks. Collective. `metrics` are those over all ranks,
   /// and equal at each rank. In a program with a session, make this call the last call of an evaluation.

@@ -84,9 +84,9 @@ class thread_transport final : public transport {
 
 namespace detail {
 
-/// Runs `body` once on each of `count` threads, the ranks in a world over the transport threads. When all have ended,
-/// throws the exception of the lowest rank that failed by its own cause.
-void run_as_threads(int count, const group_settings& settings, const function<void(group&)>& body);
+/// Runs `body` once on each of `rank_count` threads, the ranks in a world over the transport threads. When all have
+/// ended, throws the exception of the lowest rank that failed by its own cause.
+void run_as_threads(int rank_count, const group_settings& settings, const function<void(group&)>& body);
 
 }  // namespace detail
 

@@ -60,10 +60,10 @@ concept update_step = requires(const Step& step, typename Step::value* values) {
 
 namespace detail {
 
-inline void require_one_each(std::size_t parameters, std::size_t values) {
-  if (parameters == values) return;
+inline void require_one_each(std::size_t parameters, std::size_t value_count) {
+  if (parameters == value_count) return;
   throw configuration_error("cannot update " + std::to_string(parameters) + " parameters with " +
-                            std::to_string(values) +
+                            std::to_string(value_count) +
                             " values (one value per parameter is needed); pass spans with equal lengths");
 }
 

@@ -111,11 +111,11 @@ struct loader::engine {
     assign_samples_to({});
   }
 
-  /// Assigns samples to the ranks that hold them. If `ranks` is empty, the shards of the other ranks are unknown, which
-  /// is an error if this rank lacks a shard.
-  void assign_samples_to(std::vector<held_shards> ranks) {
+  /// Assigns samples to the ranks that hold them. If `shards_of_ranks` is empty, the shards of the other ranks are
+  /// unknown, which is an error if this rank lacks a shard.
+  void assign_samples_to(std::vector<held_shards> shards_of_ranks) {
     const held_shards own = last ? last->source().available_shards() : held_shards();
-    for (const held_shards& rank : ranks) {
+    for (const held_shards& rank : shards_of_ranks) {
       if (rank.available.size() == own.names.size() && !own.names.empty()) continue;
       throw configuration_error(
           "the samples of " + std::to_string(own.names.size()) + " shards cannot be assigned by a list of " +
@@ -124,13 +124,13 @@ struct loader::engine {
     }
     ring.reset();
     missing_shards.clear();
-    reporting_ranks = ranks.size();
+    reporting_ranks = shards_of_ranks.size();
     for (std::size_t shard = 0; shard < own.names.size(); ++shard) {
       const auto is_there = [&](const held_shards& rank) { return rank.available[shard] != 0; };
-      if (ranks.empty() ? !is_there(own) : std::ranges::none_of(ranks, is_there))
+      if (shards_of_ranks.empty() ? !is_there(own) : std::ranges::none_of(shards_of_ranks, is_there))
         missing_shards.push_back(own.names[shard]);
     }
-    plan.assign_samples_to(std::move(ranks));
+    plan.assign_samples_to(std::move(shards_of_ranks));
   }
   [[noreturn]] void refuse_missing_shards() const {
     const std::string which =
@@ -308,8 +308,8 @@ MUSTER_INLINE void loader::grow_to(std::uint64_t records) noexcept { engine_->pl
 MUSTER_INLINE held_shards loader::available_shards() const {
   return engine_->last ? engine_->last->source().available_shards() : held_shards();
 }
-MUSTER_INLINE void loader::assign_samples_to(std::vector<held_shards> ranks) {
-  engine_->assign_samples_to(std::move(ranks));
+MUSTER_INLINE void loader::assign_samples_to(std::vector<held_shards> shards_of_ranks) {
+  engine_->assign_samples_to(std::move(shards_of_ranks));
 }
 MUSTER_INLINE bool loader::may_grow() const noexcept { return engine_->plan.may_grow(); }
 MUSTER_INLINE const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
@@ -397,14 +397,14 @@ MUSTER_INLINE minibatch minibatch::part(index_range range) const {
   return result;
 }
 
-MUSTER_INLINE std::vector<minibatch> minibatch::split(int count) const {
-  if (count < 1) {
-    throw configuration_error("a batch cannot be split into " + std::to_string(count) +
+MUSTER_INLINE std::vector<minibatch> minibatch::split(int batch_count) const {
+  if (batch_count < 1) {
+    throw configuration_error("a batch cannot be split into " + std::to_string(batch_count) +
                               " parts (at least 1 is required); give 1 or more");
   }
   std::vector<minibatch> parts;
-  for (int k = 0; k < count; ++k) {
-    parts.push_back(part(part_of(samples.size(), {k, count})));
+  for (int k = 0; k < batch_count; ++k) {
+    parts.push_back(part(part_of(samples.size(), {k, batch_count})));
     if (k > 0) parts.back().left_out = 0;
   }
   return parts;

@@ -45,12 +45,12 @@ inline void require_slice(const table_layout& layout, std::uint32_t table, std::
                             "); give a slice within the table");
 }
 
-inline void require_rows(const table_layout& layout, std::uint32_t table, std::size_t keys, std::size_t values) {
+inline void require_rows(const table_layout& layout, std::uint32_t table, std::size_t keys, std::size_t value_count) {
   require(layout, table, true);
   const auto& spec = layout.tables()[table];
-  if (values == keys * spec.width) return;
+  if (value_count == keys * spec.width) return;
   throw configuration_error(std::to_string(keys) + " rows of table '" + spec.name + "' are not " +
-                            std::to_string(values) + " values (each has " + std::to_string(spec.width) +
+                            std::to_string(value_count) + " values (each has " + std::to_string(spec.width) +
                             "); give one row a key");
 }
 

@@ -33,7 +33,7 @@ class worker_output {
   /// was `age` updates old.
   virtual void on_acknowledged(range_id range, std::uint64_t sequence, std::uint32_t age) = 0;
   /// The answer to a pull. The payload is valid during the call. Called once for each pull.
-  virtual void on_values(std::uint64_t pull, const message& values) = 0;
+  virtual void on_values(std::uint64_t pull, const message& reply) = 0;
   /// No server can execute a push or pull, for the reason `reason`. Neither this push nor later pushes to the same
   /// range will ever be acknowledged.
   virtual void on_refused(std::string_view reason) = 0;

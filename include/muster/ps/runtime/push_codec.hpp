@@ -12,8 +12,8 @@
 namespace muster { inline namespace v0 { namespace ps::detail {
 
 /// Returns true if a push of so many values is sent encoded. The encoding of few values may be larger than the values.
-[[nodiscard]] inline bool encoding_pays(const any_codec& codec, std::size_t values) {
-  return codec.encoded_bytes(values) < values * sizeof(float);
+[[nodiscard]] inline bool encoding_pays(const any_codec& codec, std::size_t value_count) {
+  return codec.encoded_bytes(value_count) < value_count * sizeof(float);
 }
 
 /// Returns the random seed of a push's encoding. The seed depends only on the push's identity. So it is not

@@ -85,7 +85,7 @@ class worker_process final : process, public worker_output {
   }
 
   /// Returns true if a push of so many values is sent encoded.
-  [[nodiscard]] bool encodes(std::size_t values) const { return encoding_pays(codec_, values); }
+  [[nodiscard]] bool encodes(std::size_t value_count) const { return encoding_pays(codec_, value_count); }
   /// Returns the encoded values of the next push to that range from the element `offset` on, after their keys. The
   /// codec's error is added to the next push of the same elements.
   [[nodiscard]] std::vector<std::byte> encode(range_id range, std::span<const std::byte> keys,
@@ -285,30 +285,30 @@ class worker_process final : process, public worker_output {
     link_.release(range, sequence);
   }
 
-  void on_values(std::uint64_t pull, const message& values) override {
+  void on_values(std::uint64_t pull, const message& reply) override {
     const auto found = targets_.find(pull);
     if (found == targets_.end()) return;
     const auto& target = found->second;
     if (target.saved != nullptr) {
-      target.saved->assign(values.payload.begin(), values.payload.end());
-    } else if (values.payload.size() == target.bytes) {
+      target.saved->assign(reply.payload.begin(), reply.payload.end());
+    } else if (reply.payload.size() == target.bytes) {
       if (target.width == 0) {
         auto* const out = reinterpret_cast<std::byte*>(target.out);
-        if (values.payload.data() != out) {
+        if (reply.payload.data() != out) {
           if (target.receives_in_place) link_.abandon_target(out);
-          muster::detail::copy_bytes(out, values.payload.data(), target.bytes);
+          muster::detail::copy_bytes(out, reply.payload.data(), target.bytes);
         }
       } else {
         const std::size_t row = target.width * sizeof(float);
         for (std::size_t i = 0; i < target.rows.size(); ++i)
-          std::memcpy(target.out + target.rows[i] * target.width, values.payload.data() + i * row, row);
+          std::memcpy(target.out + target.rows[i] * target.width, reply.payload.data() + i * row, row);
       }
     } else {
       refusal_ = "a pull of " + std::to_string(target.bytes) + " bytes cannot take the answer of a server (" +
-                 std::to_string(values.payload.size()) + " bytes); run the same muster and tables at every process";
+                 std::to_string(reply.payload.size()) + " bytes); run the same muster and tables at every process";
     }
-    versions_[values.range] = values.version;
-    target.pull->version = std::min(target.pull->version, values.version);
+    versions_[reply.range] = reply.version;
+    target.pull->version = std::min(target.pull->version, reply.version);
     --target.pull->unanswered_parts;
     requested_bytes_ -= target.bytes;
     targets_.erase(found);

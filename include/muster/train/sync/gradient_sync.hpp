@@ -59,7 +59,7 @@ class backward_pass {
   /// Counts the samples of the gradients that this rank adds. Call it in every pass, before the pass writes gradients.
   /// Throws configuration_error after the first bucket has started. The gradients of a step are divided by the sum of
   /// the counts over all ranks. A rank without samples counts 0 or does not call it.
-  void add_samples(std::uint64_t count);
+  void add_samples(std::uint64_t samples);
   /// Declares that the model has already divided its gradients by `divisor`, with the same value at every rank:
   /// batch.global_size. Dividing in the loss is cheapest, and saves a pass over all gradients here. If bad records were
   /// skipped, `wait` corrects the difference.

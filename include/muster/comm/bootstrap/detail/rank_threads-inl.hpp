@@ -66,11 +66,11 @@ MUSTER_INLINE context::outcome agree_on_exit_status_of_world(group& world, std::
   return mine;
 }
 
-MUSTER_INLINE void run_as_threads(int count, const group_settings& settings, const function<void(group&)>& body) {
-  const auto hub = std::make_shared<thread_hub>(count);
-  std::vector<outcome> outcomes(static_cast<std::size_t>(count));
+MUSTER_INLINE void run_as_threads(int rank_count, const group_settings& settings, const function<void(group&)>& body) {
+  const auto hub = std::make_shared<thread_hub>(rank_count);
+  std::vector<outcome> outcomes(static_cast<std::size_t>(rank_count));
   std::vector<std::jthread> threads;  // joined even if not all threads could be started
-  for (int rank = 0; rank < count; ++rank) {
+  for (int rank = 0; rank < rank_count; ++rank) {
     threads.emplace_back([&, rank] {
       set_log_rank(rank);
       group world(std::make_unique<thread_transport>(hub, rank), settings);

@@ -15,13 +15,13 @@ namespace muster { inline namespace v0 { namespace detail {
 /// Smallest number of rounds that a staging area holds: peers read one round while the owner writes the next.
 inline constexpr std::uint64_t staging_depth = 2;
 
-/// Returns the largest chunk of the staging area in bytes, in a group of `ranks` ranks. Each round holds one chunk for
-/// every rank and one folded chunk. A chunk is a multiple of the page size. Among hundreds of ranks, where a page does
-/// not fit, a chunk is a multiple of the cache line.
-[[nodiscard]] constexpr std::size_t staging_chunk_bytes(std::size_t ranks) noexcept {
+/// Returns the largest chunk of the staging area in bytes, in a group of `rank_count` ranks. Each round holds one chunk
+/// for every rank and one folded chunk. A chunk is a multiple of the page size. Among hundreds of ranks, where a page
+/// does not fit, a chunk is a multiple of the cache line.
+[[nodiscard]] constexpr std::size_t staging_chunk_bytes(std::size_t rank_count) noexcept {
   constexpr std::size_t page = 4096;
   constexpr std::size_t largest = std::size_t{256} << 10;
-  const std::size_t room = staging_bytes(ranks) / (staging_depth * (ranks + 1));
+  const std::size_t room = staging_bytes(rank_count) / (staging_depth * (rank_count + 1));
   const std::size_t unit = room >= page ? page : cache_line;
   return room >= largest ? largest : room / unit * unit;
 }

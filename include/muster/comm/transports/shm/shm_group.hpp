@@ -91,8 +91,8 @@ inline constexpr std::size_t published_limit = std::size_t{128} << 10;
 /// Returns the size in bytes of the staging area, through which a rank passes large private buffers. The area is so
 /// large that data which peers have read has left their second-level caches when its place is reused. The area is
 /// smaller in a larger group, since each rank has one.
-[[nodiscard]] constexpr std::size_t staging_bytes(std::size_t ranks) noexcept {
-  return std::max((std::size_t{8} << 20) / ranks / 4096 * 4096, std::size_t{2} << 20);
+[[nodiscard]] constexpr std::size_t staging_bytes(std::size_t rank_count) noexcept {
+  return std::max((std::size_t{8} << 20) / rank_count / 4096 * 4096, std::size_t{2} << 20);
 }
 
 /// A rank's contribution to a collective. The sequence is written last: a rank that loads the new sequence

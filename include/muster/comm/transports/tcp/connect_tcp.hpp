@@ -86,6 +86,6 @@ class tcp_listeners {
 
 /// See `connect_endpoints` of comm/bootstrap/endpoints.hpp. The endpoints are exchanged over the group.
 [[nodiscard]] std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks,
-                                                                            int count);
+                                                                            int rank_count);
 
 }}}  // namespace muster::v0::detail

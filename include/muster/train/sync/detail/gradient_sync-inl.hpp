@@ -109,13 +109,13 @@ MUSTER_INLINE void backward_pass::clear() {
   sync_->step_.wrote = true;
 }
 
-MUSTER_INLINE void backward_pass::add_samples(std::uint64_t count) {
+MUSTER_INLINE void backward_pass::add_samples(std::uint64_t samples) {
   if (sync_->step_.next_start > 0) {
     throw configuration_error(
         "samples are counted too late (the first bucket has already started); call add_samples before a "
         "pass writes its gradients, and begin() with the number of passes");
   }
-  sync_->step_.samples_here += count;
+  sync_->step_.samples_here += samples;
   sync_->step_.counted = true;
 }
 

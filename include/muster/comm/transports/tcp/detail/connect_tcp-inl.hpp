@@ -129,11 +129,11 @@ MUSTER_INLINE std::unique_ptr<transport> connect_tcp(const settings& configurati
 }
 
 MUSTER_INLINE std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(const settings& configuration, group& ranks,
-                                                                            int count) {
+                                                                            int rank_count) {
   const tcp_plan plan = plan_of(configuration);
   std::vector<tcp_listeners> listeners;
   std::vector<std::string> endpoints;
-  for (int k = 0; k < count; ++k) {
+  for (int k = 0; k < rank_count; ++k) {
     listeners.emplace_back(configuration.value(setting::interface), configuration.origin(setting::interface));
     const auto all_endpoints = allgather_strings(ranks, listeners.back().endpoints());
     endpoints.insert(endpoints.end(), all_endpoints.begin(), all_endpoints.end());
@@ -141,7 +141,7 @@ MUSTER_INLINE std::vector<std::unique_ptr<transport>> connect_tcp_endpoints(cons
   // Only the processes in the group receive the token that rank 0 draws.
   const auto token = broadcast_string(ranks, random_token(), 0);
   const auto deadline = deadline_after(plan.connect_timeout);
-  return connect_at_once(count, [&](int k) -> std::unique_ptr<transport> {
+  return connect_at_once(rank_count, [&](int k) -> std::unique_ptr<transport> {
     return connect_mesh(plan, k * ranks.size() + ranks.rank(), endpoints,
                         std::move(listeners[static_cast<std::size_t>(k)]), token, deadline);
   });
