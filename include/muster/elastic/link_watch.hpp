@@ -31,11 +31,11 @@ class link_watch {
   };
 
   /// Begins a new group. `steps` is the number of steps per report.
-  void begin(int size, std::size_t steps) {
+  void begin(int rank_count, std::size_t steps) {
     steps_per_fifth_ = std::max<std::size_t>(steps / pieces, 1);
     steps_sampled_ = 0;
     samples_ = 0;
-    links_.assign(static_cast<std::size_t>(size), {});
+    links_.assign(static_cast<std::size_t>(rank_count), {});
   }
   /// Samples connections of `over`, the group's transport, after a step. Returns a report over the last `steps` steps
   /// (see `begin`), each time a fifth of them has passed. The system's measurement of a single step is mostly noise

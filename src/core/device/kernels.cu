@@ -36,8 +36,8 @@ void convert_all(device_span<const From> source, device_span<To> destination, de
 // A sum has two levels. The first level sums parts. A part is a multiple of the elements that a block's threads read
 // together, and there are at most `most_parts` parts. The second level sums the parts.
 constexpr std::size_t most_parts = 1024, part_unit = std::size_t{8} * detail::block_threads;
-constexpr std::size_t ceiling(std::size_t size, std::size_t divisor) { return (size + divisor - 1) / divisor; }
-constexpr std::size_t part_of(std::size_t size) { return part_unit * ceiling(size, part_unit * most_parts); }
+constexpr std::size_t ceiling(std::size_t count, std::size_t divisor) { return (count + divisor - 1) / divisor; }
+constexpr std::size_t part_of(std::size_t count) { return part_unit * ceiling(count, part_unit * most_parts); }
 
 }  // namespace
 
@@ -88,7 +88,7 @@ void fill(device_span<float> values, float constant, device_stream_ref stream) {
 }
 
 // The result, followed by the parts. The size also suffices for fewer elements, whose parts are fewer.
-std::size_t sum_scratch(std::size_t size) noexcept { return 1 + std::min(most_parts, ceiling(size, part_unit)); }
+std::size_t sum_scratch(std::size_t count) noexcept { return 1 + std::min(most_parts, ceiling(count, part_unit)); }
 
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream) {
   if (sums.size() < sum_scratch(values.size())) {

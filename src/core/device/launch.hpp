@@ -61,7 +61,7 @@ __device__ void write(const packs_of_thread<N, T>& loaded, T* array, std::size_t
 
 // The code also reads arrays that f only writes. The compiler removes a read that nothing depends on.
 template <class F, class... T>
-__global__ void run_for_each(std::size_t size, std::size_t packs, F f, T* __restrict__... arrays) {
+__global__ void run_for_each(std::size_t count, std::size_t packs, F f, T* __restrict__... arrays) {
   constexpr std::size_t at_once = packs_at_once<T...>;
   const std::size_t threads = static_cast<std::size_t>(gridDim.x) * block_threads;
   const std::size_t me = static_cast<std::size_t>(blockIdx.x) * block_threads + threadIdx.x;
@@ -73,21 +73,21 @@ __global__ void run_for_each(std::size_t size, std::size_t packs, F f, T* __rest
       (write<at_once, T>(loaded, arrays, i, threads, packs), ...);
     }(read<at_once, T>(arrays, i, threads, packs)...);
   }
-  for (std::size_t i = pack_size * packs + me; i < size; i += threads) f(arrays[i]...);
+  for (std::size_t i = pack_size * packs + me; i < count; i += threads) f(arrays[i]...);
 }
 
-/// Calls f(arrays[i]...) for each i below `size`, in any order and concurrently. f may change its non-const reference
+/// Calls f(arrays[i]...) for each i below `count`, in any order and concurrently. f may change its non-const reference
 /// parameters. The arrays must not overlap. If all arrays are aligned to a pack, each access processes a pack.
 template <class F, class... T>
-void for_each(device_stream_ref stream, std::size_t size, F f, T*... arrays) {
-  if (size == 0) return;
+void for_each(device_stream_ref stream, std::size_t count, F f, T*... arrays) {
+  if (count == 0) return;
   const bool aligned = ((reinterpret_cast<std::uintptr_t>(arrays) % sizeof(pack<T>) == 0) && ...);
-  const std::size_t packs = aligned ? size / pack_size : 0;
+  const std::size_t packs = aligned ? count / pack_size : 0;
   const std::size_t per_block = block_threads * (aligned ? packs_at_once<T...> * pack_size : 1);
-  const std::size_t blocks = (size + per_block - 1) / per_block;
+  const std::size_t blocks = (count + per_block - 1) / per_block;
   run_for_each<F, T...>
       <<<static_cast<unsigned>(blocks < most_blocks ? blocks : most_blocks), block_threads, 0, stream.handle>>>(
-          size, packs, f, arrays...);
+          count, packs, f, arrays...);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 
@@ -108,10 +108,10 @@ __device__ void sum_threads(T (&sums)[N]) {
 }
 
 template <class F>
-__global__ void run_sums(std::size_t size, std::size_t block_size, F value_of, double* sums) {
+__global__ void run_sums(std::size_t count, std::size_t block_size, F value_of, double* sums) {
   constexpr std::size_t at_once = 8;
   const unsigned lane = threadIdx.x;
-  const std::size_t first = blockIdx.x * block_size, end = size < first + block_size ? size : first + block_size;
+  const std::size_t first = blockIdx.x * block_size, end = count < first + block_size ? count : first + block_size;
   double sum[1] = {};
   for (std::size_t i = first + lane; i < end; i += at_once * block_threads) {
     double values[at_once];  // all values are read before the first is added
@@ -125,14 +125,14 @@ __global__ void run_sums(std::size_t size, std::size_t block_size, F value_of, d
   if (lane == 0) sums[blockIdx.x] = sum[0];
 }
 
-/// Sets sums[k] to the sum of value(i) for all i in the k-th part of the range below `size`. Each of `block_threads`
+/// Sets sums[k] to the sum of value(i) for all i in the k-th part of the range below `count`. Each of `block_threads`
 /// threads adds every block_threads-th value, and sum_threads adds the threads' sums, so the order depends on nothing
 /// else.
 template <class F>
-void sum_parts(device_stream_ref stream, std::size_t size, std::size_t part, F value_of, double* sums) {
-  if (size == 0) return;
-  run_sums<<<static_cast<unsigned>((size + part - 1) / part), block_threads, 0, stream.handle>>>(size, part, value_of,
-                                                                                                 sums);
+void sum_parts(device_stream_ref stream, std::size_t count, std::size_t part, F value_of, double* sums) {
+  if (count == 0) return;
+  run_sums<<<static_cast<unsigned>((count + part - 1) / part), block_threads, 0, stream.handle>>>(count, part, value_of,
+                                                                                                  sums);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 

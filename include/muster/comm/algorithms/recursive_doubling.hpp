@@ -13,10 +13,10 @@ namespace muster { inline namespace v0 { namespace detail {
 /// and Gropp 2005, https://doi.org/10.1177/1094342005051521, section 4.5). The first 2 * extra ranks form pairs, and
 /// the odd rank of a pair works for both; the working ranks are numbered 0 .. power-1 without gaps.
 struct folding {
-  folding(int rank_in, int size)
+  folding(int rank_in, int rank_count)
       : rank(rank_in),
-        working_ranks(static_cast<int>(std::bit_floor(static_cast<unsigned>(size)))),
-        surplus_ranks(size - working_ranks) {}
+        working_ranks(static_cast<int>(std::bit_floor(static_cast<unsigned>(rank_count)))),
+        surplus_ranks(rank_count - working_ranks) {}
   [[nodiscard]] bool lends() const { return rank < 2 * surplus_ranks && rank % 2 == 0; }
   [[nodiscard]] bool borrows() const { return rank < 2 * surplus_ranks && rank % 2 == 1; }
   [[nodiscard]] int neighbour() const { return rank ^ 1; }  // the partner of a rank that lends or borrows

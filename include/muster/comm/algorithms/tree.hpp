@@ -10,7 +10,8 @@ namespace muster { inline namespace v0 { namespace detail {
 /// A rank's position in the binomial tree below `root`. Ranks are numbered from the root; the subtree of number v
 /// covers [v, v + extent), and its children are v + extent/2, v + extent/4 ... v + 1, cut at N.
 struct tree_position {
-  tree_position(int rank, int size, int root) : n(size), root_rank(root), number((rank - root + size) % size) {
+  tree_position(int rank, int rank_count, int root)
+      : n(rank_count), root_rank(root), number((rank - root + rank_count) % rank_count) {
     while (extent < n && (number & extent) == 0) extent *= 2;
   }
   [[nodiscard]] int rank_of(int v) const { return (v + root_rank) % n; }

@@ -73,7 +73,7 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view buffer_name, std::size_t elements,
                               std::size_t required);
 // Throws configuration_error for a root that is not a rank of the group; `ranks` as above.
-[[noreturn]] void refuse_root(group* ranks, collective kind, int root, int size);
+[[noreturn]] void refuse_root(group* ranks, collective kind, int root, int rank_count);
 
 /// Throws configuration_error unless the buffer has the size that the other buffer requires.
 inline void require_size(collective kind, std::string_view buffer_name, std::size_t elements, std::size_t required) {
@@ -90,9 +90,9 @@ inline void require_size(group& ranks, collective kind, std::string_view buffer_
 /// Throws configuration_error unless root is a rank in a group with that size. If the compiler knows the root, the
 /// compiler reports a negative root, as the C library's fortified functions do. Therefore all functions between the
 /// user's call and this are always inlined.
-[[gnu::always_inline]] inline void require_root(collective kind, int root, int size, group* ranks = nullptr) {
+[[gnu::always_inline]] inline void require_root(collective kind, int root, int rank_count, group* ranks = nullptr) {
   if (__builtin_constant_p(root) && root < 0) negative_root();
-  if (root < 0 || root >= size) refuse_root(ranks, kind, root, size);
+  if (root < 0 || root >= rank_count) refuse_root(ranks, kind, root, rank_count);
 }
 /// Throws configuration_error unless root is a rank of the group, which does not fail.
 [[gnu::always_inline]] inline void require_root(group& ranks, collective kind, int root) {

@@ -17,9 +17,9 @@ struct group_settings;
 /// The shared state of the ranks of a local group; owned by their transports together.
 class thread_hub {
  public:
-  /// Makes the shared state of `size` ranks. `name` is the name that the transports report: "threads", or "self" for a
-  /// hub with one rank.
-  explicit thread_hub(int size, std::string_view name = "threads");
+  /// Makes the shared state of `rank_count` ranks. `name` is the name that the transports report: "threads", or "self"
+  /// for a hub with one rank.
+  explicit thread_hub(int rank_count, std::string_view name = "threads");
   thread_hub(const thread_hub&) = delete;
   thread_hub& operator=(const thread_hub&) = delete;
   ~thread_hub();
@@ -34,7 +34,7 @@ class thread_hub {
   struct subgroup_hubs;  // the hubs of the subgroups
 
   // Returns the hub of the subgroup `group_id`; makes the hub if there is none.
-  std::shared_ptr<thread_hub> subgroup_hub(std::uint64_t group_id, int size);
+  std::shared_ptr<thread_hub> subgroup_hub(std::uint64_t group_id, int rank_count);
 
   std::string_view name_;
   std::vector<std::unique_ptr<mailbox>> boxes_;

@@ -33,6 +33,6 @@ void fill(device_span<float> values, float constant, device_stream_ref stream);
 /// Sets sums[0] to the sum of the squares, in double precision and in an order that depends on the size alone.
 /// Overwrites the rest of `sums`, which must have `sum_scratch(size)` elements.
 void sum_of_squares(device_span<const float> values, device_span<double> sums, device_stream_ref stream);
-[[nodiscard]] std::size_t sum_scratch(std::size_t size) noexcept;
+[[nodiscard]] std::size_t sum_scratch(std::size_t count) noexcept;
 
 }}  // namespace muster::v0

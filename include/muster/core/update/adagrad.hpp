@@ -22,10 +22,10 @@ struct adagrad_step {
 
   /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
-  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+  constexpr void run(std::size_t count, T* __restrict__ parameters, const T* __restrict__ gradients,
                      T* __restrict__ squares, T*) const {
     const adagrad_step step = *this;  // a copy, which no element can alias
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const T gradient = gradients[i] + step.decay * parameters[i];
       const T square = squares[i] + gradient * gradient;
       squares[i] = square;

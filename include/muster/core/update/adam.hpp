@@ -18,10 +18,10 @@ template <std::floating_point T>
 struct adam_factors {
   T beta1, rest1, beta2, rest2, rate, root, epsilon, shrink, penalty;
 
-  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+  constexpr void run(std::size_t count, T* __restrict__ parameters, const T* __restrict__ gradients,
                      T* __restrict__ means, T* __restrict__ squares) const {
     const adam_factors factors = *this;  // a copy, which no element can alias
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const T gradient = gradients[i] + factors.penalty * parameters[i];
       const T mean = factors.beta1 * means[i] + factors.rest1 * gradient;
       const T square = factors.beta2 * squares[i] + factors.rest2 * gradient * gradient;

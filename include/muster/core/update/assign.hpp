@@ -17,8 +17,8 @@ struct assign_step {
 
   /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
-  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
-    for (std::size_t i = 0; i < size; ++i) parameters[i] = values[i];
+  constexpr void run(std::size_t count, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
+    for (std::size_t i = 0; i < count; ++i) parameters[i] = values[i];
   }
 };
 static_assert(update_step<assign_step<float>>);
@@ -31,9 +31,9 @@ struct add_step {
 
   /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 0; }
-  constexpr void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
+  constexpr void run(std::size_t count, T* __restrict__ parameters, const T* __restrict__ values, T*, T*) const {
     const T factor = weight;  // a copy, which no element can alias
-    for (std::size_t i = 0; i < size; ++i) parameters[i] += factor * values[i];
+    for (std::size_t i = 0; i < count; ++i) parameters[i] += factor * values[i];
   }
 };
 static_assert(update_step<add_step<float>>);

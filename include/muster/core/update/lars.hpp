@@ -15,7 +15,7 @@ namespace muster { inline namespace v0 {
 namespace detail {
 
 /// Returns the sum of squares, in double precision.
-[[nodiscard]] inline double sum_of_squares(const float* values, std::size_t size) {
+[[nodiscard]] inline double sum_of_squares(const float* values, std::size_t count) {
   const auto add = [=](std::size_t i, four_doubles& sums) {
     four_floats four;
     load(values + i, four);
@@ -23,11 +23,11 @@ namespace detail {
     sums += wide * wide;
   };
   return sum_in_lanes<four_doubles, double>(
-      0, size, add, [=](std::size_t i) { return static_cast<double>(values[i]) * static_cast<double>(values[i]); });
+      0, count, add, [=](std::size_t i) { return static_cast<double>(values[i]) * static_cast<double>(values[i]); });
 }
-[[nodiscard]] inline double sum_of_squares(const double* values, std::size_t size) {
+[[nodiscard]] inline double sum_of_squares(const double* values, std::size_t count) {
   double sum = 0;
-  for (std::size_t i = 0; i < size; ++i) sum += values[i] * values[i];
+  for (std::size_t i = 0; i < count; ++i) sum += values[i] * values[i];
   return sum;
 }
 
@@ -52,20 +52,20 @@ struct lars_step {
 
   /// Implements `update_step`: the number of state arrays, and the loop over arrays that do not overlap.
   [[nodiscard]] constexpr std::size_t states() const noexcept { return 1; }
-  void run(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
+  void run(std::size_t count, T* __restrict__ parameters, const T* __restrict__ gradients, T* __restrict__ velocities,
            T*) const {
     const lars_step step = *this;  // a copy, which no element can alias
     T rate = step.learning_rate;
     if (step.trust != T{0}) {
-      const double norm = detail::square_root(detail::sum_of_squares(parameters, size));
-      const double slope = detail::square_root(detail::sum_of_squares(gradients, size));
+      const double norm = detail::square_root(detail::sum_of_squares(parameters, count));
+      const double slope = detail::square_root(detail::sum_of_squares(gradients, count));
       if (norm > 0 && slope > 0) {
         const double scaled = static_cast<double>(step.trust) * norm /
                               (slope + static_cast<double>(step.decay) * norm) * static_cast<double>(rate);
         if (!(scaled > static_cast<double>(std::numeric_limits<T>::max()))) rate = static_cast<T>(scaled);
       }
     }
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const T velocity = step.momentum * velocities[i] + rate * (gradients[i] + step.decay * parameters[i]);
       velocities[i] = velocity;
       parameters[i] -= velocity;

@@ -30,30 +30,30 @@ struct sgd_step {
   [[nodiscard]] constexpr std::size_t states() const noexcept { return momentum == T{0} ? 0 : 1; }
   /// Branches once outside the loops, so that the loops have no branch and compilers vectorise them. constexpr allows
   /// the kernels of devices to call it too, for one element at a time.
-  constexpr void run(std::size_t size, T* parameters, const T* gradients, T* velocities, T*) const {
+  constexpr void run(std::size_t count, T* parameters, const T* gradients, T* velocities, T*) const {
     if (states() == 0)
-      plain(size, parameters, gradients, *this);
+      plain(count, parameters, gradients, *this);
     else if (nesterov)
-      with_momentum<true>(size, parameters, gradients, velocities, *this);
+      with_momentum<true>(count, parameters, gradients, velocities, *this);
     else
-      with_momentum<false>(size, parameters, gradients, velocities, *this);
+      with_momentum<false>(count, parameters, gradients, velocities, *this);
   }
 
  private:
   // The loops take the step by value, which no element can alias.
   template <bool Nesterov>
-  static constexpr void with_momentum(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+  static constexpr void with_momentum(std::size_t count, T* __restrict__ parameters, const T* __restrict__ gradients,
                                       T* __restrict__ velocities, const sgd_step step) {
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       const T gradient = gradients[i] + step.decay * parameters[i];
       const T velocity = step.momentum * velocities[i] + gradient;
       velocities[i] = velocity;
       parameters[i] -= step.learning_rate * (Nesterov ? gradient + step.momentum * velocity : velocity);
     }
   }
-  static constexpr void plain(std::size_t size, T* __restrict__ parameters, const T* __restrict__ gradients,
+  static constexpr void plain(std::size_t count, T* __restrict__ parameters, const T* __restrict__ gradients,
                               const sgd_step step) {
-    for (std::size_t i = 0; i < size; ++i) {
+    for (std::size_t i = 0; i < count; ++i) {
       parameters[i] -= step.learning_rate * (gradients[i] + step.decay * parameters[i]);
     }
   }

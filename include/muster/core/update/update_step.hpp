@@ -77,8 +77,8 @@ void require_one_each(const Step& step, std::size_t parameters, const Gradients&
 /// The kernel that run_vectorised compiles for the vectors of the machine.
 template <class Loop, class T>
 struct update_kernel {
-  static void run(const Loop* loop, std::size_t size, T* parameters, const T* gradients, T* first, T* second) {
-    loop->run(size, parameters, gradients, first, second);
+  static void run(const Loop* loop, std::size_t count, T* parameters, const T* gradients, T* first, T* second) {
+    loop->run(count, parameters, gradients, first, second);
   }
 };
 

@@ -24,11 +24,11 @@ inline host_map hosts_of(const elastic::generation_record& group) {
 
 inline std::unique_ptr<shm_transport> over_memory(const transport_config& config,
                                                   const elastic::generation_record& group, std::uint64_t host, int rank,
-                                                  int size, const std::function<bool()>& is_canceled) {
+                                                  int rank_count, const std::function<bool()>& is_canceled) {
   // The token distinguishes jobs, and the generation distinguishes their successive rendezvous.
   const std::string name = "muster-elastic." + std::to_string(digest().add(config.token).value()) + "." +
                            std::to_string(group.generation) + "." + std::to_string(host);
-  return connect_anew(name, rank, size, config.memory, seconds(config.configuration->number(setting::timeout)),
+  return connect_anew(name, rank, rank_count, config.memory, seconds(config.configuration->number(setting::timeout)),
                       is_canceled);
 }
 

@@ -14,8 +14,8 @@ namespace detail {
 // removes its own text when it has read all texts.
 class exchange_round {
  public:
-  exchange_round(any_store& store, std::string_view prefix, int rank, int size, clock::time_point until)
-      : store_(store), prefix_(prefix), rank_(rank), size_(size), until_(until) {}
+  exchange_round(any_store& store, std::string_view prefix, int rank, int rank_count, clock::time_point until)
+      : store_(store), prefix_(prefix), rank_(rank), size_(rank_count), until_(until) {}
 
   std::vector<std::string> run(std::string_view mine) {
     const auto result = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
@@ -120,11 +120,11 @@ class exchange_round {
 
 }  // namespace detail
 
-MUSTER_INLINE std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int size,
+MUSTER_INLINE std::vector<std::string> exchange(any_store& store, std::string_view prefix, int rank, int rank_count,
                                                 std::string_view mine, clock::time_point until) {
   detail::check_store_value(mine, store.where());
-  if (size == 1) return {std::string(mine)};
-  return detail::exchange_round(store, prefix, rank, size, until).run(mine);
+  if (rank_count == 1) return {std::string(mine)};
+  return detail::exchange_round(store, prefix, rank, rank_count, until).run(mine);
 }
 
 }}  // namespace muster::v0

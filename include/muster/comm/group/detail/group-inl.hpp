@@ -159,9 +159,9 @@ MUSTER_INLINE void refuse_size(group* ranks, collective kind, std::string_view b
                               "); give it that size");
 }
 
-MUSTER_INLINE void refuse_root(group* ranks, collective kind, int root, int size) {
+MUSTER_INLINE void refuse_root(group* ranks, collective kind, int root, int rank_count) {
   refuse_arguments(ranks, std::string(to_string(kind)) + ": the root cannot be rank " + std::to_string(root) +
-                              " (the group has ranks 0 to " + std::to_string(size - 1) +
+                              " (the group has ranks 0 to " + std::to_string(rank_count - 1) +
                               "); choose a rank in that range");
 }
 

@@ -50,23 +50,23 @@ struct thread_hub::subgroup_hubs {
   std::map<std::uint64_t, std::weak_ptr<thread_hub>> hubs;
 };
 
-MUSTER_INLINE thread_hub::thread_hub(int size, std::string_view name)
+MUSTER_INLINE thread_hub::thread_hub(int rank_count, std::string_view name)
     : name_(name), children_(std::make_unique<subgroup_hubs>()) {
-  if (size < 1) {
-    throw configuration_error("a local group cannot have " + std::to_string(size) +
+  if (rank_count < 1) {
+    throw configuration_error("a local group cannot have " + std::to_string(rank_count) +
                               " ranks (it needs at least one); pass a positive size");
   }
-  for (int i = 0; i < size; ++i) boxes_.push_back(std::make_unique<mailbox>());
+  for (int i = 0; i < rank_count; ++i) boxes_.push_back(std::make_unique<mailbox>());
 }
 
 MUSTER_INLINE thread_hub::~thread_hub() = default;
 
-MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t group_id, int size) {
+MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t group_id, int rank_count) {
   const std::lock_guard lock(children_->mutex);
   std::erase_if(children_->hubs, [](const auto& entry) { return entry.second.expired(); });
   auto& slot = children_->hubs[group_id];
   auto hub = slot.lock();
-  if (!hub) slot = hub = std::make_shared<thread_hub>(size, name_);
+  if (!hub) slot = hub = std::make_shared<thread_hub>(rank_count, name_);
   return hub;
 }
 

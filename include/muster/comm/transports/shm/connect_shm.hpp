@@ -24,15 +24,15 @@ inline constexpr transport_abilities shm_abilities{
     .concurrent_groups = true,
     .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 
-/// Connects `size` ranks on this host. Collective. `suffix` distinguishes these ranks from other ranks of the same job
-/// on the same system. Throws the exceptions of `bootstrap_host`.
+/// Connects `rank_count` ranks on this host. Collective. `suffix` distinguishes these ranks from other ranks of the
+/// same job on the same system. Throws the exceptions of `bootstrap_host`.
 [[nodiscard]] std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
-                                                          int rank, int size, std::string_view suffix = {});
+                                                          int rank, int rank_count, std::string_view suffix = {});
 
-/// Connects `size` ranks on this host, with memory `own` that may have been connected to other ranks before. Collective
-/// over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
+/// Connects `rank_count` ranks on this host, with memory `own` that may have been connected to other ranks before.
+/// Collective over the ranks that use the same `name`. A name is used once. Fails when `is_aborted` returns true, as
 /// `bootstrap_host`.
-[[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
+[[nodiscard]] std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int rank_count,
                                                           std::shared_ptr<segment> own, seconds timeout,
                                                           const std::function<bool()>& is_aborted);
 

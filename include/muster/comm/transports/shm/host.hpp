@@ -95,12 +95,12 @@ class shm_host {
 /// Throws the peer_failure of a bootstrap in which `rank` ended.
 [[noreturn]] void fail_bootstrap_without(int rank);
 
-/// Connects the `size` processes that use the same `name`. Collective. The processes exchange their memory over a Unix
-/// socket with that name in the abstract namespace, which is outside the file system. Processes of another user or
+/// Connects the `rank_count` processes that use the same `name`. Collective. The processes exchange their memory over a
+/// Unix socket with that name in the abstract namespace, which is outside the file system. Processes of another user or
 /// program are refused. Throws timeout_error that names the missing ranks, or peer_failure when a rank dies during the
 /// exchange or when `is_aborted` returns true. `is_aborted` is called every few milliseconds. `slot` is the value that
 /// peers find in `shm_host::slot`.
-[[nodiscard]] std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size,
+[[nodiscard]] std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int rank_count,
                                                        std::shared_ptr<segment> own, seconds timeout,
                                                        std::uint64_t slot = 0,
                                                        const std::function<bool()>& is_aborted = {});

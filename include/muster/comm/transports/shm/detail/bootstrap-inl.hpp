@@ -397,12 +397,12 @@ MUSTER_INLINE void fail_bootstrap_without(int rank) {
   throw peer_failure({rank}, "rank " + std::to_string(rank) + " ended before all ranks were connected");
 }
 
-MUSTER_INLINE std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int size,
+MUSTER_INLINE std::shared_ptr<shm_host> bootstrap_host(const std::string& name, int rank, int rank_count,
                                                        std::shared_ptr<segment> own, seconds timeout,
                                                        std::uint64_t slot, const std::function<bool()>& is_aborted) {
   peer_info mine;
   mine.record.rank = rank;
-  mine.record.size = size;
+  mine.record.size = rank_count;
   mine.record.process = ::getpid();
   mine.record.slot = slot;
   ::sched_getaffinity(0, sizeof mine.record.cores, &mine.record.cores);

@@ -22,22 +22,22 @@ inline std::string socket_name(const settings& configuration, const launch_env& 
 }
 
 MUSTER_INLINE std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
-                                                          int rank, int size, std::string_view suffix) {
+                                                          int rank, int rank_count, std::string_view suffix) {
   if (configuration.choice(setting::pin, {"off", "on"}) == 1) pin(rank);
-  return connect_anew(socket_name(configuration, launch) + std::string(suffix), rank, size,
-                      std::make_shared<segment>(reserve_for(size)), seconds(configuration.number(setting::timeout)),
-                      {});
+  return connect_anew(socket_name(configuration, launch) + std::string(suffix), rank, rank_count,
+                      std::make_shared<segment>(reserve_for(rank_count)),
+                      seconds(configuration.number(setting::timeout)), {});
 }
 
-MUSTER_INLINE std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int size,
+MUSTER_INLINE std::unique_ptr<shm_transport> connect_anew(const std::string& name, int rank, int rank_count,
                                                           std::shared_ptr<segment> own, seconds timeout,
                                                           const std::function<bool()>& is_aborted) {
-  const auto slot = shm_group::allocate_slot(*own, size);
+  const auto slot = shm_group::allocate_slot(*own, rank_count);
   // The slot of a failed bootstrap is never reused: peers may have mapped it.
-  auto host = bootstrap_host(name, rank, size, std::move(own), timeout, slot, is_aborted);
+  auto host = bootstrap_host(name, rank, rank_count, std::move(own), timeout, slot, is_aborted);
   std::vector<int> ranks;
   std::vector<std::uint64_t> slots;
-  for (int r = 0; r < size; ++r) {
+  for (int r = 0; r < rank_count; ++r) {
     ranks.push_back(r);
     slots.push_back(host->slot(r));
   }

@@ -12,8 +12,8 @@
 #include <muster/core/round_up.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline std::vector<int> all_ranks(int size) {
-  std::vector<int> ranks(static_cast<std::size_t>(size));
+inline std::vector<int> all_ranks(int rank_count) {
+  std::vector<int> ranks(static_cast<std::size_t>(rank_count));
   std::iota(ranks.begin(), ranks.end(), 0);
   return ranks;
 }
