@@ -178,10 +178,11 @@ muster::read_options options_for(bool keep_bad_records, int threads) {
 
 }  // namespace
 
-std::string as_specification(const std::string& source) {
+std::string as_specification(const std::string& specification) {
   std::error_code ignored;
-  return source.find(':') == std::string::npos && std::filesystem::exists(source, ignored) ? "records:" + source
-                                                                                           : source;
+  return specification.find(':') == std::string::npos && std::filesystem::exists(specification, ignored)
+             ? "records:" + specification
+             : specification;
 }
 
 json copy_records(const copy_request& request) {

@@ -23,7 +23,7 @@ struct copy_request {
 };
 
 /// Returns "records:PATH" for an existing path without a scheme; otherwise the source unchanged.
-std::string as_specification(const std::string& source);
+std::string as_specification(const std::string& specification);
 
 /// Writes the records of a source in muster's own format, and returns a report of the copy.
 json copy_records(const copy_request& request);

@@ -56,8 +56,8 @@ class request_queue {
 };
 
 /// Returns true if the receive `req` takes a message with that tag from that rank in the group.
-[[nodiscard]] inline bool matches(const request& req, int source, std::uint32_t tag) noexcept {
-  return req.tag == tag && (req.peer == source || req.peer == any_source);
+[[nodiscard]] inline bool matches(const request& req, int sender, std::uint32_t tag) noexcept {
+  return req.tag == tag && (req.peer == sender || req.peer == any_source);
 }
 
 }}}  // namespace muster::v0::detail

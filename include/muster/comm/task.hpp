@@ -188,12 +188,12 @@ class collective_context : public detail::coroutine_scheduler {
   [[nodiscard]] auto receive_from(int peer, std::span<std::byte> data, const reduction* reduce = nullptr) {
     return transfer<1>(*this, [&](request* receiving) { receive(*receiving, peer, data.data(), data.size(), reduce); });
   }
-  /// Sends and receives at the same time: `co_await ctx.exchange(destination, out, source, in)`.
-  [[nodiscard]] auto exchange(int destination, std::span<const std::byte> out, int source, std::span<std::byte> in,
+  /// Sends and receives at the same time: `co_await ctx.exchange(receiver, out, sender, in)`.
+  [[nodiscard]] auto exchange(int receiver, std::span<const std::byte> out, int sender, std::span<std::byte> in,
                               const reduction* reduce = nullptr) {
     return transfer<2>(*this, [&](request* both) {
-      receive(both[0], source, in.data(), in.size(), reduce);
-      send(both[1], destination, out.data(), out.size());
+      receive(both[0], sender, in.data(), in.size(), reduce);
+      send(both[1], receiver, out.data(), out.size());
     });
   }
 

@@ -302,7 +302,7 @@ class transport_decorator : public transport {
 namespace detail {
 
 /// Throws mismatch_error unless a message with that signature and size fits the receive.
-void check_arrival(const request& receive, int source, const collective_signature& signature, std::size_t bytes);
+void check_arrival(const request& receive, int sender, const collective_signature& signature, std::size_t bytes);
 
 /// Writes or combines received bytes into the buffer of the receive. `offset` is the position of the bytes in the
 /// message. A receive that combines gets whole elements.

@@ -35,10 +35,10 @@ class buffer {
 
  public:
   buffer() = default;
-  /// Allocates from the free store, or from `source`, which must outlive the buffer.
-  explicit buffer(std::size_t size, std::pmr::memory_resource* source = nullptr)
-      : data_(allocate(size, source), release{source, size}), size_(size) {
-    if (!is_mapped(size, source)) std::uninitialized_value_construct_n(data_.get(), size);
+  /// Allocates from the free store, or from `resource`, which must outlive the buffer.
+  explicit buffer(std::size_t size, std::pmr::memory_resource* resource = nullptr)
+      : data_(allocate(size, resource), release{resource, size}), size_(size) {
+    if (!is_mapped(size, resource)) std::uninitialized_value_construct_n(data_.get(), size);
   }
   buffer(buffer&& other) noexcept : data_(std::move(other.data_)), size_(std::exchange(other.size_, 0)) {}
   buffer& operator=(buffer&& other) noexcept {
@@ -76,15 +76,15 @@ class buffer {
   };
   /// Returns true if the buffer is mapped. A type with a non-trivial constructor is excluded, since its default value
   /// may not be all zeros.
-  static constexpr bool is_mapped(std::size_t size, const std::pmr::memory_resource* source) noexcept {
-    return std::is_trivially_default_constructible_v<T> && source == nullptr &&
+  static constexpr bool is_mapped(std::size_t size, const std::pmr::memory_resource* resource) noexcept {
+    return std::is_trivially_default_constructible_v<T> && resource == nullptr &&
            size >= detail::least_mapped / sizeof(T);
   }
-  static T* allocate(std::size_t size, std::pmr::memory_resource* source) {
+  static T* allocate(std::size_t size, std::pmr::memory_resource* resource) {
     if (size == 0) return nullptr;
     if (size > std::size_t(-1) / sizeof(T)) throw std::bad_array_new_length();
-    if (source != nullptr) return static_cast<T*>(source->allocate(size * sizeof(T), buffer_alignment));
-    if (is_mapped(size, source)) return static_cast<T*>(detail::map_zeros(size * sizeof(T)));
+    if (resource != nullptr) return static_cast<T*>(resource->allocate(size * sizeof(T), buffer_alignment));
+    if (is_mapped(size, resource)) return static_cast<T*>(detail::map_zeros(size * sizeof(T)));
     return static_cast<T*>(::operator new (size * sizeof(T), std::align_val_t{buffer_alignment}));
   }
 

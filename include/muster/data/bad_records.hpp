@@ -49,7 +49,7 @@ class bad_record_log {
 
   /// Records bad records of the source with this name. Throws data_error, with file and place, for the first record
   /// that the policy does not allow. Throws configuration_error if the quarantine file cannot be written.
-  void note(std::string_view source, std::span<const bad_record> found);
+  void note(std::string_view source_name, std::span<const bad_record> found);
 
   /// Returns the number of different records noted so far.
   [[nodiscard]] std::uint64_t count() const;

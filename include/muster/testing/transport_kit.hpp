@@ -182,8 +182,8 @@ inline void check_random_messages(group& world) {
     const std::uint64_t word = mix(number + 5);
     return static_cast<std::size_t>(word % (std::uint64_t{1} << (word >> 32) % 18));
   };
-  const auto message_of = [](int source, int destination, std::uint64_t i) {
-    return static_cast<std::uint64_t>(source * 16 + destination) << 32 | i;
+  const auto message_of = [](int sender, int receiver, std::uint64_t i) {
+    return static_cast<std::uint64_t>(sender * 16 + receiver) << 32 | i;
   };
   const int me = world.rank();
   random_stream random(20261121, static_cast<std::uint64_t>(me));

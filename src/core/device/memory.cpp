@@ -46,10 +46,10 @@ void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream) 
   if (bytes > 0) check_cuda(cudaMemsetAsync(memory, 0, bytes, stream.handle), "cudaMemsetAsync");
 }
 
-void require_same_size(std::size_t source, std::size_t destination) {
-  if (source == destination) return;
-  throw configuration_error("cannot copy " + std::to_string(source) + " elements to a span of " +
-                            std::to_string(destination) + " (the lengths differ); pass spans with equal lengths");
+void require_same_size(std::size_t source_size, std::size_t destination_size) {
+  if (source_size == destination_size) return;
+  throw configuration_error("cannot copy " + std::to_string(source_size) + " elements to a span of " +
+                            std::to_string(destination_size) + " (the lengths differ); pass spans with equal lengths");
 }
 
 }}}  // namespace muster::v0::detail

@@ -8,12 +8,12 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Sends `out` to `destination`, and combines the data from `source` into `in`. If the transport buffers whole messages
+/// Sends `out` to `receiver`, and combines the data from `sender` into `in`. If the transport buffers whole messages
 /// before it combines them, the data is sent in pieces, two outstanding at a time.
-inline task exchange_pieces(collective_context& ctx, int destination, std::span<const std::byte> out, int source,
+inline task exchange_pieces(collective_context& ctx, int receiver, std::span<const std::byte> out, int sender,
                             std::span<std::byte> in, const reduction& reduce) {
   if (!ctx.abilities().buffers_whole_message) {
-    co_await ctx.exchange(destination, out, source, in, &reduce);
+    co_await ctx.exchange(receiver, out, sender, in, &reduce);
     co_return;
   }
   const std::size_t sends = pieces_of(out.size());
@@ -23,11 +23,11 @@ inline task exchange_pieces(collective_context& ctx, int destination, std::span<
   for (std::size_t k = 0; k <= std::max(sends, receives); ++k) {
     if (k < receives) {
       const auto piece = piece_of(in, k);
-      ctx.receive_combine(receiving[k % 2], source, piece.data(), piece.size(), reduce);
+      ctx.receive_combine(receiving[k % 2], sender, piece.data(), piece.size(), reduce);
     }
     if (k < sends) {
       const auto piece = piece_of(out, k);
-      ctx.send(sending[k % 2], destination, piece.data(), piece.size());
+      ctx.send(sending[k % 2], receiver, piece.data(), piece.size());
     }
     if (k > 0 && k <= receives) co_await ctx.done(receiving[(k - 1) % 2]);
     if (k > 0 && k <= sends) co_await ctx.done(sending[(k - 1) % 2]);

@@ -41,18 +41,18 @@ MUSTER_INLINE int subgroup_call::new_rank_of(int rank) const {
 
 namespace detail {
 
-MUSTER_INLINE void check_arrival(const request& receive, int source, const collective_signature& signature,
+MUSTER_INLINE void check_arrival(const request& receive, int sender, const collective_signature& signature,
                                  std::size_t bytes) {
   if (receive.tag != 0) {
     if (bytes <= receive.bytes) return;
-    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(source) +
+    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(sender) +
                          " with tag " + std::to_string(receive.tag) + " does not fit (the receive has room for " +
                          std::to_string(receive.bytes) + "); receive into a larger buffer");
   }
   if (signature == receive.signature && bytes == receive.bytes) return;
   std::string text = "the ranks disagree about collective " + std::to_string(receive.signature.sequence) +
                      " of the group (this rank is in " + describe(receive.signature) + "; rank " +
-                     std::to_string(source) + " is in ";
+                     std::to_string(sender) + " is in ";
   text += signature == receive.signature ? "the same with blocks of another size" : describe(signature);
   if (signature.sequence != receive.signature.sequence)
     text += ", its collective " + std::to_string(signature.sequence);

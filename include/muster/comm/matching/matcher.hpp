@@ -123,26 +123,26 @@ class matcher {
   void cancel(request& req) noexcept;
   /// Returns true if a receive for that peer or for any source is not done, or if the peer has a message that is
   /// cleared to send.
-  [[nodiscard]] bool awaits(int source) const noexcept {
-    const peer& sender = peers_[static_cast<std::size_t>(source)];
+  [[nodiscard]] bool awaits(int sender_rank) const noexcept {
+    const peer& sender = peers_[static_cast<std::size_t>(sender_rank)];
     return sender.awaited > 0 || awaited_from_any_ > 0 || !sender.cleared.empty();
   }
   /// Returns true if that peer has messages that are cleared to send and have not started to arrive.
-  [[nodiscard]] bool has_cleared(int source) const noexcept {
-    return !peers_[static_cast<std::size_t>(source)].cleared.empty();
+  [[nodiscard]] bool has_cleared(int sender_rank) const noexcept {
+    return !peers_[static_cast<std::size_t>(sender_rank)].cleared.empty();
   }
 
   /// Returns the target of the message that is arriving from that peer; there is at most one such message.
-  [[nodiscard]] inbound_target& target_of(int source) noexcept {
-    return peers_[static_cast<std::size_t>(source)].arriving;
+  [[nodiscard]] inbound_target& target_of(int sender_rank) noexcept {
+    return peers_[static_cast<std::size_t>(sender_rank)].arriving;
   }
   /// Matches the header of an eager or announced message, and sets the target of the bytes. Returns false when the
   /// message is to stay in the transport: no receive waits for the message or for a later message. With `must_accept`
   /// the message cannot stay, and becomes an unexpected message. The message also stays when this throws.
-  [[nodiscard]] bool match(int source, const envelope& head, bool must_accept, inbound_target& target);
+  [[nodiscard]] bool match(int sender_rank, const envelope& head, bool must_accept, inbound_target& target);
   /// Matches the header of the `data` of an announced message, and sets the target. Returns the error in the header;
   /// null when the header is correct.
-  [[nodiscard]] const char* match_body(int source, const envelope& head, inbound_target& target);
+  [[nodiscard]] const char* match_body(int sender_rank, const envelope& head, inbound_target& target);
   /// Completes a message whose bytes have all arrived, which finishes the receive.
   void on_complete(inbound_target& target);
   /// Delivers a message from this process, peer `self`, to itself.
@@ -150,16 +150,16 @@ class matcher {
 
   /// Handles the loss of a peer: drops the peer's incomplete messages. A receive from any source that was matched with
   /// such a message finishes with `received` 0.
-  void on_peer_lost(int source) noexcept;
+  void on_peer_lost(int sender_rank) noexcept;
   /// Returns true if the group was notified that the peer is gone.
-  [[nodiscard]] bool is_gone(int source, std::uint64_t generation) const noexcept;
+  [[nodiscard]] bool is_gone(int sender_rank, std::uint64_t generation) const noexcept;
   /// Drops the unexpected messages that a lost peer sent to the group.
-  void drop_unexpected_of(int source, std::uint64_t generation) noexcept;
+  void drop_unexpected_of(int sender_rank, std::uint64_t generation) noexcept;
 
-  /// Returns the consumed credit of `source` in bytes, for messages that receives have taken since credit was last
+  /// Returns the consumed credit of `sender_rank` in bytes, for messages that receives have taken since credit was last
   /// repaid. The transport adds to the value and resets it.
-  [[nodiscard]] std::uint64_t& consumed_credits(int source) noexcept {
-    return peers_[static_cast<std::size_t>(source)].credit_taken;
+  [[nodiscard]] std::uint64_t& consumed_credits(int sender_rank) noexcept {
+    return peers_[static_cast<std::size_t>(sender_rank)].credit_taken;
   }
 
  private:
@@ -170,10 +170,10 @@ class matcher {
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
-  // Removes and returns the first posted receive for a message from `source`; null when there is none.
-  request* take_posted(matching_group& group, int source, std::uint32_t tag) noexcept;
-  bool accept(request& req, int source, const envelope& head) noexcept;
-  void send_clearance(int source, std::uint64_t number, request* req);
+  // Removes and returns the first posted receive for a message from `sender_rank`; null when there is none.
+  request* take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept;
+  bool accept(request& req, int sender_rank, const envelope& head) noexcept;
+  void send_clearance(int sender_rank, std::uint64_t number, request* req);
   void deliver_unexpected(std::list<unexpected>::iterator message, request& req);
   void finish_receive(request& req) noexcept;
   void stop_waiting(request& req) noexcept;

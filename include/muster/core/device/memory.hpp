@@ -24,7 +24,7 @@ struct pinned_release {
 [[nodiscard]] void* allocate_pinned(std::size_t bytes);
 void copy_anywhere(const void* source, void* destination, std::size_t bytes, device_stream_ref stream);
 void clear_on_device(void* memory, std::size_t bytes, device_stream_ref stream);
-void require_same_size(std::size_t source, std::size_t destination);
+void require_same_size(std::size_t source_size, std::size_t destination_size);
 }  // namespace detail
 
 /// A zeroed array of `size` elements of T on the current device with a single owner, aligned to at least 256 bytes.

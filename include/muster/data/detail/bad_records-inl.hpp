@@ -19,8 +19,8 @@
 namespace muster { inline namespace v0 {
 namespace detail {
 
-inline std::string json_line(std::string_view source, const bad_record& bad) {
-  nlohmann::ordered_json line = {{"source", source}, {"id", bad.id}, {"file", bad.location.file}};
+inline std::string json_line(std::string_view source_name, const bad_record& bad) {
+  nlohmann::ordered_json line = {{"source", source_name}, {"id", bad.id}, {"file", bad.location.file}};
   if (bad.location.line != 0) line["line"] = bad.location.line;
   if (bad.location.column != 0) line["column"] = bad.location.column;
   if (bad.location.offset) line["offset"] = *bad.location.offset;
@@ -63,14 +63,14 @@ struct bad_record_log::state {
 MUSTER_INLINE bad_record_log::bad_record_log(bad_record_options options)
     : state_(std::make_shared<state>(std::move(options))) {}
 
-MUSTER_INLINE void bad_record_log::note(std::string_view source, std::span<const bad_record> found) {
+MUSTER_INLINE void bad_record_log::note(std::string_view source_name, std::span<const bad_record> found) {
   const std::lock_guard lock(state_->mutex);
   for (const bad_record& bad : found) {
     const bad_record_options& options = state_->options;
     if (options.policy == bad_record_policy::fail) throw data_error(bad.location, bad.problem);
-    if (!state_->noted.emplace(source, bad.id).second) continue;
+    if (!state_->noted.emplace(source_name, bad.id).second) continue;
     ++state_->by_file[bad.location.file];
-    if (options.policy == bad_record_policy::quarantine) state_->write(detail::json_line(source, bad));
+    if (options.policy == bad_record_policy::quarantine) state_->write(detail::json_line(source_name, bad));
     if (state_->noted.size() > options.limit) {
       throw data_error(bad.location, bad.problem + " (the run exceeds its limit of " + std::to_string(options.limit) +
                                          " bad records); repair the data or raise the limit");

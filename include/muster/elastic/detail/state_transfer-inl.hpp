@@ -105,8 +105,8 @@ class transfer {
 
   // Refuses a rank whose properties differ; the others continue without it. At the start all ranks adopt the values of
   // one rank, and rank 0 logs a warning.
-  void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& source) {
-    const auto differs = [&](const rank_status& status) { return status.properties != source.properties; };
+  void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& holder) {
+    const auto differs = [&](const rank_status& status) { return status.properties != holder.properties; };
     if (std::ranges::any_of(statuses, differs)) {
       const std::string theirs = broadcast_string(ranks_, properties_, senders_.front());
       if (differs(statuses[rank_])) {
@@ -118,7 +118,7 @@ class transfer {
       return;
     }
     if (std::ranges::any_of(statuses,
-                            [&](const rank_status& status) { return status.at != source.at || status.at.steps != 0; }))
+                            [&](const rank_status& status) { return status.at != holder.at || status.at.steps != 0; }))
       return;
     const auto differing = differing_parts(ranks_, parts_, senders_.front());
     if (differing.empty() || rank_ != 0) return;
@@ -174,15 +174,15 @@ class transfer {
     }
   }
 
-  void adopt(const rank_status& source) {
+  void adopt(const rank_status& holder) {
     for (std::size_t i = 0; i < parts_.size(); ++i) {
       if (parts_[i].save)
         parts_[i].load(buffers_[i]);
       else  // empty if the part was received in place
         std::ranges::copy(buffers_[i], parts_[i].bytes.begin());
     }
-    target_.move_to(source.at);
-    target_.follow_run(source.run);
+    target_.move_to(holder.at);
+    target_.follow_run(holder.run);
   }
 
   group& ranks_;

@@ -159,11 +159,11 @@ void mpi_transport::send(request& req) {
   check_mpi(MPI_Isend(req.data, body.count(), body.type(), req.peer, tag, comm_, &p.body), "MPI_Isend", comm_);
 }
 
-void mpi_transport::post_body(request& req, int source, int tag) {
+void mpi_transport::post_body(request& req, int sender, int tag) {
   auto& p = state_of(req);
   if (req.combine != nullptr) p.private_buffer = p.message_slot->private_memory(req.bytes);
   const byte_count body(req.bytes);
-  check_mpi(MPI_Irecv(p.private_buffer != nullptr ? p.private_buffer : req.data, body.count(), body.type(), source, tag,
+  check_mpi(MPI_Irecv(p.private_buffer != nullptr ? p.private_buffer : req.data, body.count(), body.type(), sender, tag,
                       comm_, &p.body),
             "MPI_Irecv", comm_);
 }
@@ -265,11 +265,11 @@ void mpi_transport::cancel(request& req) noexcept {
 
 // Receives and discards the body of a tagged message whose envelope was received: the body arrives in any case. Tags of
 // bodies are reused, and the body must not be matched with a later message.
-void mpi_transport::discard_body(slot& message_slot, int source) noexcept {
+void mpi_transport::discard_body(slot& message_slot, int sender) noexcept {
   try {
     const envelope& head = message_slot.head();
     const byte_count body(head.bytes);
-    check_mpi(MPI_Irecv(message_slot.private_memory(head.bytes), body.count(), body.type(), source,
+    check_mpi(MPI_Irecv(message_slot.private_memory(head.bytes), body.count(), body.type(), sender,
                         static_cast<int>(head.body_tag), comm_, &message_slot.discarded_body),
               "MPI_Irecv", comm_);
   } catch (...) {  // without memory, or after the communicator failed

@@ -91,9 +91,9 @@ class mpi_transport final : public transport {
   static operation_state& state_of(request& req) { return *reinterpret_cast<operation_state*>(req.transport_storage); }
 
   operation_state& begin(request& req, operation_state::kind_type kind);
-  void post_body(request& req, int source, int tag);
+  void post_body(request& req, int sender, int tag);
   bool test_receive(request& req);
-  void discard_body(slot& message_slot, int source) noexcept;
+  void discard_body(slot& message_slot, int sender) noexcept;
   void reclaim_slots() noexcept;
   bool poll_deaths(control_message& message);
   void finish(request& req) noexcept;

@@ -80,16 +80,16 @@ inline void matcher::post(request& req) {
   group.posted.push(req);
 }
 
-inline request* matcher::take_posted(matching_group& group, int source, std::uint32_t tag) noexcept {
-  const int member = group.member(source);
+inline request* matcher::take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept {
+  const int member = group.member(sender_rank);
   if (member < 0) return nullptr;
   return group.posted.take_first([&](const request& req) { return matches(req, member, tag); });
 }
 
 // Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
-inline bool matcher::accept(request& req, int source, const envelope& head) noexcept {
+inline bool matcher::accept(request& req, int sender_rank, const envelope& head) noexcept {
   matching_group& group = *progress_of(req).group;
-  req.source = group.member(source);
+  req.source = group.member(sender_rank);
   req.received = head.total;
   req.state = message_progress::moving;
   try {
@@ -103,9 +103,9 @@ inline bool matcher::accept(request& req, int source, const envelope& head) noex
 }
 
 // Clears an announced message to send. With a null `req` the message is dropped when it arrives.
-inline void matcher::send_clearance(int source, std::uint64_t number, request* req) {
-  peers_[static_cast<std::size_t>(source)].cleared[number] = req;
-  clear_to_send_(source, number);
+inline void matcher::send_clearance(int sender_rank, std::uint64_t number, request* req) {
+  peers_[static_cast<std::size_t>(sender_rank)].cleared[number] = req;
+  clear_to_send_(sender_rank, number);
 }
 
 // Delivers a complete unexpected message to the receive, and finishes the receive.
@@ -159,15 +159,15 @@ inline void matcher::inbound_target::put(std::uint64_t offset, std::span<const s
   }
 }
 
-inline bool matcher::match(int source, const envelope& head, bool must_accept, inbound_target& target) {
+inline bool matcher::match(int sender_rank, const envelope& head, bool must_accept, inbound_target& target) {
   const bool announced = head.kind == message_kind::rts;
   target = {};
   matching_group* const group = find(head.group_id);
-  bool is_dropped = group != nullptr ? group->member(source) < 0 : is_closed(head.group_id);
-  request* const req = group != nullptr ? take_posted(*group, source, head.tag) : nullptr;
-  if (req != nullptr && accept(*req, source, head)) {
+  bool is_dropped = group != nullptr ? group->member(sender_rank) < 0 : is_closed(head.group_id);
+  request* const req = group != nullptr ? take_posted(*group, sender_rank, head.tag) : nullptr;
+  if (req != nullptr && accept(*req, sender_rank, head)) {
     if (announced) {
-      send_clearance(source, head.number, req);
+      send_clearance(sender_rank, head.number, req);
     } else {
       target.receive = req;
     }
@@ -179,18 +179,18 @@ inline bool matcher::match(int source, const envelope& head, bool must_accept, i
     must_accept = true;
   }
   if (is_dropped) {
-    if (announced) send_clearance(source, head.number, nullptr);
+    if (announced) send_clearance(sender_rank, head.number, nullptr);
     return true;
   }
-  if (!must_accept && !awaits(source)) return false;
+  if (!must_accept && !awaits(sender_rank)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
-  unexpected_.push_back({.source = source, .head = head, .bytes = std::move(bytes)});
+  unexpected_.push_back({.source = sender_rank, .head = head, .bytes = std::move(bytes)});
   if (!announced) target.unexpected_message = &unexpected_.back();
   return true;
 }
 
-inline const char* matcher::match_body(int source, const envelope& head, inbound_target& target) {
-  auto& cleared = peers_[static_cast<std::size_t>(source)].cleared;
+inline const char* matcher::match_body(int sender_rank, const envelope& head, inbound_target& target) {
+  auto& cleared = peers_[static_cast<std::size_t>(sender_rank)].cleared;
   const auto found = cleared.find(head.number);
   if (found == cleared.end()) return "it sent data without a clear-to-send";
   request* const req = found->second;
@@ -226,13 +226,13 @@ inline void matcher::finish_without_data(request* req) noexcept {
   finish_receive(*req);
 }
 
-inline void matcher::on_peer_lost(int source) noexcept {
-  peer& sender = peers_[static_cast<std::size_t>(source)];
+inline void matcher::on_peer_lost(int sender_rank) noexcept {
+  peer& sender = peers_[static_cast<std::size_t>(sender_rank)];
   finish_without_data(std::exchange(sender.arriving, {}).receive);
   for (const auto& entry : sender.cleared) finish_without_data(entry.second);
   sender.cleared.clear();
   unexpected_.remove_if([&](unexpected& m) {
-    if (m.source != source) return false;
+    if (m.source != sender_rank) return false;
     m.credit_owed = 0;  // a new connection starts with new credit
     if (m.is_complete) return false;
     finish_without_data(m.receive);
@@ -241,13 +241,13 @@ inline void matcher::on_peer_lost(int source) noexcept {
   sender.credit_taken = 0;
 }
 
-inline bool matcher::is_gone(int source, std::uint64_t generation) const noexcept {
+inline bool matcher::is_gone(int sender_rank, std::uint64_t generation) const noexcept {
   const matching_group* const group = find(generation);
-  return group != nullptr && group->has_ended(group->member(source));
+  return group != nullptr && group->has_ended(group->member(sender_rank));
 }
 
-inline void matcher::drop_unexpected_of(int source, std::uint64_t generation) noexcept {
-  unexpected_.remove_if([&](const unexpected& m) { return m.source == source && m.head.group_id == generation; });
+inline void matcher::drop_unexpected_of(int sender_rank, std::uint64_t generation) noexcept {
+  unexpected_.remove_if([&](const unexpected& m) { return m.source == sender_rank && m.head.group_id == generation; });
 }
 
 }}}  // namespace muster::v0::detail

@@ -57,10 +57,10 @@ struct outgoing_frame {
   std::uint64_t checksummed_bytes = 0;  // bytes of the payload that `checksum` covers
   std::uint32_t checksum = 0;
 
-  /// Starts a new frame. `source`: the request that owns the payload at `payload`; null for a frame without payload.
+  /// Starts a new frame. `req`: the request that owns the payload at `payload`; null for a frame without payload.
   /// The payload of a small frame is copied, since one piece is cheaper to send than three; such a frame has no
   /// request.
-  void set(frame header, request* source, const std::byte* payload) noexcept;
+  void set(frame header, request* req, const std::byte* payload) noexcept;
   [[nodiscard]] std::uint64_t length() const noexcept { return head_bytes + bytes + trailer_bytes; }
   /// Writes as much of the frame as the system accepts, up to about `budget` bytes. `more`: another frame follows at
   /// once.

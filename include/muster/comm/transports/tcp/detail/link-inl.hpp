@@ -92,7 +92,7 @@ MUSTER_INLINE void tcp_link::queue_frame(frame_kind kind, std::uint64_t number) 
 
 // ---- sending: frames ----
 
-MUSTER_INLINE void outgoing_frame::set(frame header, request* source, const std::byte* payload) noexcept {
+MUSTER_INLINE void outgoing_frame::set(frame header, request* req, const std::byte* payload) noexcept {
   // Below this size the padding costs as much as the alignment saves.
   constexpr std::uint64_t worth_a_lead = 1024;
   bytes = header.bytes();
@@ -104,7 +104,7 @@ MUSTER_INLINE void outgoing_frame::set(frame header, request* source, const std:
   data = payload;
   trailer_bytes = header.trailer_bytes();
   sent = 0;
-  payload_request = source;
+  payload_request = req;
   has_checksum = (header.flags & frame::has_checksum) != 0;
   checksummed_bytes = 0;
   checksum = 0;
