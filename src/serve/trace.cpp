@@ -42,14 +42,15 @@ void span_log::write(const trace_place& caller, const request_times& times, std:
   const auto new_id = [&] { return detail::hex(mix(next_.fetch_add(1, std::memory_order_relaxed))); };
   std::string text = "[";
   const auto add = [&](const std::string& span_id, const std::string& parent, std::string_view name,
-                       clock::time_point begin, clock::time_point end) {
-    const auto timestamp = std::chrono::duration_cast<microseconds>((wall - (now - begin)).time_since_epoch());
+                       clock::time_point start_time, clock::time_point end) {
+    const auto timestamp = std::chrono::duration_cast<microseconds>((wall - (now - start_time)).time_since_epoch());
     if (text.size() > 1) text += "},";
     text +=
         "{\"traceId\":\"" + caller.trace + "\",\"parentId\":\"" + parent + "\",\"id\":\"" + span_id + "\",\"name\":";
     append_string(text, name);
-    text += ",\"timestamp\":" + std::to_string(timestamp.count()) + ",\"duration\":" +
-            std::to_string(std::max<std::int64_t>(1, std::chrono::duration_cast<microseconds>(end - begin).count()));
+    text +=
+        ",\"timestamp\":" + std::to_string(timestamp.count()) + ",\"duration\":" +
+        std::to_string(std::max<std::int64_t>(1, std::chrono::duration_cast<microseconds>(end - start_time).count()));
     text += ",\"localEndpoint\":{\"serviceName\":\"muster-serve\"}";
   };
   const std::string server_span = new_id();

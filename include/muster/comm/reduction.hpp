@@ -240,23 +240,23 @@ class reduction {
                                                return reduction::of<W>([](W a, W b) noexcept { return a + b; });
                                            }};
 
-  // Calls `apply` with the operation at `state`. An operation without state is constructed here, and `state` is then
-  // null.
+  // Calls `apply` with the operation at `functor`. An operation without state is constructed here, and `functor` is
+  // then null.
   template <class Op, class Apply>
-  static void with(const void* state, Apply apply) {
+  static void with(const void* functor, Apply apply) {
     if constexpr (std::is_empty_v<Op> && std::is_default_constructible_v<Op>) {
       apply(Op{});
     } else {
-      apply(*static_cast<const Op*>(state));
+      apply(*static_cast<const Op*>(functor));
     }
   }
 
   template <class T, class Op>
-  static void combine_elements(const void* state, std::byte* into, const std::byte* incoming, std::size_t count,
+  static void combine_elements(const void* functor, std::byte* into, const std::byte* incoming, std::size_t count,
                                bool incoming_first) {
     T* const __restrict__ output = reinterpret_cast<T*>(into);
     const T* const __restrict__ input = reinterpret_cast<const T*>(incoming);
-    with<Op>(state, [&](const Op& op) {
+    with<Op>(functor, [&](const Op& op) {
       if (incoming_first) {
         for (std::size_t i = 0; i < count; ++i) output[i] = static_cast<T>(op(input[i], output[i]));
       } else {
@@ -267,19 +267,20 @@ class reduction {
 
   // Folds small arrays with the portable code: the choice of vector instructions would take longer than the operation.
   template <class T, class Op>
-  static void fold_elements(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+  static void fold_elements(const void* functor, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                             std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
     constexpr bool is_known = requires { Op::code; };  // built-in operations have the same bits with all vector widths
     if constexpr (is_known) {
-      if (count * sizeof(T) >= fold_piece) return detail::run_vectorised<folding<T, Op>>(state, out, in, count, finish);
+      if (count * sizeof(T) >= fold_piece)
+        return detail::run_vectorised<folding<T, Op>>(functor, out, in, count, finish);
     }
-    folding<T, Op>::run(state, out, in, count, finish);
+    folding<T, Op>::run(functor, out, in, count, finish);
   }
   // Folds in pieces that stay in the first-level cache: in an output, if an output can hold incomplete results, and
   // then copied to the other outputs.
   template <class T, class Op>
   struct folding {
-    static void run(const void* state, std::span<std::byte* const> out, std::span<const std::byte* const> in,
+    static void run(const void* functor, std::span<std::byte* const> out, std::span<const std::byte* const> in,
                     std::size_t count, void (*finish)(std::byte*, std::size_t, int)) {
       constexpr std::size_t piece = fold_piece / sizeof(T);
       alignas(64) std::byte aside[fold_piece];
@@ -288,8 +289,8 @@ class reduction {
         const std::size_t n = count - done < piece ? count - done : piece;
         const std::size_t at = done * sizeof(T);
         std::byte* const folded = holder != nullptr ? holder + at : aside;
-        fold_first_two<T, Op>(state, folded, in, at, n);
-        for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(state, folded, in[k] + at, n, false);
+        fold_first_two<T, Op>(functor, folded, in, at, n);
+        for (std::size_t k = 2; k < in.size(); ++k) combine_elements<T, Op>(functor, folded, in[k] + at, n, false);
         if (finish != nullptr) finish(folded, n, static_cast<int>(in.size()));
         for (std::byte* const output : out) {
           if (output + at != folded) std::memcpy(output + at, folded, n * sizeof(T));
@@ -312,8 +313,8 @@ class reduction {
   }
 
   template <class T, class Op>
-  static void fold_first_two(const void* state, std::byte* folded, std::span<const std::byte* const> in, std::size_t at,
-                             std::size_t count) {
+  static void fold_first_two(const void* functor, std::byte* folded, std::span<const std::byte* const> in,
+                             std::size_t at, std::size_t count) {
     const std::byte* const first = in[0] + at;
     if (in.size() == 1) {
       if (folded != first) std::memcpy(folded, first, count * sizeof(T));
@@ -321,19 +322,19 @@ class reduction {
     }
     const std::byte* const second = in[1] + at;
     if (folded == first)
-      combine_elements<T, Op>(state, folded, second, count, false);
+      combine_elements<T, Op>(functor, folded, second, count, false);
     else if (folded == second)
-      combine_elements<T, Op>(state, folded, first, count, true);
+      combine_elements<T, Op>(functor, folded, first, count, true);
     else
-      combine_into<T, Op>(state, reinterpret_cast<T*>(folded), first, second, count);
+      combine_into<T, Op>(functor, reinterpret_cast<T*>(folded), first, second, count);
   }
 
   template <class T, class Op>
-  static void combine_into(const void* state, T* __restrict__ output, const std::byte* left, const std::byte* right,
+  static void combine_into(const void* functor, T* __restrict__ output, const std::byte* left, const std::byte* right,
                            std::size_t count) {
     const T* const __restrict__ a = reinterpret_cast<const T*>(left);
     const T* const __restrict__ b = reinterpret_cast<const T*>(right);
-    with<Op>(state, [&](const Op& op) {
+    with<Op>(functor, [&](const Op& op) {
       for (std::size_t i = 0; i < count; ++i) output[i] = static_cast<T>(op(a[i], b[i]));
     });
   }

@@ -76,11 +76,11 @@ class state_parts {
   /// properties before they train together, and their error names the first that differs.
   void add_property(std::string name, std::string value) { properties_.push_back({std::move(name), std::move(value)}); }
   /// Adds the hooks of an owner that keeps the changes of a step apart until the step commits, such as an arena, which
-  /// keeps the updates of the step. `begin` is called before
+  /// keeps the updates of the step. `on_begin` is called before
   /// a step or an evaluation starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No
   /// hook throws. Each may be empty.
-  void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> begin = {}) {
-    hooks_.push_back({std::move(begin), std::move(adopt), std::move(discard)});
+  void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> on_begin = {}) {
+    hooks_.push_back({std::move(on_begin), std::move(adopt), std::move(discard)});
   }
   /// Adds an exchange of a step's changes between ranks, such as averages of weights. The function is called at all
   /// ranks after the function of the step and before the commit. Collective; if it throws, the step fails. The parts

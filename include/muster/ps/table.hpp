@@ -25,13 +25,13 @@ class update_function {
  public:
   virtual ~update_function() = default;
 
-  /// Returns the number of floats of state for each parameter: the number of arrays in `state` of `apply`.
+  /// Returns the number of floats of state for each parameter: the number of arrays in `optimizer_state` of `apply`.
   [[nodiscard]] virtual std::size_t states() const { return 0; }
-  /// Applies the values of one push to `values`. `state` holds the arrays, each as long as `values`, initially zeros.
-  /// `count` is the number of this update to these parameters, from 1. `scale` multiplies the learning rate, or the
-  /// added values. Must compute the same bits at every server.
-  virtual void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> state,
-                     std::uint64_t count, float scale) const = 0;
+  /// Applies the values of one push to `values`. `optimizer_state` holds the arrays, each as long as `values`,
+  /// initially zeros. `count` is the number of this update to these parameters, from 1. `scale` multiplies the learning
+  /// rate, or the added values. Must compute the same bits at every server.
+  virtual void apply(std::span<float> values, std::span<const float> pushed,
+                     std::span<const std::span<float>> optimizer_state, std::uint64_t count, float scale) const = 0;
 };
 
 /// Returns the update function with this name:

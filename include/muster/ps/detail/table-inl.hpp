@@ -29,14 +29,14 @@ class step_function final : public update_function {
  public:
   explicit step_function(const Step& step) : step_(step) {}
   std::size_t states() const override { return step_.states(); }
-  void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> state,
+  void apply(std::span<float> values, std::span<const float> pushed, std::span<const std::span<float>> optimizer_state,
              std::uint64_t count, float scale) const override {
     auto step = step_;
     if constexpr (requires { step.learning_rate; }) step.learning_rate *= decltype(step.learning_rate){scale};
     if constexpr (requires { step.weight; }) step.weight = scale;
     if constexpr (requires { step.count; }) step.count = count;
     std::array<std::span<float>, 2> states;
-    std::ranges::copy(state, states.begin());
+    std::ranges::copy(optimizer_state, states.begin());
     update(step, values, pushed, states);
   }
 

@@ -24,13 +24,13 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 /// not block.
 class map_keeper {
  public:
-  /// Writes `first` to the store under `key` unless the store has a map, and starts with the store's map. Throws
+  /// Writes `initial_map` to the store under `key` unless the store has a map, and starts with the store's map. Throws
   /// timeout_error, and data_error if the stored value is no map.
-  map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& first, clock::time_point until)
+  map_keeper(std::shared_ptr<any_store> store, std::string key, const shard_map& initial_map, clock::time_point until)
       : store_(std::move(store)),
         key_(std::move(key)),
         record_(store_, key_, {log_level::debug, "the shard map", "pushes and pulls go on, and no range moves"},
-                create(first, until)) {}
+                create(initial_map, until)) {}
 
   /// Returns a map that was not returned before, or nullopt.
   [[nodiscard]] std::optional<shard_map> take() {
@@ -67,9 +67,9 @@ class map_keeper {
                                             "' in the store is no shard map (another version of muster or another "
                                             "program wrote it); give each job its own store");
   }
-  [[nodiscard]] store_entry create(const shard_map& first, clock::time_point until) {
-    auto swapped = store_->compare_and_swap(key_, 0, first.encode(), until);
-    if (swapped.swapped) swapped.now.value = first.encode();
+  [[nodiscard]] store_entry create(const shard_map& initial_map, clock::time_point until) {
+    auto swapped = store_->compare_and_swap(key_, 0, initial_map.encode(), until);
+    if (swapped.swapped) swapped.now.value = initial_map.encode();
     (void)read(swapped.now.value);  // throws if the stored value is no map
     return std::move(swapped.now);
   }

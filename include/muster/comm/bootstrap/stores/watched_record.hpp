@@ -29,10 +29,10 @@ class watched_record {
     std::string outcome;  ///< "no member can leave until it can"
   };
 
-  /// Starts to watch. `first`: the entry as far as it is known, which `take` returns at once. The thread calls `notify`
-  /// when `take`, `take_failure` or `check` has a result.
+  /// Starts to watch. `initial`: the entry as far as it is known, which `take` returns at once. The thread calls
+  /// `notify` when `take`, `take_failure` or `check` has a result.
   watched_record(
-      std::shared_ptr<any_store> store, std::string key, warning text, store_entry first = {},
+      std::shared_ptr<any_store> store, std::string key, warning text, store_entry initial = {},
       std::function<void()> notify = [] {});
 
   /// Returns the newest entry if it was not taken yet, or if a swap was answered since the last call.

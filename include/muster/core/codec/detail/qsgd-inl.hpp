@@ -29,12 +29,12 @@ struct largest_magnitude {
 };
 
 struct quantise {
-  static void run(const float* values, std::size_t count, std::uint32_t first, detail::draw_key key, float scale,
+  static void run(const float* values, std::size_t count, std::uint32_t first, detail::draw_key draw, float scale,
                   std::int8_t* levels_out) {
     for (std::size_t i = 0; i < count; ++i) {
       const float level = std::fabs(values[i]) / scale * levels;
       const float random =
-          static_cast<float>(static_cast<std::int32_t>(key(first + static_cast<std::uint32_t>(i)) >> 8)) * 0x1p-24f;
+          static_cast<float>(static_cast<std::int32_t>(draw(first + static_cast<std::uint32_t>(i)) >> 8)) * 0x1p-24f;
       const auto rounded = static_cast<std::int32_t>(std::min(level + random, levels));
       levels_out[i] = static_cast<std::int8_t>(values[i] < 0.0f ? -rounded : rounded);
     }

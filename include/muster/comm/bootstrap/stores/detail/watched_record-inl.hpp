@@ -9,13 +9,13 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 MUSTER_INLINE watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning text,
-                                             store_entry first, std::function<void()> notify)
+                                             store_entry initial, std::function<void()> notify)
     : store_(std::move(store)),
       key_(std::move(key)),
       warning_(std::move(text)),
       notify_(std::move(notify)),
-      has_entry_(static_cast<bool>(first)),
-      newest_(std::move(first)) {
+      has_entry_(static_cast<bool>(initial)),
+      newest_(std::move(initial)) {
   thread_ = std::jthread([this](const std::stop_token& stop) { run(stop); });
 }
 
