@@ -34,7 +34,7 @@ inline constexpr std::size_t most_jsonl_features = std::size_t{1} << 20;  // eac
 /// A key of the objects, and the place of its values in a row.
 struct json_column {
   std::string name;
-  std::size_t role = 0;   // a feature, or `ignored` or `label_place`
+  std::size_t role = 0;   // a feature, or `ignored_place` or `label_place`
   std::size_t first = 0;  // number of the first feature
   std::size_t count = 1;  // number of features
   bool is_sized = false;  // true if a value has decided the count
@@ -203,7 +203,7 @@ class json_row final : public json_line {
   }
   bool end_value() override {
     if (depth() == 0) return fill_absent();
-    if (column_->role == ignored || column_->role == label_place || count_ == column_->count) return true;
+    if (column_->role == ignored_place || column_->role == label_place || count_ == column_->count) return true;
     return refuse("there are " + std::to_string(count_) + " values in " + detail::quoted(column_->name) +
                   " (in the first lines there are " + std::to_string(column_->count) + "); correct it");
   }
@@ -211,7 +211,7 @@ class json_row final : public json_line {
     for (std::size_t k = 0; k < seen_.size(); ++k) {
       column_ = &columns_.all[k];
       count_ = 0;
-      if (!seen_[k] && column_->role != ignored && !fill(column_->count)) return false;
+      if (!seen_[k] && column_->role != ignored_place && !fill(column_->count)) return false;
     }
     return true;
   }
@@ -229,10 +229,10 @@ class json_row final : public json_line {
     return ++count_, true;
   }
   bool begin_array() override { return column_->role != label_place || other("an array"); }
-  bool missing() override { return column_->role == ignored || fill(depth() == 1 ? column_->count : 1); }
+  bool missing() override { return column_->role == ignored_place || fill(depth() == 1 ? column_->count : 1); }
   bool wants_text() const override { return column_->role == label_place; }
   bool number(float value, const std::string& written) override {
-    if (column_->role == ignored) return true;
+    if (column_->role == ignored_place) return true;
     if (column_->role != label_place) return put(value);
     if (!columns_.classes.empty()) return other("a number");
     *label_ = value + 0.0f;  // -0 is 0
@@ -246,7 +246,7 @@ class json_row final : public json_line {
            refuse("the label " + detail::quoted(value) + " is not a class; add it to classes, or correct it");
   }
   bool other(const char* kind) override {
-    if (column_->role == ignored) return true;
+    if (column_->role == ignored_place) return true;
     const std::string name = detail::quoted(column_->name) + " is " + kind;
     if (column_->role != label_place)
       return refuse("the value of " + name + " (features are numbers); ignore the key, or convert the value");

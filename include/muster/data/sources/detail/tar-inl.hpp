@@ -136,9 +136,10 @@ struct tar_samples::state : detail::source_facts {
     const auto first = std::min(found.find_first_not_of(" \t\r\n"), found.size());
     found = found.substr(first, found.find_last_not_of(" \t\r\n") + 1 - first);
     if (which == 0 && !options.classes.empty()) {
-      const auto name = std::ranges::find(options.classes, found);
-      if (name == options.classes.end()) fail("label " + detail::quoted(found) + " is not a class; add it to classes");
-      return static_cast<float>(name - options.classes.begin());
+      const auto position = std::ranges::find(options.classes, found);
+      if (position == options.classes.end())
+        fail("label " + detail::quoted(found) + " is not a class; add it to classes");
+      return static_cast<float>(position - options.classes.begin());
     }
     float number = 0;
     const auto [end, code] = detail::parse_float(found.data(), found.data() + found.size(), number);
