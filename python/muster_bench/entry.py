@@ -1,5 +1,6 @@
 """Start and end of a program in this package, with an error if a package is missing."""
 import contextlib
+import errno
 import importlib.util
 import os
 import sys
@@ -18,7 +19,10 @@ def start(program, packages, call):
               f"{' '.join(IN_PIP.get(name, name) for name in packages)}", file=sys.stderr)
         return REFUSED
     try:
-        return call()
+        try:
+            return call()
+        finally:
+            sys.stdout.flush()
     except Refusal as refusal:
         message = without_secrets(refusal).replace("\n", "\\n")   # a value of the file may have several lines
         with contextlib.suppress(BrokenPipeError):
@@ -31,3 +35,9 @@ def start(program, packages, call):
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FINISHED
+    except OSError as failed:
+        if failed.filename is not None or failed.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())   # Python writes the rest of the output at its end
+        print(f"{program}: standard output or a file cannot be written ({failed.strerror}); free space, or choose another place", file=sys.stderr)
+        return REFUSED

@@ -17,6 +17,13 @@ class Python(unittest.TestCase):
         self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1), ran.stderr)
         self.assertIn("yaml and matplotlib cannot be imported", ran.stderr)
 
+    def test_a_full_standard_output(self):
+        for program in ("muster_bench", "muster_flow", "muster_pool"):
+            with open("/dev/full", "w", encoding="utf-8") as full:
+                ran = subprocess.run([sys.executable, "-m", program, "--help"], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
+            self.assertEqual((ran.returncode, ran.stderr.count("\n")), (2, 1), ran.stderr)
+            self.assertIn("(No space left on device)", ran.stderr)
+
 
 class Sweeps(unittest.TestCase):
     def test_ranges(self):
