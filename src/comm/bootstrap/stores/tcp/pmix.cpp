@@ -3,12 +3,16 @@
 #ifdef MUSTER_HAVE_PMIX
 #include <dlfcn.h>
 #include <pmix.h>
+#include <unistd.h>
 
+#include <cstdlib>
 #include <cstring>
 #include <future>
 #include <memory>
 
+#include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 namespace {
@@ -57,6 +61,18 @@ extern "C" void muster_pmix_got(pmix_status_t status, pmix_value_t* value, void*
   waits->set_value({status, is_text ? value->data.string : ""});
 }
 
+// Returns the number of earlier calls in this process. A key of PMIx cannot be put twice, and the plug-ins of a program,
+// which may each contain muster, share PMIx and the environment. A child process inherits the variable, and counts anew.
+int next_number() {
+  constexpr const char* variable = "PMIX_KEYS_OF_MUSTER";
+  const std::string process = std::to_string(::getpid()) + ":";
+  const std::string counted = environment(variable).value_or("");
+  const int number =
+      counted.starts_with(process) ? parse_number<int>(counted.substr(process.size())).value_or(0) : 0;
+  ::setenv(variable, (process + std::to_string(number + 1)).c_str(), 1);
+  return number;
+}
+
 class session {
  public:
   session() {
@@ -71,8 +87,7 @@ class session {
 
   // Returns the text of rank 0 at every rank.
   [[nodiscard]] std::string share(const std::string& text, clock::time_point until) const {
-    static int shared = 0;  // a key cannot be put twice, so each call uses a new one, the same at all ranks
-    const std::string key = "muster.rank0." + std::to_string(shared++);
+    const std::string key = "muster.rank0." + std::to_string(next_number());
     if (self_.rank == 0) {
       pmix_value_t value{};
       value.type = PMIX_STRING;
