@@ -70,7 +70,8 @@ struct mlp final : model {
 inline std::shared_ptr<model> model_named(const std::string& name) {
   if (name == "resnet18") return std::make_shared<resnet18>();
   if (name == "mlp") return std::make_shared<mlp>();
-  throw muster::configuration_error("no model is named '" + name + "' (there are resnet18 and mlp); use one of them");
+  throw muster::configuration_error("no model is named '" + name +
+                                    "' (there are resnet18 and mlp); name resnet18 or mlp");
 }
 
 }  // namespace bench

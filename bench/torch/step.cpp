@@ -141,7 +141,7 @@ measured run(muster::context& context, muster::group& world, const std::string& 
   }
   throw muster::configuration_error("no mode is named '" + mode +
                                     "' (there are bare, hooks, training, training-at-once, "
-                                    "behind); use one of them");
+                                    "behind); name a mode of this list");
 }
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace {
 image_layout layout_from(const std::string& name) {
   if (name == "hwc") return image_layout::hwc;
   if (name == "chw") return image_layout::chw;
-  throw configuration_error("there is no layout '" + name + "' (hwc and chw are); choose one of them");
+  throw configuration_error("there is no layout '" + name + "' (hwc and chw are); choose hwc or chw");
 }
 
 std::array<float, 3> three(const std::vector<float>& values, const char* name) {

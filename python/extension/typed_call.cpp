@@ -98,7 +98,7 @@ void require_same_types(group& ranks, const typed_call& call) {
   (void)ranks;
   throw configuration_error(std::string(to_string(call.kind)) + ": the input has " +
                             std::string(to_string(call.in.type)) + " elements and the output " +
-                            std::string(to_string(call.out.type)) + " (both have the same type); convert one of them");
+                            std::string(to_string(call.out.type)) + " (both have the same type); convert the input");
 }
 
 // Checks the buffers as the collectives of known types do, and returns the count of the signature.
@@ -166,7 +166,7 @@ operation operation_named(std::string_view name) {
   }
   const auto near = closest(name, names);
   throw configuration_error("there is no operation '" + std::string(name) + "' (sum, product, min, max and mean are)" +
-                            (near ? "; did you mean " + *near + "?" : "; choose one of them"));
+                            (near ? "; did you mean " + *near + "?" : "; choose sum, product, min, max or mean"));
 }
 
 }}}  // namespace muster::v0::detail

@@ -1,5 +1,6 @@
 // Writes the records of a source into a file, each after its length (8 bytes), and prints their labels, "bad" for a bad
-// record: dump_source SPECIFICATION FILE. The test package_records.py compares them with the contents as Python wrote them.
+// record: dump_source SPECIFICATION FILE. The test package_records.py compares them with the contents as Python wrote
+// them.
 #include <cstdio>
 #include <fstream>
 #include <vector>

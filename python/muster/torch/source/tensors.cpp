@@ -169,7 +169,7 @@ void require_as_many(const std::vector<at::Tensor>& inputs, const std::vector<at
 int root_of(std::int64_t root, int size, const char* call) {
   if (root >= 0 && root < size) return static_cast<int>(root);
   refuse(call, "invalid root rank: " + std::to_string(root) + " (the group has ranks 0 to " + std::to_string(size - 1) +
-                   "); choose one of them");
+                   "); choose such a rank");
 }
 
 void divide(const at::Tensor& flat, const std::vector<at::Tensor>& list) {

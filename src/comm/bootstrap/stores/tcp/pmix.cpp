@@ -61,14 +61,14 @@ extern "C" void muster_pmix_got(pmix_status_t status, pmix_value_t* value, void*
   waits->set_value({status, is_text ? value->data.string : ""});
 }
 
-// Returns the number of earlier calls in this process. A key of PMIx cannot be put twice, and the plug-ins of a program,
-// which may each contain muster, share PMIx and the environment. A child process inherits the variable, and counts anew.
+// Returns the number of earlier calls in this process. A key of PMIx cannot be put twice, and the plug-ins of a
+// program, which may each contain muster, share PMIx and the environment. A child process inherits the variable, and
+// counts anew.
 int next_number() {
   constexpr const char* variable = "PMIX_KEYS_OF_MUSTER";
   const std::string process = std::to_string(::getpid()) + ":";
   const std::string counted = environment(variable).value_or("");
-  const int number =
-      counted.starts_with(process) ? parse_number<int>(counted.substr(process.size())).value_or(0) : 0;
+  const int number = counted.starts_with(process) ? parse_number<int>(counted.substr(process.size())).value_or(0) : 0;
   ::setenv(variable, (process + std::to_string(number + 1)).c_str(), 1);
   return number;
 }
