@@ -11,9 +11,9 @@
 #include <muster/data/open.hpp>
 #include <muster/train/checkpoint.hpp>
 
-#include <muster/core/descriptor.hpp>
 #include "command_line.hpp"
 #include "data_work.hpp"
+#include "run_program.hpp"
 
 namespace {
 
@@ -149,12 +149,8 @@ int run(command_line& chosen) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  muster::detail::prepare_process();
-  try {
+  return run_program("muster-data", [&] {
     command_line chosen;
     return is_answered(chosen.app, argc, argv) ? 0 : run(chosen);
-  } catch (...) {
-    std::fprintf(stderr, "muster-data: %s\n", muster::describe(std::current_exception()).c_str());
-    return muster::exit_status_of(std::current_exception());
-  }
+  });
 }

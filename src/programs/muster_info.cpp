@@ -19,9 +19,9 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 
-#include <muster/core/descriptor.hpp>
 #include <muster/core/text.hpp>
 #include "print.hpp"
+#include "run_program.hpp"
 #include "top.hpp"
 
 namespace {
@@ -213,18 +213,14 @@ void measure(muster::context& context, const arguments& chosen) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  muster::detail::prepare_process();
   // Detects this word first, because it decides whether the program connects.
   const auto has = [&](std::string_view word) { return std::find(argv + 1, argv + argc, word) != argv + argc; };
   if (has("--calibrate")) {
     const auto body = [&](muster::context& context) { measure(context, parse(argc, argv)); };
     return muster::run_main(argc, argv, body, {.help = [] { return std::string(usage); }});
   }
-  try {
+  return run_program("muster-info", [&] {
     if (argc > 1 && std::string_view(argv[1]) == "top") return watch_job(argc - 1, argv + 1, usage);
     return describe_all(argc, argv);
-  } catch (...) {
-    std::fprintf(stderr, "muster-info: %s\n", muster::describe(std::current_exception()).c_str());
-    return muster::exit_status_of(std::current_exception());
-  }
+  });
 }

@@ -40,6 +40,7 @@
 #include "flight_report.hpp"
 #include "launch_guard.hpp"
 #include "launch_plan.hpp"
+#include "run_program.hpp"
 
 namespace {
 
@@ -468,12 +469,8 @@ class launcher {
 }  // namespace
 
 int main(int argc, char** argv) {
-  muster::detail::prepare_process();
-  try {
+  return run_program("muster-launch: error", [&] {
     auto read = read_launch_plan(argc, argv);
     return read ? launcher(std::move(*read), launch_guard(argc, argv)).run() : 0;
-  } catch (const std::exception& failed) {
-    std::fprintf(stderr, "muster-launch: error: %s\n", failed.what());
-    return muster::exit_status_of(std::current_exception());
-  }
+  });
 }

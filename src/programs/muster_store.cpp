@@ -12,8 +12,8 @@
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
 
-#include <muster/core/descriptor.hpp>
 #include "command_line.hpp"
+#include "run_program.hpp"
 
 namespace {
 
@@ -37,7 +37,7 @@ int serve(plan options, const std::string& token, const sigset_t& ends) {
   muster::store_server server(options.listen, token, options.data);
   if (!options.file.empty()) server.announce(options.file);
   std::printf("muster-store listens at %s\n", server.address().c_str());
-  std::fflush(stdout);
+  muster::detail::flush_standard_output();
   auto used = std::chrono::steady_clock::now();
   for (;;) {
     const timespec turn{0, 200'000'000};
@@ -52,8 +52,7 @@ int serve(plan options, const std::string& token, const sigset_t& ends) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  muster::detail::prepare_process();
-  try {
+  return run_program("muster-store: error", [&] {
     sigset_t ends;  // Blocked before any thread starts.
     ::sigemptyset(&ends);
     for (const int signal : {SIGTERM, SIGINT}) ::sigaddset(&ends, signal);
@@ -84,8 +83,5 @@ int main(int argc, char** argv) {
     if (is_answered(app, argc, argv)) return 0;
     const auto& token = configuration.value(muster::setting::token);
     return serve(read, token == "auto" ? "" : token, ends);
-  } catch (const std::exception& failed) {
-    std::fprintf(stderr, "muster-store: error: %s\n", failed.what());
-    return muster::exit_status_of(std::current_exception());
-  }
+  });
 }

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""closed.py [NAME=PROGRAM]... [PROGRAM]...: starts programs without their standard streams, like daemons.
+"""closed.py [NAME=PROGRAM]... [PROGRAM]...: starts programs without their standard streams, like daemons, and with a
+standard output that is full.
 
 Descriptors 0, 1 and 2 of a process become the null device if they are closed at its start: its output reaches no
 file, socket or shared memory of the process. Trained models are the same as with the streams.
@@ -98,6 +99,10 @@ for numbers in ("1", "0 2", "0 1 2"):
         end(server)
 
 for other in others:
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        ended = subprocess.run([other, "--help"], env=clean, cwd=folder.name, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    if ended.returncode != 2 or "'standard output' (No space left on device)" not in ended.stderr or ended.stderr.count("\n") != 1:
+        sys.exit(f"{other} --help > /dev/full ends with {ended.returncode}: {ended.stderr}")
     if status := start("0 1 2", other, "--help").wait(60 * SLOWDOWN):
         sys.exit(f"{other} --help without its streams ends with {status}")
 

@@ -68,6 +68,10 @@ class atomic_file {
 
 namespace detail {
 
+/// Writes the buffered text of the standard output. Throws configuration_error if that fails, or if an earlier write to
+/// the standard output has failed.
+void flush_standard_output();
+
 /// Removes the files that atomic_file left in a folder when its process was killed, for the file name `name`, or for
 /// any name. The file of a living writer on any host remains, because the writer holds a lock on the file.
 void remove_abandoned_files(const std::string& folder, std::string_view name = {}) noexcept;

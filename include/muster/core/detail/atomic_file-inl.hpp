@@ -61,6 +61,12 @@ MUSTER_INLINE std::string temporary_folder() {
                             "': " + wrong.message() + "); set it to a writable folder, or unset it");
 }
 
+MUSTER_INLINE void detail::flush_standard_output() {
+  const bool has_failed = std::ferror(stdout) != 0;
+  if (std::fflush(stdout) != 0) detail::fail("standard output", std::strerror(errno));
+  if (has_failed) detail::fail("standard output", "an earlier write failed");
+}
+
 MUSTER_INLINE void detail::remove_abandoned_files(const std::string& folder, std::string_view name_filter) noexcept {
   // The pattern is "NAME.PID-N.tmp".
   const auto is_ours = [&](std::string_view name) {

@@ -12,6 +12,8 @@
 #include <muster/comm/bootstrap/rank_threads.hpp>
 #include <muster/comm/bootstrap/transport_choice.hpp>
 #include <muster/comm/comm_settings.hpp>
+#include <muster/core/atomic_file.hpp>
+#include <muster/core/descriptor.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
@@ -26,6 +28,18 @@ inline std::string_view program_name(const char* program) {
 inline void print_error(const char* program, const std::string& text) {
   const std::string line = std::string(program_name(program)) + ": error: " + text + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
+}
+
+// Prints the answer to a question of the command line. Returns the exit status.
+inline int print_answer(const char* program, const std::string& text) noexcept {
+  try {
+    std::fputs(text.c_str(), stdout);
+    flush_standard_output();
+    return 0;
+  } catch (...) {
+    print_error(program, describe(std::current_exception()));
+    return exit_status_of(std::current_exception());
+  }
 }
 
 inline std::string usage_of(const char* program, const main_options& options) {
@@ -77,14 +91,14 @@ inline context::outcome settle_without_context(std::exception_ptr failure, const
 
 MUSTER_INLINE int run_main(int& argc, char** argv, const main_options& options, bool has_own_arguments,
                            const function<int(context&)>& body) noexcept {
+  prepare_process();
   const char* const program = argc > 0 ? argv[0] : nullptr;
   const std::string transport = transport_asked_for(argc, argv);
   bool connected = false;  // true after the program has connected its ranks
   try {
     settings chosen(argc, argv);
     if (const auto question = chosen.requested(); question != settings::request::none) {
-      if (detect_launch().rank == 0) std::fputs(output_for(question, usage_of(program, options)).c_str(), stdout);
-      return 0;
+      return detect_launch().rank == 0 ? print_answer(program, output_for(question, usage_of(program, options))) : 0;
     }
     if (!has_own_arguments && argc > 1) throw unknown_argument(argv[1]);
     std::optional<context> job;
@@ -99,6 +113,7 @@ MUSTER_INLINE int run_main(int& argc, char** argv, const main_options& options, 
     int status = 0;
     try {
       status = body(*job);
+      flush_standard_output();  // also written text that is lost is a failure
     } catch (...) {
       failure = std::current_exception();
     }
