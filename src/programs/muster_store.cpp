@@ -19,7 +19,8 @@ namespace {
 
 constexpr const char* footer =
     "Ranks connect with --rendezvous tcp://HOST:PORT. MUSTER_TOKEN, if set, must be equal at the store and the ranks.\n"
-    "muster-store prints the address at which it listens, and exits with 0 after SIGTERM or SIGINT.";
+    "muster-store prints the address at which it listens, and exits with 0 after SIGTERM, SIGINT\n"
+    "or SIGHUP (unless nohup ignores SIGHUP).";
 
 struct plan {
   std::string listen;  // Address and port to listen at.
@@ -55,6 +56,9 @@ int main(int argc, char** argv) {
   return run_program("muster-store: error", [&] {
     sigset_t ends;  // Blocked before any thread starts.
     ::sigemptyset(&ends);
+    struct sigaction hangup {};
+    (void)::sigaction(SIGHUP, nullptr, &hangup);
+    if (hangup.sa_handler != SIG_IGN) ::sigaddset(&ends, SIGHUP);  // nohup ignores SIGHUP.
     for (const int signal : {SIGTERM, SIGINT}) ::sigaddset(&ends, signal);
     ::sigprocmask(SIG_BLOCK, &ends, nullptr);
     const muster::settings configuration(argc, argv);

@@ -79,4 +79,14 @@ for listen, token, wanted in ((":0", "", "127.0.0.1:"), (":0", "secret", "(0.0.0
     said = process.communicate(timeout=LIMIT)[1]
     assert re.match(f"muster-store listens at {wanted}", line), (listen, token, line)
     assert ("listens for this host alone" in said) == (listen == ":0" and not token), said
+
+# The file with the address goes with the store, also when its terminal is closed.
+with tempfile.TemporaryDirectory() as name:
+    for how in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        file = pathlib.Path(name, "address")
+        process = subprocess.Popen([store, "--listen", "127.0.0.1:0", "--file", file], env=clean, stdout=subprocess.PIPE, text=True)
+        process.stdout.readline()
+        assert file.exists(), "the address is not written"
+        process.send_signal(how)
+        assert process.wait(LIMIT) == 0 and not file.exists(), (how, process.returncode, file.exists())
 print("nothing is left")
