@@ -19,6 +19,7 @@ constexpr const char* footer =
     "job unless MUSTER_RENDEZVOUS is set. SIGUSR2 starts one more rank. SIGTERM, SIGINT (Ctrl-C) and SIGHUP (unless\n"
     "nohup ignores it) end all ranks by SIGTERM. SIGUSR1 is forwarded to ranks that catch it. When ranks wait until\n"
     "a deadline, or on SIGQUIT, muster-launch reports the missing rank, and its stack if eu-stack is installed.\n"
+    "A muster-launch that is a rank of another muster-launch starts a job of its own, unless MUSTER_JOB is changed.\n"
     "A rank that fails within 5 seconds of its start is restarted after a pause of at most 10 seconds.\n"
     "At the socket of --control, \"size N\" starts ranks, or stops the newest ranks at their next step boundary,\n"
     "until there are N. The answer, also to \"status\", has the running ranks and the target size of the job.\n"

@@ -64,6 +64,21 @@ constexpr std::string_view variables_of_other_launchers[] = {
     "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
     "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
 
+// Variables by which a rank of muster-launch finds its job.
+constexpr const char* variables_of_job[] = {"MUSTER_JOB",  "MUSTER_RENDEZVOUS", "MUSTER_TOKEN",
+                                            "MASTER_ADDR", "MASTER_PORT",       "MUSTER_FLIGHT_RECORDER"};
+
+// The name of this job for a muster-launch that is itself a rank of the job.
+constexpr const char* name_of_outer_job = "LAUNCHED_BY_MUSTER_AS";
+
+// Removes the variables of an outer job, if this process is a rank of another muster-launch. Its ranks would otherwise
+// join the outer job. A new value of MUSTER_JOB keeps the variables.
+void leave_outer_job() {
+  const auto outer = muster::environment(name_of_outer_job);
+  if (!outer || *outer != muster::environment("MUSTER_JOB").value_or("-")) return;
+  for (const char* const name : variables_of_job) ::unsetenv(name);
+}
+
 std::string free_port() {
   return std::to_string(
       muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0")).local().port());
@@ -296,6 +311,7 @@ class launcher {
     auto own = common_;
     own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
     own[std::string(launch_guard::variable)] = guard_.value_for(started_);
+    own[name_of_outer_job] = own.contains("MUSTER_JOB") ? own["MUSTER_JOB"] : "-";
     std::vector<std::string> all;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view entry(*variable);
@@ -471,6 +487,7 @@ class launcher {
 int main(int argc, char** argv) {
   return run_program("muster-launch: error", [&] {
     auto read = read_launch_plan(argc, argv);
+    leave_outer_job();
     return read ? launcher(std::move(*read), launch_guard(argc, argv)).run() : 0;
   });
 }

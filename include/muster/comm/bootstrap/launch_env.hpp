@@ -31,6 +31,13 @@ struct launch_env {
   }
 };
 
+namespace detail {
+
+/// Begin of a `start_name` that is the number of the parent process.
+inline constexpr std::string_view parent_as_name = "child-of-";
+
+}  // namespace detail
+
 [[nodiscard]] std::string_view to_string(launch_env::launcher kind) noexcept;
 
 /// Reads a variable; returns nothing when the variable is not set.

@@ -86,7 +86,7 @@ inline std::string job_of(const dialect& d, const variable_reader& read) {
     if (value) name += (name.empty() ? "" : ".") + *value;
     if (!value && by_hand) return "";
   }
-  return name.empty() ? "child-of-" + std::to_string(::getppid()) : name;
+  return name.empty() ? std::string(parent_as_name) + std::to_string(::getppid()) : name;
 }
 
 // Returns true for a step of srun. The shell of salloc and the script of sbatch are steps whose numbers begin here.

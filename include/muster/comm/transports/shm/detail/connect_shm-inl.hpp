@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include <muster/comm/bootstrap/launch_env.hpp>
 #include <muster/comm/bootstrap/open_store.hpp>
 #include <muster/comm/comm_settings.hpp>
 #include <muster/core/inline.hpp>
@@ -17,8 +18,13 @@ inline void pin(int rank) {
     log(log_level::warning, "this rank could not be bound to a core");
 }
 
+// Returns the name at which the ranks of a host meet. Two launches on the host may have the same MUSTER_JOB, so the
+// launcher's name for the start is a part, except for a parent process, which each rank may have for itself.
 inline std::string socket_name(const settings& configuration, const launch_env& launch) {
-  return "muster." + std::to_string(::getuid()) + "." + job_name(configuration, launch);
+  std::string name = "muster." + std::to_string(::getuid()) + "." + job_name(configuration, launch);
+  const bool is_named = configuration.value(setting::job) != "auto" && !launch.start_name.empty();
+  if (is_named && !launch.start_name.starts_with(parent_as_name)) name += "." + launch.start_name;
+  return name;
 }
 
 MUSTER_INLINE std::unique_ptr<shm_transport> connect_host(const settings& configuration, const launch_env& launch,
