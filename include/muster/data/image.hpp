@@ -81,7 +81,7 @@ class image_converter {
  public:
   /// Returns the schema of the results. Throws configuration_error for records that are not a single uint8 image with 1
   /// or 3 channels.
-  [[nodiscard]] record_schema output(const record_schema& in);
+  [[nodiscard]] record_schema output(const record_schema& input_schema);
 
  protected:
   constexpr explicit image_converter(const image_options& options) noexcept : conversion_{.output = options.output} {

@@ -24,7 +24,7 @@ class resize_image {
   /// Resizes to this number of pixels.
   resize_image(std::uint32_t height, std::uint32_t width) : height_(height), width_(width) {}
   /// The functions of record_transform. `output` throws configuration_error if the records are not uint8 images.
-  [[nodiscard]] record_schema output(const record_schema& in);
+  [[nodiscard]] record_schema output(const record_schema& input_schema);
   [[nodiscard]] std::uint64_t version() const noexcept;
   void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
 
@@ -38,7 +38,7 @@ static_assert(record_transform<resize_image>);
 class greyscale {
  public:
   /// The functions of record_transform. `output` throws configuration_error if the records do not have three channels.
-  [[nodiscard]] record_schema output(const record_schema& in);
+  [[nodiscard]] record_schema output(const record_schema& input_schema);
   [[nodiscard]] std::uint64_t version() const noexcept { return 0x67726579; }
   void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;
 

@@ -49,7 +49,7 @@ class jpeg_reader {
  public:
   /// Returns the schema uint8[height x width x 3] for records of bytes. Throws configuration_error for other records,
   /// for a width or height of 0, and in a program without muster::jpeg.
-  [[nodiscard]] record_schema output(const record_schema& in) const;
+  [[nodiscard]] record_schema output(const record_schema& input_schema) const;
 
  protected:
   explicit jpeg_reader(const jpeg_options& options) : options_(options) {}

@@ -129,7 +129,7 @@ class transform_step : public record_step {
  protected:
   transform_step(std::string_view name, bool random) noexcept : name_(name), random_(random) {}
 
-  [[nodiscard]] virtual record_schema output(const record_schema& in) = 0;
+  [[nodiscard]] virtual record_schema output(const record_schema& input_schema) = 0;
   [[nodiscard]] virtual std::uint64_t function_version() const = 0;
   /// Calls the function for each record that is not null. `copy` is a buffer for records that are not aligned.
   virtual void apply(const chain_request& request, std::span<const std::span<const std::byte>> inputs,
@@ -165,7 +165,7 @@ class function_step final : public transform_step {
   explicit function_step(F f) : transform_step(Random ? "augment" : "map", Random), f_(std::move(f)) {}
 
  private:
-  record_schema output(const record_schema& in) override { return f_.output(in); }
+  record_schema output(const record_schema& input_schema) override { return f_.output(input_schema); }
   std::uint64_t function_version() const override {
     if constexpr (Random)
       return 0;

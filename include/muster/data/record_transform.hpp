@@ -55,12 +55,18 @@ class typed_transform {
       : shape_(std::move(shape)), f_(std::move(f)), version_(version) {}
 
   /// The functions of record_transform.
-  [[nodiscard]] record_schema output(const record_schema& in) const {
-    if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype_of<From>()) {
-      throw configuration_error("cannot map records of " + to_string(in) + " (the function takes one field of " +
-                                std::string(to_string(dtype_of<From>())) + "); choose another source or function");
+  [[nodiscard]] record_schema output(const record_schema& input_schema) const {
+    if (input_schema.form != record_form::fixed || input_schema.fields.size() != 1 ||
+        input_schema.fields[0].type != dtype_of<From>()) {
+      throw configuration_error("cannot map records of " + to_string(input_schema) +
+                                " (the function takes one field of " + std::string(to_string(dtype_of<From>())) +
+                                "); choose another source or function");
     }
-    return {record_form::fixed, {{in.fields[0].name, dtype_of<To>(), shape_}}, 0, in.labels, in.classes};
+    return {record_form::fixed,
+            {{input_schema.fields[0].name, dtype_of<To>(), shape_}},
+            0,
+            input_schema.labels,
+            input_schema.classes};
   }
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
 

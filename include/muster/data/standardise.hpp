@@ -25,7 +25,7 @@ class standardise {
       : statistics_(std::move(statistics)), layout_(output) {}
   /// The functions of record_transform. `output` throws configuration_error if the records' columns differ from the
   /// columns of the statistics.
-  [[nodiscard]] record_schema output(const record_schema& in);
+  [[nodiscard]] record_schema output(const record_schema& input_schema);
   /// Returns a digest of the statistics, so that a cache distinguishes different statistics.
   [[nodiscard]] std::uint64_t version() const noexcept;
   void operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept;  ///< thread safe

@@ -58,7 +58,7 @@ struct job_options {
 /// Returns the options for these tables by `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress` and
 /// `--timeout` or their variables. Throws configuration_error if `--remote-servers` exceeds the number of servers and
 /// hot spares.
-[[nodiscard]] job_options chosen_options(const settings& chosen, std::vector<table_spec> tables);
+[[nodiscard]] job_options chosen_options(const settings& configuration, std::vector<table_spec> tables);
 
 /// A rank's part in a job with a parameter server: a server, a worker, or both if co-located. The ranks communicate in
 /// their own group, which survives the death of any rank over shm and tcp. Used by one thread.

@@ -16,7 +16,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 /// Throws configuration_error for options that are impossible with so many ranks.
 void check_options(const job_options& options, int rank_count);
 /// Throws configuration_error for an impossible `--remote-servers`.
-void check_remote(const settings& chosen, const job_options& options);
+void check_remote(const settings& configuration, const job_options& options);
 /// Throws configuration_error: this transport cannot receive from any source.
 [[noreturn]] void refuse_transport(const transport_abilities& abilities);
 /// Collective. Checks all options and the transport, and throws mismatch_error at every rank if options differ.

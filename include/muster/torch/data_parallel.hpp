@@ -60,20 +60,20 @@ template <class Module>
 class data_parallel : public detail::parallel_module {
  public:
   /// Shares a module with the caller.
-  explicit data_parallel(context& ctx, std::shared_ptr<Module> module, const data_parallel_options& chosen = {})
-      : parallel_module(ctx, detail::tensors_of(detail::required(module)), chosen), module_(std::move(module)) {}
+  explicit data_parallel(context& ctx, std::shared_ptr<Module> module, const data_parallel_options& options = {})
+      : parallel_module(ctx, detail::tensors_of(detail::required(module)), options), module_(std::move(module)) {}
   /// Refers to a module of the caller.
   explicit data_parallel(context& ctx, Module& module,
-                         const data_parallel_options& chosen = {}) requires detail::libtorch_module<Module>
-      : data_parallel(ctx, std::shared_ptr<Module>(std::shared_ptr<void>(), &module), chosen) {}
+                         const data_parallel_options& options = {}) requires detail::libtorch_module<Module>
+      : data_parallel(ctx, std::shared_ptr<Module>(std::shared_ptr<void>(), &module), options) {}
   /// Shares a module of TorchScript, such as the result of `torch::jit::load`.
   explicit data_parallel(context& ctx, Module&& module,
-                         const data_parallel_options& chosen = {}) requires std::same_as<Module, ::torch::jit::Module>
+                         const data_parallel_options& options = {}) requires std::same_as<Module, ::torch::jit::Module>
       : data_parallel(ctx, std::make_shared<Module>(std::move(module)), chosen) {}
   /// Shares the module of a holder, such as `torch::nn::Sequential`.
   explicit data_parallel(context& ctx, const ::torch::nn::ModuleHolder<Module>& holder,
-                         const data_parallel_options& chosen = {})
-      : data_parallel(ctx, holder.ptr(), chosen) {}
+                         const data_parallel_options& options = {})
+      : data_parallel(ctx, holder.ptr(), options) {}
 
   /// Returns the module; so do the operators.
   [[nodiscard]] Module& module() const noexcept { return *module_; }

@@ -65,8 +65,8 @@ template class optimizer_of<adam_step<float>, device_arena>;
 any_optimizer make_optimizer(device_arena& values, std::string_view text) {
   return detail::parse_optimizer(values, text);
 }
-any_optimizer make_optimizer(device_arena& values, const settings& chosen) {
-  return make_optimizer(values, chosen.value(setting::optimizer));
+any_optimizer make_optimizer(device_arena& values, const settings& configuration) {
+  return make_optimizer(values, configuration.value(setting::optimizer));
 }
 
 }}  // namespace muster::v0

@@ -32,7 +32,7 @@ struct transport_choice {
 }
 
 /// Connects this process to the others by the chosen transport, which must be one between processes. Collective.
-[[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
+[[nodiscard]] std::unique_ptr<transport> connect_processes(const transport_choice& choice,
                                                            const settings& configuration, const launch_env& launch);
 
 /// Returns the settings of groups. `local_ranks`: number of ranks of this host. Throws configuration_error for an

@@ -77,12 +77,12 @@ struct interface_address {
 /// Returns the addresses of the interfaces that are up, in the system's order, without link-local addresses.
 [[nodiscard]] std::vector<interface_address> all_interface_addresses();
 
-/// Returns the addresses at which other processes reach this host. `chosen` is "auto" (all addresses that reach beyond
-/// this host; the loopback if there are no others), "here" (the loopback, for a job of one host; other addresses if it
-/// is down), or a comma-separated list of interfaces by name ("eth0"), of subnets ("10.0.0.0/8", "2001:db8::/32") and
-/// of single addresses. Keeps the order of the list. Throws configuration_error, whose text begins with `origin` and
-/// lists the available addresses, when a part of the list is not a local address.
-[[nodiscard]] std::vector<address> own_addresses(std::string_view chosen, const std::string& origin);
+/// Returns the addresses at which other processes reach this host. `interface` is "auto" (all addresses that reach
+/// beyond this host; the loopback if there are no others), "here" (the loopback, for a job of one host; other addresses
+/// if it is down), or a comma-separated list of interfaces by name ("eth0"), of subnets ("10.0.0.0/8", "2001:db8::/32")
+/// and of single addresses. Keeps the order of the list. Throws configuration_error, whose text begins with `origin`
+/// and lists the available addresses, when a part of the list is not a local address.
+[[nodiscard]] std::vector<address> own_addresses(std::string_view interface, const std::string& origin);
 
 /// Returns true if the address belongs to this host (and to this network namespace).
 [[nodiscard]] bool is_own(const address& destination);

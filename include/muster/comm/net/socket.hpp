@@ -107,7 +107,7 @@ class tcp_socket {
   explicit tcp_socket(descriptor socket, address peer = {}) noexcept : socket_(std::move(socket)), peer_(peer) {}
   [[noreturn]] void fail(const std::string& operation, int code) const;
   // Throws the error of a system call that prepares to listen, unless its result is 0.
-  void check_listens(int result) const;
+  void check_listens(int returned) const;
   void set(int level, int name, int value, const char* option) const;
 
   descriptor socket_;

@@ -352,9 +352,11 @@ MUSTER_INLINE void convert_image(const image_conversion& conversion, const image
   erase(conversion, choice, result);
 }
 
-MUSTER_INLINE std::optional<image_shape> shape_of_image(const record_schema& in) {
-  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::uint8) return std::nullopt;
-  const auto& extents = in.fields[0].shape;
+MUSTER_INLINE std::optional<image_shape> shape_of_image(const record_schema& input_schema) {
+  if (input_schema.form != record_form::fixed || input_schema.fields.size() != 1 ||
+      input_schema.fields[0].type != dtype::uint8)
+    return std::nullopt;
+  const auto& extents = input_schema.fields[0].shape;
   const auto is_channels = [](std::uint64_t extent) { return extent == 1 || extent == 3; };
   image_shape shape;
   if (extents.size() == 2) {
@@ -369,17 +371,21 @@ MUSTER_INLINE std::optional<image_shape> shape_of_image(const record_schema& in)
   return shape.height > 32767 || shape.width > 32767 ? std::nullopt : std::optional(shape);
 }
 
-MUSTER_INLINE record_schema image_converter::output(const record_schema& in) {
-  const auto shape = shape_of_image(in);
+MUSTER_INLINE record_schema image_converter::output(const record_schema& input_schema) {
+  const auto shape = shape_of_image(input_schema);
   if (!shape) {
     throw configuration_error(
-        "cannot read records of " + to_string(in) + " as images (an image has one field of uint8, " +
+        "cannot read records of " + to_string(input_schema) + " as images (an image has one field of uint8, " +
         "{height, width} with 1 or 3 channels before or after); choose another source or function");
   }
   conversion_.shape = *shape;
   std::vector<std::uint64_t> extents = {shape->height, shape->width, shape->channels};
   if (conversion_.output == image_layout::chw) extents = {shape->channels, shape->height, shape->width};
-  return {record_form::fixed, {{in.fields[0].name, dtype::float32, std::move(extents)}}, 0, in.labels, in.classes};
+  return {record_form::fixed,
+          {{input_schema.fields[0].name, dtype::float32, std::move(extents)}},
+          0,
+          input_schema.labels,
+          input_schema.classes};
 }
 
 }  // namespace detail

@@ -21,10 +21,10 @@
 namespace muster { inline namespace v0 {
 namespace detail {
 
-inline detail::image_shape image_in(const record_schema& in, const char* step) {
-  const auto shape = detail::shape_of_image(in);
+inline detail::image_shape image_in(const record_schema& input_schema, const char* step) {
+  const auto shape = detail::shape_of_image(input_schema);
   if (shape) return *shape;
-  throw configuration_error("records of " + to_string(in) + " cannot be the input of " + step +
+  throw configuration_error("records of " + to_string(input_schema) + " cannot be the input of " + step +
                             " (they are not one image of uint8 with 1 or 3 channels); decode or convert them first");
 }
 
@@ -118,11 +118,11 @@ void read_step(std::string_view step, const Use& use) {
 
 }  // namespace detail
 
-MUSTER_INLINE record_schema resize_image::output(const record_schema& in) {
-  input_shape_ = detail::image_in(in, "resize");
+MUSTER_INLINE record_schema resize_image::output(const record_schema& input_schema) {
+  input_shape_ = detail::image_in(input_schema, "resize");
   if (height_ == 0 || width_ == 0 || input_shape_.height == 0 || input_shape_.width == 0)
     throw configuration_error("an image cannot be resized (it has no pixel, or would have no pixel); set both sides");
-  record_schema schema = in;
+  record_schema schema = input_schema;
   auto& shape = schema.fields[0].shape;
   const std::size_t row_count = shape.size() == 3 && input_shape_.layout == image_layout::chw ? 1 : 0;
   shape[row_count] = height_;
@@ -148,15 +148,15 @@ MUSTER_INLINE void resize_image::operator()(std::span<const std::byte> input, st
   }
 }
 
-MUSTER_INLINE record_schema greyscale::output(const record_schema& in) {
-  input_shape_ = detail::image_in(in, "greyscale");
+MUSTER_INLINE record_schema greyscale::output(const record_schema& input_schema) {
+  input_shape_ = detail::image_in(input_schema, "greyscale");
   if (input_shape_.channels != 3)
     throw configuration_error("images with one channel are grey already (greyscale takes three); leave the step out");
   return {record_form::fixed,
-          {{in.fields[0].name, dtype::uint8, {input_shape_.height, input_shape_.width}}},
+          {{input_schema.fields[0].name, dtype::uint8, {input_shape_.height, input_shape_.width}}},
           0,
-          in.labels,
-          in.classes};
+          input_schema.labels,
+          input_schema.classes};
 }
 
 MUSTER_INLINE void greyscale::operator()(std::span<const std::byte> input, std::span<std::byte> result) const noexcept {

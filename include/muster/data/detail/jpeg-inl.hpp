@@ -56,9 +56,9 @@ MUSTER_INLINE void detail::set_jpeg_functions(const jpeg_functions* new_function
   detail::functions = new_functions;
 }
 
-MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& in) const {
-  if (in.form != record_form::bytes) {
-    throw configuration_error("records of " + to_string(in) +
+MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& input_schema) const {
+  if (input_schema.form != record_form::bytes) {
+    throw configuration_error("records of " + to_string(input_schema) +
                               " are not JPEG files (they are not bytes); use normalise for decoded images");
   }
   if (detail::functions.load() == nullptr) {
@@ -66,8 +66,11 @@ MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& in)
   }
   if (options_.height == 0 || options_.width == 0)
     throw configuration_error("cannot decode a JPEG to an image without pixels (its height or width is 0); set both");
-  return {
-      record_form::fixed, {{"image", dtype::uint8, {options_.height, options_.width, 3}}}, 0, in.labels, in.classes};
+  return {record_form::fixed,
+          {{"image", dtype::uint8, {options_.height, options_.width, 3}}},
+          0,
+          input_schema.labels,
+          input_schema.classes};
 }
 
 MUSTER_INLINE std::uint64_t decode_jpeg::version() const noexcept {

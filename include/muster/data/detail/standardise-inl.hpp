@@ -14,16 +14,16 @@
 
 namespace muster { inline namespace v0 {
 
-MUSTER_INLINE record_schema standardise::output(const record_schema& in) {
+MUSTER_INLINE record_schema standardise::output(const record_schema& input_schema) {
   const auto& columns = statistics_.columns;
   const auto refuse = [&](const std::string& reason) {
-    throw configuration_error("cannot standardise records of " + to_string(in) + " (" + reason +
+    throw configuration_error("cannot standardise records of " + to_string(input_schema) + " (" + reason +
                               "); use the statistics of the source");
   };
   const auto deviation_of = [](const column_statistics& column) {
     return column.deviation() > 0 ? column.deviation() : 1.0;
   };
-  if (const auto shape = detail::shape_of_image(in)) {
+  if (const auto shape = detail::shape_of_image(input_schema)) {
     if (columns.size() != shape->channels) refuse("the statistics have " + std::to_string(columns.size()) + " columns");
     image_options options{.output = layout_};
     for (std::size_t channel = 0; channel < columns.size(); ++channel) {
@@ -31,10 +31,11 @@ MUSTER_INLINE record_schema standardise::output(const record_schema& in) {
       options.deviation[channel] = static_cast<float>(deviation_of(columns[channel]) / 255);
     }
     image_.emplace(options);
-    return image_->output(in);
+    return image_->output(input_schema);
   }
-  if (in.form != record_form::fixed || in.fields.size() != 1 || in.fields[0].type != dtype::float32 ||
-      in.fields[0].shape.size() != 1 || in.fields[0].elements() != columns.size()) {
+  if (input_schema.form != record_form::fixed || input_schema.fields.size() != 1 ||
+      input_schema.fields[0].type != dtype::float32 || input_schema.fields[0].shape.size() != 1 ||
+      input_schema.fields[0].elements() != columns.size()) {
     refuse("supported are images of bytes, and a row of float32 with a column of statistics for each element");
   }
   mean_.clear();  // output() is called again when the source is replaced
@@ -43,7 +44,7 @@ MUSTER_INLINE record_schema standardise::output(const record_schema& in) {
     mean_.push_back(static_cast<float>(column.mean));
     scale_.push_back(static_cast<float>(1 / deviation_of(column)));
   }
-  return in;
+  return input_schema;
 }
 
 MUSTER_INLINE std::uint64_t standardise::version() const noexcept {

@@ -33,13 +33,13 @@ inline constexpr std::size_t max_datagram_bytes = 60000;
 /// call waits.
 class datagram_socket {
  public:
-  /// Binds a socket. `chosen` selects the addresses under which the socket is reachable, as in `own_addresses`.
-  datagram_socket(std::string_view chosen, const std::string& origin, std::string_view token)
+  /// Binds a socket. `interface` selects the addresses under which the socket is reachable, as in `own_addresses`.
+  datagram_socket(std::string_view interface, const std::string& origin, std::string_view token)
       : buffer_(max_datagram_bytes, '\0') {
     const std::array<std::string_view, 2> parts{"words between members", token};
     secret_ = job_secret(parts);
     mark_ = secret_.sign("mark of the job").substr(0, mark_bytes);
-    const auto addresses = own_addresses(chosen, origin);
+    const auto addresses = own_addresses(interface, origin);
     const int family = addresses.front().family();
     file_ = descriptor(::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     sockaddr_storage any{};

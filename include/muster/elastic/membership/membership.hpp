@@ -136,7 +136,7 @@ class membership_outlet {
 /// both are O(members).
 class membership {
  public:
-  membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now);
+  membership(member self, membership_policy policy, membership_outlet& output, clock::time_point now);
 
   // ---- events ----
   /// Starts one turn of events; call it first. A late turn (this process was stopped, or its host was suspended) does

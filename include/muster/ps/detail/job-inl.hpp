@@ -29,24 +29,24 @@ namespace detail {
 
 inline clock::duration span_of(seconds span) { return std::chrono::duration_cast<clock::duration>(span); }
 
-inline protocol_settings protocol_of(const job_options& options, const settings& chosen) {
+inline protocol_settings protocol_of(const job_options& options, const settings& configuration) {
   const auto unheard =
-      chosen.number(setting::heartbeat) * static_cast<double>(chosen.integer(setting::missed_heartbeats));
+      configuration.number(setting::heartbeat) * static_cast<double>(configuration.integer(setting::missed_heartbeats));
   protocol_settings protocol{.model = options.consistency_model,
                              .retry = span_of(options.retry),
                              .detection_silence = span_of(options.server_silence.value_or(seconds(1.0))),
                              .worker_silence = span_of(options.timeout),
-                             .quorum = span_of(seconds(chosen.number(setting::quorum_timeout)))};
+                             .quorum = span_of(seconds(configuration.number(setting::quorum_timeout)))};
   protocol.one_sided_break = std::max(protocol.one_sided_break, span_of(seconds(unheard)));
   return protocol;
 }
 
 // Returns the time for which a server may be silent if the program sets no time. The connections or the host report the
 // end of a process, so a silent process usually waits for a processor, or was stopped for a while.
-inline clock::duration silence_limit_of_servers(group& ranks, const job_options& options, const settings& chosen,
+inline clock::duration silence_limit_of_servers(group& ranks, const job_options& options, const settings& configuration,
                                                 const protocol_settings& protocol) {
   if (options.server_silence) return {};
-  const auto hosts = muster::detail::allgather_strings(ranks, host_identity(chosen));
+  const auto hosts = muster::detail::allgather_strings(ranks, host_identity(configuration));
   const bool on_one_host = std::ranges::count(hosts, hosts.front()) == std::ssize(hosts);
   return on_one_host ? protocol.worker_silence / 2 : protocol.one_sided_break;
 }
@@ -129,9 +129,9 @@ inline node_id take_place(any_store& store, const launch_env& launch, clock::tim
 
 struct job::implementation {
   implementation(group& all, const job_options& given_options, const std::shared_ptr<any_store>& store,
-                 const settings& chosen)
+                 const settings& job_settings)
       : options(given_options),
-        configuration(chosen),
+        configuration(job_settings),
         serves_store(store->is_served_here()),
         layout(given_options.tables, static_cast<std::size_t>(detail::servers_of(given_options, all))),
         ranks(checked(all)),
@@ -285,17 +285,17 @@ MUSTER_INLINE tables_lost::tables_lost(const table_layout& layout, range_id rang
                        "saved last, or run it with more servers and --replicas",
                    status) {}
 
-MUSTER_INLINE job_options chosen_options(const settings& chosen, std::vector<table_spec> tables) {
+MUSTER_INLINE job_options chosen_options(const settings& configuration, std::vector<table_spec> tables) {
   job_options options;
   options.tables = std::move(tables);
-  options.colocated = chosen.value(setting::servers) == "colocated";
-  if (!options.colocated) options.servers = static_cast<int>(chosen.integer(setting::servers));
-  options.standby = static_cast<int>(chosen.integer(setting::standby));
-  detail::check_remote(chosen, options);
-  options.replicas = static_cast<std::uint32_t>(chosen.integer(setting::replicas));
-  options.consistency_model = parse_consistency(chosen.value(setting::consistency));
-  options.compress = parse_compression(chosen.value(setting::compress));
-  options.timeout = seconds(chosen.number(setting::timeout));
+  options.colocated = configuration.value(setting::servers) == "colocated";
+  if (!options.colocated) options.servers = static_cast<int>(configuration.integer(setting::servers));
+  options.standby = static_cast<int>(configuration.integer(setting::standby));
+  detail::check_remote(configuration, options);
+  options.replicas = static_cast<std::uint32_t>(configuration.integer(setting::replicas));
+  options.consistency_model = parse_consistency(configuration.value(setting::consistency));
+  options.compress = parse_compression(configuration.value(setting::compress));
+  options.timeout = seconds(configuration.number(setting::timeout));
   return options;
 }
 

@@ -76,10 +76,10 @@ MUSTER_INLINE void check_ranks(group& ranks, const job_options& options, const t
                  "same); start all with the same options");
 }
 
-MUSTER_INLINE void check_remote(const settings& chosen, const job_options& options) {
-  const auto remote = chosen.integer(setting::remote_servers);
+MUSTER_INLINE void check_remote(const settings& configuration, const job_options& options) {
+  const auto remote = configuration.integer(setting::remote_servers);
   if (remote == 0 || (!options.colocated && remote <= options.servers + options.standby)) return;
-  throw configuration_error(chosen.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
+  throw configuration_error(configuration.origin(setting::remote_servers) + " is " + std::to_string(remote) + " (" +
                             (options.colocated ? "co-located servers are in the processes of the workers"
                                                : "there are fewer servers and hot spares") +
                             "); choose --servers " + std::to_string(remote));

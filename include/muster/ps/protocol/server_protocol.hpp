@@ -130,7 +130,7 @@ class server_output {
 /// a push that no server has. Therefore the last holder of a range is fenced only when its death is proven.
 class server {
  public:
-  server(member self, const protocol_settings& settings, range_storage& storage, server_output& out,
+  server(member self, const protocol_settings& settings, range_storage& storage, server_output& output,
          const shard_map& map);
 
   /// Applies the store's map. Maps that are not newer than the present map are ignored.

@@ -45,8 +45,8 @@ class worker_output {
 /// again until the push is acknowledged.
 class worker {
  public:
-  worker(member self, const protocol_settings& settings, worker_output& out, const shard_map& map)
-      : self_(self), settings_(settings), out_(out), channels_(map.ranges.size()), unacknowledged_of_clock_{0} {
+  worker(member self, const protocol_settings& settings, worker_output& output, const shard_map& map)
+      : self_(self), settings_(settings), out_(output), channels_(map.ranges.size()), unacknowledged_of_clock_{0} {
     apply_map(map, {});
   }
 

@@ -52,12 +52,12 @@ inline std::vector<parallel_module*>& modules_of_thread() {
 /// The part of a data_parallel that does not depend on the type of the module.
 class parallel_module {
  public:
-  parallel_module(context& ctx, module_tensors tensors, const data_parallel_options& chosen)
+  parallel_module(context& ctx, module_tensors tensors, const data_parallel_options& options)
       : context_(&ctx),
-        options_(chosen),
-        tensors_(sorted(std::move(tensors), chosen)),
+        options_(options),
+        tensors_(sorted(std::move(tensors), options)),
         parameters_(ctx, tensors_.trained),
-        buffers_(tensors_.buffers, chosen.buffers),
+        buffers_(tensors_.buffers, options.buffers),
         shares_generator_(ctx.transport_name() == "threads") {
     limit_threads();
     for (auto& entry : tensors_.frozen) {
@@ -150,8 +150,8 @@ class parallel_module {
     parallel_module& module;
   };
 
-  [[nodiscard]] static module_tensors sorted(module_tensors tensors, const data_parallel_options& chosen) {
-    if (chosen.trial) sort_by_trial(tensors, chosen.trial);
+  [[nodiscard]] static module_tensors sorted(module_tensors tensors, const data_parallel_options& options) {
+    if (options.trial) sort_by_trial(tensors, options.trial);
     return tensors;
   }
   [[nodiscard]] static std::span<std::byte> bytes_in(const at::Tensor& tensor) {

@@ -47,6 +47,6 @@ static_assert(optimizer<device_sgd>);
 /// Creates an optimizer as for an arena on the host: sgd, momentum, nesterov, adam or adamw. Throws configuration_error
 /// for other optimizers, too.
 [[nodiscard]] any_optimizer make_optimizer(device_arena& values, std::string_view text);
-[[nodiscard]] any_optimizer make_optimizer(device_arena& values, const settings& chosen);
+[[nodiscard]] any_optimizer make_optimizer(device_arena& values, const settings& configuration);
 
 }}  // namespace muster::v0

@@ -134,7 +134,7 @@ static_assert(optimizer<any_optimizer>);
 /// trust for lars. Throws configuration_error with the mistake and the known names.
 [[nodiscard]] any_optimizer make_optimizer(arena& values, std::string_view text);
 /// Creates the optimizer of `--optimizer` or MUSTER_OPTIMIZER.
-[[nodiscard]] any_optimizer make_optimizer(arena& values, const settings& chosen);
+[[nodiscard]] any_optimizer make_optimizer(arena& values, const settings& configuration);
 
 }}  // namespace muster::v0
 

@@ -28,7 +28,7 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] bucket_codec compress(const compression& options);
 [[nodiscard]] bucket_codec compress(std::string_view text);
 /// Returns the codec of `--compress` or MUSTER_COMPRESS.
-[[nodiscard]] bucket_codec compress(const settings& chosen);
+[[nodiscard]] bucket_codec compress(const settings& configuration);
 
 }}  // namespace muster::v0
 

@@ -82,7 +82,7 @@ ncclResult_t start_call(const nccl::device_call& call, bool single_rank, ncclCom
   return ncclAllReduce(call.in, call.out, call.count, type, op, comm, stream);
 }
 
-bool is_accepted(ncclResult_t result) noexcept { return result == ncclSuccess || result == ncclInProgress; }
+bool is_accepted(ncclResult_t code) noexcept { return code == ncclSuccess || code == ncclInProgress; }
 
 // ---- descriptions of ranks, exchanged before they connect ----
 
@@ -123,12 +123,12 @@ void check_descriptions(std::span<const rank_description> descriptions) {
 
 }  // namespace
 
-void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t comm) {
-  if (result == ncclSuccess) return;
-  std::string message = ncclGetErrorString(result);
+void check_nccl(ncclResult_t code, const std::string& call_name, ncclComm_t comm) {
+  if (code == ncclSuccess) return;
+  std::string message = ncclGetErrorString(code);
   if (const char* const details = ncclGetLastError(comm); details != nullptr && *details != '\0')
     message += ", " + std::string(details);
-  switch (result) {
+  switch (code) {
     case ncclSystemError:
     case ncclRemoteError:
       throw peer_failure({}, call_name + " failed (NCCL reports: " + message + "); see the errors of the other ranks");
@@ -157,15 +157,15 @@ nccl_state::nccl_state(group& ranks, seconds timeout)
                       "connecting devices by NCCL", deadline);
 }
 
-void nccl_state::wait_until_accepted(ncclResult_t result, const std::string& call_name, clock::time_point deadline) {
-  while (result == ncclInProgress) {
+void nccl_state::wait_until_accepted(ncclResult_t code, const std::string& call_name, clock::time_point deadline) {
+  while (code == ncclInProgress) {
     poll_group();
     if (failure_) std::rethrow_exception(failure_);
     if (clock::now() >= deadline) time_out(call_name, sequence_);
     std::this_thread::sleep_for(nccl_timing::poll);
-    if (comm_ != nullptr) result = async_result();  // otherwise the call has not created the communicator yet
+    if (comm_ != nullptr) code = async_result();  // otherwise the call has not created the communicator yet
   }
-  require_success(result, call_name);
+  require_success(code, call_name);
 }
 
 ncclResult_t nccl_state::async_result() const noexcept {
@@ -174,11 +174,11 @@ ncclResult_t nccl_state::async_result() const noexcept {
   return call_result != ncclSuccess ? call_result : result;
 }
 
-void nccl_state::require_success(ncclResult_t result, const std::string& call_name) {
-  if (is_accepted(result)) return;
+void nccl_state::require_success(ncclResult_t code, const std::string& call_name) {
+  if (is_accepted(code)) return;
   std::exception_ptr cause;
   try {
-    check_nccl(result, call_name, comm_);
+    check_nccl(code, call_name, comm_);
   } catch (...) {
     cause = std::current_exception();
   }

@@ -21,7 +21,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Throws the exception for a result other than ncclSuccess: peer_failure, without ranks, for a broken connection;
 /// configuration_error for a call that NCCL refuses; otherwise muster::error. `comm` may be null.
-void check_nccl(ncclResult_t result, const std::string& call_name, ncclComm_t comm = nullptr);
+void check_nccl(ncclResult_t code, const std::string& call_name, ncclComm_t comm = nullptr);
 
 /// The state of a communicator, shared with its operations. Used by one thread at a time.
 class nccl_state {
@@ -55,9 +55,9 @@ class nccl_state {
 
  private:
   /// Waits until NCCL has accepted a call.
-  void wait_until_accepted(ncclResult_t result, const std::string& call_name, clock::time_point deadline);
+  void wait_until_accepted(ncclResult_t code, const std::string& call_name, clock::time_point deadline);
   [[nodiscard]] ncclResult_t async_result() const noexcept;
-  void require_success(ncclResult_t result, const std::string& call_name);
+  void require_success(ncclResult_t code, const std::string& call_name);
   void poll_group();
   /// Waits for a limited time until the group reports which rank has ended: a broken connection does not identify the
   /// rank.

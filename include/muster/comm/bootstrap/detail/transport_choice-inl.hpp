@@ -159,12 +159,12 @@ MUSTER_INLINE transport_choice choose_transport(const settings& configuration, c
   return {"self", {}, 1, is_auto ? launch.reason : reason};
 }
 
-MUSTER_INLINE std::unique_ptr<transport> connect_processes(const transport_choice& chosen,
+MUSTER_INLINE std::unique_ptr<transport> connect_processes(const transport_choice& choice,
                                                            const settings& configuration, const launch_env& launch) {
-  if (chosen.name == "shm") return connect_shm(configuration, launch);
-  if (chosen.name == "hierarchical")
-    return connect_hierarchical(find_registered(chosen.network)->connect(configuration, launch), configuration, launch);
-  return find_registered(chosen.name)->connect(configuration, launch);
+  if (choice.name == "shm") return connect_shm(configuration, launch);
+  if (choice.name == "hierarchical")
+    return connect_hierarchical(find_registered(choice.network)->connect(configuration, launch), configuration, launch);
+  return find_registered(choice.name)->connect(configuration, launch);
 }
 
 // ---- settings of the groups ----

@@ -231,11 +231,11 @@ MUSTER_INLINE std::vector<interface_address> all_interface_addresses() {
   return all;
 }
 
-MUSTER_INLINE std::vector<address> own_addresses(std::string_view chosen, const std::string& origin) {
+MUSTER_INLINE std::vector<address> own_addresses(std::string_view interface, const std::string& origin) {
   const auto all = all_interface_addresses();
   std::vector<address> found;
-  if (chosen == "auto" || chosen == "here") {
-    for (const bool loopback : {chosen == "here", chosen != "here"}) {
+  if (interface == "auto" || interface == "here") {
+    for (const bool loopback : {interface == "here", interface != "here"}) {
       for (const auto& entry : all) {
         if (entry.ip.is_loopback() == loopback) found.push_back(entry.ip);
       }
@@ -243,12 +243,13 @@ MUSTER_INLINE std::vector<address> own_addresses(std::string_view chosen, const 
     }
     throw configuration_error("this host has no address (no network interface is up); bring one up: ip link set lo up");
   }
-  for (const auto part : split(chosen, ',')) {
+  for (const auto part : split(interface, ',')) {
     const std::string word(part);
     const auto more = chosen_by(word, all);
     if (more.empty()) {
-      throw configuration_error(origin + " cannot be '" + std::string(chosen) + "' (no interface, subnet or address '" +
-                                word + "' is up on this host; available: " + list_of(all) + "); choose from these");
+      throw configuration_error(origin + " cannot be '" + std::string(interface) +
+                                "' (no interface, subnet or address '" + word +
+                                "' is up on this host; available: " + list_of(all) + "); choose from these");
     }
     for (const auto& candidate : more) {
       if (std::find(found.begin(), found.end(), candidate) == found.end()) found.push_back(candidate);

@@ -78,8 +78,8 @@ MUSTER_INLINE void tcp_socket::start_listening(int backlog) const {
   check_listens(::setsockopt(file(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on));
 }
 
-MUSTER_INLINE void tcp_socket::check_listens(int result) const {
-  if (result == 0) return;
+MUSTER_INLINE void tcp_socket::check_listens(int returned) const {
+  if (returned == 0) return;
   const int code = errno;
   throw socket_error(code, "cannot listen at " + peer_.to_string() + " (" + describe_code(code) + ")");
 }

@@ -19,16 +19,16 @@ struct detail::random_places {
   static constexpr std::string_view name = "randomk";
 
   template <class Visit>
-  static void for_each_run(std::size_t count, std::size_t chosen, std::uint64_t draw, const Visit& visit) {
+  static void for_each_run(std::size_t count, std::size_t chosen_count, std::uint64_t draw, const Visit& visit) {
     const draw_key key(draw);
     const std::size_t offset = random_stream(draw, 1).below(count);
-    const std::size_t shortest = count / chosen;
-    const std::size_t longer = count % chosen;  // number of intervals that are longer by one, evenly spread
+    const std::size_t shortest = count / chosen_count;
+    const std::size_t longer = count % chosen_count;  // number of intervals that are longer by one, evenly spread
     std::size_t begin = 0;
-    for (std::size_t i = 0, carried = 0; i < chosen; ++i) {
+    for (std::size_t i = 0, carried = 0; i < chosen_count; ++i) {
       carried += longer;
-      const std::size_t length = shortest + (carried >= chosen ? 1 : 0);
-      if (carried >= chosen) carried -= chosen;
+      const std::size_t length = shortest + (carried >= chosen_count ? 1 : 0);
+      if (carried >= chosen_count) carried -= chosen_count;
       // Lemire's multiplication without its rejection: the relative error of a place's probability is less than length
       // * 2^-32.
       const std::size_t within = std::uint64_t{key(static_cast<std::uint32_t>(i))} * length >> 32;
@@ -43,11 +43,11 @@ struct detail::random_block {
   static constexpr std::string_view name = "blockk";
 
   template <class Visit>
-  static void for_each_run(std::size_t count, std::size_t chosen, std::uint64_t draw, const Visit& visit) {
+  static void for_each_run(std::size_t count, std::size_t chosen_count, std::uint64_t draw, const Visit& visit) {
     const std::size_t begin = random_stream(draw, 2).below(count);
-    const std::size_t front = std::min(chosen, count - begin);
+    const std::size_t front = std::min(chosen_count, count - begin);
     visit(0, begin, front);
-    visit(front, 0, chosen - front);
+    visit(front, 0, chosen_count - front);
   }
 };
 

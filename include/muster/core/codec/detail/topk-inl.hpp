@@ -108,12 +108,12 @@ inline std::vector<std::uint32_t> likely_places(std::span<const float> values, s
 
 /// Writes the places of the selected values, place_of(i) for the i-th value, and the values.
 template <class Place>
-void choose(std::span<const float> values, std::size_t chosen, std::uint32_t* indices, float* sent,
+void choose(std::span<const float> values, std::size_t chosen_count, std::uint32_t* indices, float* sent,
             const Place& place_of) {
-  auto [smallest, ties] = find_threshold(values, chosen);
+  auto [smallest, ties] = find_threshold(values, chosen_count);
   // Each value is written at the place of the next selected value, and stays if it is selected. This avoids branches
   // that would be mispredicted.
-  for (std::size_t i = 0, next = 0; next < chosen; ++i) {
+  for (std::size_t i = 0, next = 0; next < chosen_count; ++i) {
     const std::uint32_t bits = magnitude(values[i]);
     indices[next] = place_of(i);
     sent[next] = values[i];

@@ -11,8 +11,8 @@ inline constexpr std::size_t extra_recipients = 4;
 
 }  // namespace detail
 
-inline membership::membership(member self, membership_policy policy, membership_outlet& out, clock::time_point now)
-    : self_(std::move(self)), policy_(policy), out_(out), waiting_since_(now), last_wake_(now) {
+inline membership::membership(member self, membership_policy policy, membership_outlet& output, clock::time_point now)
+    : self_(std::move(self)), policy_(policy), out_(output), waiting_since_(now), last_wake_(now) {
   own_.sender = self_.id;
   own_.progress = self_.progress;
   own_.endpoints = self_.endpoints;

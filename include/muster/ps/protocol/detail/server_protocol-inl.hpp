@@ -15,9 +15,9 @@ inline constexpr std::size_t most_waiting_pulls = 4096;
 
 }  // namespace detail
 
-inline server::server(member self, const protocol_settings& settings, range_storage& storage, server_output& out,
+inline server::server(member self, const protocol_settings& settings, range_storage& storage, server_output& output,
                       const shard_map& map)
-    : self_(self), settings_(settings), values_(storage), out_(out), ranges_(map.ranges.size()) {
+    : self_(self), settings_(settings), values_(storage), out_(output), ranges_(map.ranges.size()) {
   // A server that is in the first map holds its ranges in their initial state.
   for (range_id id = 0; id < ranges_.size(); ++id)
     ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.place);

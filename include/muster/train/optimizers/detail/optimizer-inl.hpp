@@ -132,8 +132,8 @@ MUSTER_INLINE std::string any_optimizer::server_update() const {
 MUSTER_INLINE any_optimizer make_optimizer(arena& values, std::string_view text) {
   return detail::parse_optimizer(values, text);
 }
-MUSTER_INLINE any_optimizer make_optimizer(arena& values, const settings& chosen) {
-  return make_optimizer(values, chosen.value(setting::optimizer));
+MUSTER_INLINE any_optimizer make_optimizer(arena& values, const settings& configuration) {
+  return make_optimizer(values, configuration.value(setting::optimizer));
 }
 
 }}  // namespace muster::v0

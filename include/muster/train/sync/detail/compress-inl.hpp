@@ -132,7 +132,9 @@ MUSTER_INLINE bucket_codec compress(const compression& options) {
 
 MUSTER_INLINE bucket_codec compress(std::string_view text) { return compress(parse_compression(text)); }
 
-MUSTER_INLINE bucket_codec compress(const settings& chosen) { return compress(chosen.value(setting::compress)); }
+MUSTER_INLINE bucket_codec compress(const settings& configuration) {
+  return compress(configuration.value(setting::compress));
+}
 
 }}  // namespace muster::v0
 
