@@ -72,10 +72,10 @@ struct shares {
     return {static_cast<T>(a.quotients + b.quotients), static_cast<T>(a.rests + b.rests)};
   }
   // Returns the mean of all values, rounded toward zero.
-  [[nodiscard]] constexpr T mean(T ranks) const noexcept {
-    const T quotient = static_cast<T>(quotients + rests / ranks);
+  [[nodiscard]] constexpr T mean(T rank_count) const noexcept {
+    const T quotient = static_cast<T>(quotients + rests / rank_count);
     if constexpr (std::is_signed_v<T>) {
-      const T rest = static_cast<T>(rests % ranks);
+      const T rest = static_cast<T>(rests % rank_count);
       if (quotient > 0 && rest < 0) return static_cast<T>(quotient - 1);
       if (quotient < 0 && rest > 0) return static_cast<T>(quotient + 1);
     }

@@ -64,39 +64,39 @@ struct number_range {
 
 /// Returns a range as text: "1 to 4096".
 template <class T>
-[[nodiscard]] std::string to_string(const number_range<T>& range) {
-  return number_text(range.low) + " to " + number_text(range.high);
+[[nodiscard]] std::string to_string(const number_range<T>& limits) {
+  return number_text(limits.low) + " to " + number_text(limits.high);
 }
 
-/// Parses `text` as a number in `range`. Throws configuration_error that names `name`, the flag or variable.
+/// Parses `text` as a number in `limits`. Throws configuration_error that names `name`, the flag or variable.
 template <class T>
-[[nodiscard]] T number_from(std::string_view name, std::string_view text, const number_range<T>& range) {
+[[nodiscard]] T number_from(std::string_view name, std::string_view text, const number_range<T>& limits) {
   constexpr bool is_integer = std::is_integral_v<T>;
   auto number = parse_number<T>(text);
   if constexpr (std::is_same_v<T, std::uint64_t>) {
-    if (range.is_size) number = parse_size(text);
+    if (limits.is_size) number = parse_size(text);
   }
-  if (number && *number >= range.low && *number <= range.high) return *number;
+  if (number && *number >= limits.low && *number <= limits.high) return *number;
   throw configuration_error(std::string(name) + " cannot be '" + std::string(text) + "' (it is a " +
-                            (range.is_size ? "size"
-                             : is_integer  ? "whole number"
-                                           : "number") +
-                            " from " + to_string(range) + (range.is_size ? " bytes" : "") +
+                            (limits.is_size ? "size"
+                             : is_integer   ? "whole number"
+                                            : "number") +
+                            " from " + to_string(limits) + (limits.is_size ? " bytes" : "") +
                             "); give a number in that range, in decimal digits without leading zeros" +
-                            (range.is_size ? ", such as 65536 or 64KiB" : ""));
+                            (limits.is_size ? ", such as 65536 or 64KiB" : ""));
 }
 
 /// Adds a flag for a number to `app`, a CLI::App of CLI11. The value of the flag is stored in `variable`. --help shows
 /// the range, and the initial value of `variable` as the default, unless that value is outside the range (which means
 /// "not given").
 template <class App, class T>
-auto* add_number(App& app, const std::string& flag, T& variable, const number_range<std::type_identity_t<T>>& range,
+auto* add_number(App& app, const std::string& flag, T& variable, const number_range<std::type_identity_t<T>>& limits,
                  const std::string& help) {
   auto* const option = app.template add_option_function<std::string>(
-      flag, [flag, &variable, range](const std::string& text) { variable = number_from(flag, text, range); },
-      help + " (" + to_string(range) + ")");
-  option->type_name(range.is_size ? "BYTES" : std::is_integral_v<T> ? "N" : "X");
-  if (variable >= range.low && variable <= range.high) option->default_str(number_text(variable));
+      flag, [flag, &variable, limits](const std::string& text) { variable = number_from(flag, text, limits); },
+      help + " (" + to_string(limits) + ")");
+  option->type_name(limits.is_size ? "BYTES" : std::is_integral_v<T> ? "N" : "X");
+  if (variable >= limits.low && variable <= limits.high) option->default_str(number_text(variable));
   return option;
 }
 

@@ -17,8 +17,8 @@ class random_stream {
   using result_type = std::uint64_t;  ///< required by std::uniform_random_bit_generator, like min() and max()
 
   /// Starts at number 0 of a stream. Each pair of seed and stream selects its own part of the sequence.
-  explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream = 0) noexcept
-      : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream + 0xd1b54a32d192ed03ULL))) {}
+  explicit constexpr random_stream(std::uint64_t seed, std::uint64_t stream_number = 0) noexcept
+      : key_(mix(seed + 0x9e3779b97f4a7c15ULL) ^ mix(mix(stream_number + 0xd1b54a32d192ed03ULL))) {}
 
   static constexpr result_type min() noexcept { return 0; }                ///< the least number
   static constexpr result_type max() noexcept { return ~result_type{0}; }  ///< the largest number

@@ -67,7 +67,7 @@ struct minibatch {
 
   /// Returns the samples in this range, which must end at samples.size() or before. The result is a view like this
   /// object.
-  [[nodiscard]] minibatch part(index_range range) const;
+  [[nodiscard]] minibatch part(index_range indices) const;
   /// Divides the samples into `batch_count` micro-batches, in order, whose sizes differ by at most one. They are views
   /// like this object, and the first has all of `left_out`. Some are empty if there are fewer samples than
   /// micro-batches, so that every rank has the same number. Throws configuration_error for a count below 1.

@@ -103,8 +103,8 @@ class script_predictor {
   }
 
  private:
-  [[nodiscard]] static std::vector<std::int64_t> sizes_of(const serve::tensor_info& info, std::size_t rows) {
-    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(rows)};
+  [[nodiscard]] static std::vector<std::int64_t> sizes_of(const serve::tensor_info& info, std::size_t row_count) {
+    std::vector<std::int64_t> sizes{static_cast<std::int64_t>(row_count)};
     for (const std::size_t extent : info.shape) sizes.push_back(static_cast<std::int64_t>(extent));
     return sizes;
   }

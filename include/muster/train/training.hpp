@@ -363,7 +363,7 @@ class training {
   void open_servers(const sync_options& options);
   [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& ctx,
                                                                          const sync_options& options);
-  void refuse_shards_of(const cursor& data) const;
+  void refuse_shards_of(const cursor& position) const;
   // Returns the arena on the host. Throws configuration_error that begins with `problem` ("mode ps cannot be used") if
   // the arena is on a device.
   [[nodiscard]] arena& on_host(const char* problem);

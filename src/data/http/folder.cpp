@@ -220,10 +220,10 @@ void http_folder::open_store(file& owner) {
   if (owner.store && !owner.store->writable()) owner.store.reset();
 }
 
-void http_folder::expect(std::span<const remote_part> parts) {
+void http_folder::expect(std::span<const remote_part> sections) {
   {
     const std::lock_guard lock(mutex_);
-    for (const remote_part& part : parts) {
+    for (const remote_part& part : sections) {
       file& owner = files_[part.file];
       for (std::uint64_t block = part.begin / block_bytes; block * block_bytes < part.begin + part.size; ++block)
         queue_block(owner, block, false);
@@ -232,25 +232,26 @@ void http_folder::expect(std::span<const remote_part> parts) {
   ::curl_multi_wakeup(multi_);
 }
 
-const std::byte* http_folder::view(const remote_part& range, bytes& held) {
+const std::byte* http_folder::view(const remote_part& section, bytes& held) {
   file& owner = [&]() -> file& {
     const std::lock_guard lock(mutex_);
-    return files_[range.file];
+    return files_[section.file];
   }();
-  const std::uint64_t first = range.begin / block_bytes;
-  const std::uint64_t last = (range.begin + std::max<std::uint64_t>(range.size, 1) - 1) / block_bytes;
+  const std::uint64_t first = section.begin / block_bytes;
+  const std::uint64_t last = (section.begin + std::max<std::uint64_t>(section.size, 1) - 1) / block_bytes;
   if (owner.is_on_disk(last)) {
     for (std::uint64_t block = first; block <= last; ++block) (void)wait_for_block(owner, block);
-    return owner.store->view(first, {}).data() + range.begin % block_bytes;
+    return owner.store->view(first, {}).data() + section.begin % block_bytes;
   }
   auto assembled = std::make_shared<std::vector<std::byte>>();
-  assembled->reserve(std::max<std::uint64_t>(range.size, 1));  // never a null pointer, even for 0 bytes
+  assembled->reserve(std::max<std::uint64_t>(section.size, 1));  // never a null pointer, even for 0 bytes
   for (std::uint64_t block = first; block <= last; ++block) {
     const bytes in_memory = wait_for_block(owner, block);
     const std::span<const std::byte> whole_block = in_memory ? std::span(*in_memory) : owner.store->view(block, {});
     const std::uint64_t at = block * block_bytes;
-    const std::uint64_t begin = std::max(range.begin, at) - at;
-    const auto part_of_block = whole_block.subspan(begin, std::min(range.begin + range.size - at, block_bytes) - begin);
+    const std::uint64_t begin = std::max(section.begin, at) - at;
+    const auto part_of_block =
+        whole_block.subspan(begin, std::min(section.begin + section.size - at, block_bytes) - begin);
     assembled->insert(assembled->end(), part_of_block.begin(), part_of_block.end());
   }
   held = std::move(assembled);

@@ -47,8 +47,8 @@ class http_folder final : public remote_folder {
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;
   [[nodiscard]] remote_file find(const std::string& name) override;
-  void expect(std::span<const remote_part> parts) override;
-  [[nodiscard]] const std::byte* view(const remote_part& range, bytes& held) override;
+  void expect(std::span<const remote_part> sections) override;
+  [[nodiscard]] const std::byte* view(const remote_part& section, bytes& held) override;
 
  private:
   static constexpr std::uint64_t block_bytes = std::uint64_t{1} << 20;

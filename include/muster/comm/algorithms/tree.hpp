@@ -21,11 +21,11 @@ struct tree_position {
   [[nodiscard]] std::size_t covered(int v, int width) const {
     return static_cast<std::size_t>(std::min(v + width, n) - v);
   }
-  /// Returns the part of `held` that belongs to the subtree of `child`, whose number is `step` above this
+  /// Returns the part of `held` that belongs to the subtree of `child`, whose number is `stride` above this
   /// rank's. `held` contains the data of this rank's subtree, `bytes` per rank.
   template <class Byte>
-  [[nodiscard]] std::span<Byte> part(Byte* held, int child, int step, std::size_t bytes) const {
-    return {held + static_cast<std::size_t>(step) * bytes, covered(child, step) * bytes};
+  [[nodiscard]] std::span<Byte> part(Byte* held, int child, int stride, std::size_t bytes) const {
+    return {held + static_cast<std::size_t>(stride) * bytes, covered(child, stride) * bytes};
   }
 
   int n;

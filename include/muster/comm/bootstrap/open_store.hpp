@@ -79,7 +79,7 @@ using store_opener = std::unique_ptr<any_store> (*)(const std::string& place, co
                                                     std::string& why_not);
 /// Makes `open_store` open stores of a kind by this function: "tcp", "file" and "pmix" (muster::tcp), "etcd" and
 /// "etcds" (muster::etcd).
-void register_store(const std::string& kind, store_opener opener);
+void register_store(const std::string& scheme, store_opener opener);
 
 }  // namespace detail
 }}  // namespace muster::v0

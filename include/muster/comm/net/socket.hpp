@@ -108,7 +108,7 @@ class tcp_socket {
   [[noreturn]] void fail(const std::string& operation, int code) const;
   // Throws the error of a system call that prepares to listen, unless its result is 0.
   void check_listens(int returned) const;
-  void set(int level, int name, int value, const char* option) const;
+  void set(int level, int option_number, int value, const char* option) const;
 
   descriptor socket_;
   address peer_;

@@ -379,11 +379,11 @@ MUSTER_INLINE std::shared_ptr<const void> loader::release_batch() {
   return ring && ring->size() != 0 ? ring->release_first() : nullptr;
 }
 
-MUSTER_INLINE minibatch minibatch::part(index_range range) const {
+MUSTER_INLINE minibatch minibatch::part(index_range indices) const {
   minibatch result = *this;
   const std::size_t n = samples.size();
-  const auto first = static_cast<std::size_t>(range.first);
-  const auto size = static_cast<std::size_t>(range.size());
+  const auto first = static_cast<std::size_t>(indices.first);
+  const auto size = static_cast<std::size_t>(indices.size());
   const auto rows = [&](auto all) {
     const std::size_t each = n == 0 ? 0 : all.size() / n;
     return all.subspan(first * each, size * each);

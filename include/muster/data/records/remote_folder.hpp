@@ -46,10 +46,10 @@ class remote_folder {
   /// not fit on the disk.
   [[nodiscard]] virtual remote_file find(const std::string& name) = 0;
   /// Announces that these parts will be read soon. They are fetched in the background.
-  virtual void expect(std::span<const remote_part> parts) = 0;
+  virtual void expect(std::span<const remote_part> sections) = 0;
   /// Waits for a part and returns it. It remains valid as long as this folder and `held`, which owns the part if it is
   /// not cached on disk.
-  [[nodiscard]] virtual const std::byte* view(const remote_part& range, bytes& held) = 0;
+  [[nodiscard]] virtual const std::byte* view(const remote_part& section, bytes& held) = 0;
 };
 
 using remote_opener = std::shared_ptr<remote_folder> (*)(const std::string& address, const http_options& options);

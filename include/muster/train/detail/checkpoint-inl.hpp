@@ -378,8 +378,9 @@ MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& saved
   }
 
   const auto& parts = std::as_const(saved_state).parts();
-  const auto parse = [&](std::span<const std::byte> bytes, const std::string& file_name, int rank, state_kind kind) {
-    auto image = detail::parse_checkpoint(bytes, file_name);
+  const auto parse = [&](std::span<const std::byte> file_content, const std::string& file_name, int rank,
+                         state_kind kind) {
+    auto image = detail::parse_checkpoint(file_content, file_name);
     if (detail::checkpoint_name(image.head) != name || image.head.rank != rank) {
       throw data_error(
           {.file = file_name},

@@ -389,8 +389,8 @@ MUSTER_INLINE std::shared_ptr<detail::speed_balance> training::balance_of(const 
   return std::make_shared<detail::speed_balance>();
 }
 
-MUSTER_INLINE void training::refuse_shards_of(const cursor& data) const {
-  if (sync_.options().virtual_shards > 0 && data.per_rank != 0) {
+MUSTER_INLINE void training::refuse_shards_of(const cursor& position) const {
+  if (sync_.options().virtual_shards > 0 && position.per_rank != 0) {
     throw configuration_error(
         "batches of each rank cannot be cut into virtual shards (the global batch depends on the number of ranks); "
         "give the size of the global batch");

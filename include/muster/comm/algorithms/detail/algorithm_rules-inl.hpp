@@ -26,14 +26,14 @@ inline std::size_t read_size(const spec_reader& entry, std::string_view word) {
   return *size;
 }
 
-inline void read_range(const spec_reader& entry, std::string_view word, algorithm_rules::rule& range) {
+inline void read_range(const spec_reader& entry, std::string_view word, algorithm_rules::rule& rule) {
   const auto dash = word.find('-');
   if (dash == std::string_view::npos)
     entry.refuse("'" + std::string(word) + "' is not a range of sizes", "write it as low-high, such as 0-4k or 4k-inf");
-  range.low = read_size(entry, word.substr(0, dash));
+  rule.low = read_size(entry, word.substr(0, dash));
   const auto high = word.substr(dash + 1);
-  range.high = high == "inf" ? algorithm_rules::no_limit : read_size(entry, high);
-  if (range.low >= range.high) {
+  rule.high = high == "inf" ? algorithm_rules::no_limit : read_size(entry, high);
+  if (rule.low >= rule.high) {
     entry.refuse("the range " + std::string(word) + " is empty: low is included, high is not",
                  "give a high above the low");
   }

@@ -32,7 +32,7 @@ class watched_record {
   /// Starts to watch. `initial`: the entry as far as it is known, which `take` returns at once. The thread calls
   /// `notify` when `take`, `take_failure` or `check` has a result.
   watched_record(
-      std::shared_ptr<any_store> store, std::string key, warning text, store_entry initial = {},
+      std::shared_ptr<any_store> store, std::string key, warning warning_text, store_entry initial = {},
       std::function<void()> notify = [] {});
 
   /// Returns the newest entry if it was not taken yet, or if a swap was answered since the last call.

@@ -149,8 +149,8 @@ MUSTER_INLINE address tcp_socket::local() const noexcept {
   return {reinterpret_cast<const sockaddr*>(&own), length};
 }
 
-MUSTER_INLINE void tcp_socket::set(int level, int name, int value, const char* option) const {
-  if (::setsockopt(file(), level, name, &value, sizeof value) != 0)
+MUSTER_INLINE void tcp_socket::set(int level, int option_number, int value, const char* option) const {
+  if (::setsockopt(file(), level, option_number, &value, sizeof value) != 0)
     fail(std::string("setting ") + option + " for", errno);
 }
 

@@ -72,7 +72,7 @@ class hierarchical_transport final : public transport_decorator {
   static task broadcast(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   static task barrier(collective_context& ctx, hierarchical_transport& self, const collective_call& call);
   /// Runs one collective among the ranks on this host; does nothing if there is only one.
-  static task within_host(collective_context& ctx, hierarchical_transport& self, const collective_call& step);
+  static task within_host(collective_context& ctx, hierarchical_transport& self, const collective_call& inner);
 
   std::unique_ptr<shm_transport> host_transport_;
   host_map hosts_;

@@ -113,9 +113,9 @@ struct etcd_store::implementation {
     const auto reply = client.ask(function, key, "/v3/kv/range", {{"key", to_base64(key_of(key))}}, until, lost::again);
     return {first_of(reply), number_in(reply.at("header"), "revision")};
   }
-  static store_entry first_of(const json& range) {
-    const auto pairs = range.find("kvs");
-    return pairs == range.end() || pairs->empty() ? store_entry{} : detail::entry_in(pairs->front());
+  static store_entry first_of(const json& interval) {
+    const auto pairs = interval.find("kvs");
+    return pairs == interval.end() || pairs->empty() ? store_entry{} : detail::entry_in(pairs->front());
   }
 
   etcd_client client;

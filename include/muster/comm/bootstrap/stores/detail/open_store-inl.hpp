@@ -58,23 +58,23 @@ class store_of_job final : public any_store {
   std::string prefix_;
 };
 
-inline std::unique_ptr<any_store> try_open(const std::string& kind, const std::string& place,
+inline std::unique_ptr<any_store> try_open(const std::string& scheme, const std::string& place,
                                            const detail::store_opening& request, std::string& why_not) {
-  const auto found = openers().find(kind);
+  const auto found = openers().find(scheme);
   if (found != openers().end()) return found->second(place, request, why_not);
-  why_not = linked_without(kind.starts_with("etcd") ? "etcd" : "tcp");
+  why_not = linked_without(scheme.starts_with("etcd") ? "etcd" : "tcp");
   return nullptr;
 }
 
-inline std::unique_ptr<any_store> open_in(const std::string& kind, const std::string& place,
+inline std::unique_ptr<any_store> open_in(const std::string& scheme, const std::string& place,
                                           const detail::store_opening& request) {
   std::string why_not;
-  if (auto opened = try_open(kind, place, request, why_not)) {
+  if (auto opened = try_open(scheme, place, request, why_not)) {
     // The names of an etcd and of a file already contain a job's name.
     const auto& job = request.configuration.value(setting::job);
-    return kind == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
+    return scheme == "tcp" && job != "auto" ? detail::of_job(std::move(opened), job) : std::move(opened);
   }
-  throw configuration_error(request.origin + " asks for a store of kind '" + kind + "' (" + why_not +
+  throw configuration_error(request.origin + " asks for a store of kind '" + scheme + "' (" + why_not +
                             "); link muster::muster from a build that has it, or use another store");
 }
 
@@ -171,8 +171,8 @@ MUSTER_INLINE std::unique_ptr<any_store> detail::of_job(std::unique_ptr<any_stor
 
 MUSTER_INLINE bool detail::store_was_opened() noexcept { return detail::was_opened; }
 
-MUSTER_INLINE void detail::register_store(const std::string& kind, store_opener opener) {
-  detail::openers()[kind] = opener;
+MUSTER_INLINE void detail::register_store(const std::string& scheme, store_opener opener) {
+  detail::openers()[scheme] = opener;
 }
 
 }}  // namespace muster::v0

@@ -8,11 +8,11 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-MUSTER_INLINE watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning text,
+MUSTER_INLINE watched_record::watched_record(std::shared_ptr<any_store> store, std::string key, warning warning_text,
                                              store_entry initial, std::function<void()> notify)
     : store_(std::move(store)),
       key_(std::move(key)),
-      warning_(std::move(text)),
+      warning_(std::move(warning_text)),
       notify_(std::move(notify)),
       has_entry_(static_cast<bool>(initial)),
       newest_(std::move(initial)) {

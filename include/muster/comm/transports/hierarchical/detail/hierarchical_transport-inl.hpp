@@ -156,12 +156,12 @@ MUSTER_INLINE hierarchical_transport::body_type hierarchical_transport::body_of(
 }
 
 MUSTER_INLINE task hierarchical_transport::within_host(collective_context& ctx, hierarchical_transport& self,
-                                                       const collective_call& step) {
+                                                       const collective_call& inner) {
   if (!self.host_transport_) co_return;
   request req;
   self.waits_on_host_ = true;
-  if (!self.host_transport_->native(step, req)) {
-    throw configuration_error("shared memory does not implement " + std::string(to_string(step.kind)) +
+  if (!self.host_transport_->native(inner, req)) {
+    throw configuration_error("shared memory does not implement " + std::string(to_string(inner.kind)) +
                               " (programming error)");
   }
   co_await ctx.until([&] { return self.host_transport_->test(req); });
