@@ -136,7 +136,7 @@ class membership_outlet {
 /// both are O(members).
 class membership {
  public:
-  membership(member self, membership_policy policy, membership_outlet& output, clock::time_point now);
+  membership(member self, membership_policy policy, membership_outlet& outlet, clock::time_point now);
 
   // ---- events ----
   /// Starts one turn of events; call it first. A late turn (this process was stopped, or its host was suspended) does
@@ -252,7 +252,7 @@ class membership {
 
   member self_;
   membership_policy policy_;
-  membership_outlet& out_;
+  membership_outlet& outlet_;
 
   std::uint64_t version_ = 0;  // the store's version of `record_`
   generation_record record_;

@@ -77,7 +77,7 @@ inline void membership::find_slow_members(clock::time_point now) {
     if (static_cast<double>(work_of(peer)) <= limit) continue;
     const auto text = "slow: " + std::to_string(work_of(peer) / 1000) +
                       " ms of a step or more, the median of the ranks " + std::to_string(*middle / 1000) + " ms";
-    if (slow_.emplace(peer.id, text).second) out_.note(name(peer.id) + " is " + text);
+    if (slow_.emplace(peer.id, text).second) outlet_.note(name(peer.id) + " is " + text);
   }
   const auto& slowest = *std::ranges::max_element(record_.members, {}, work_of);
   if (static_cast<double>(work_of(slowest)) > limit) request_leave(now, slowest, slow_.at(slowest.id));
@@ -104,7 +104,7 @@ inline void membership::find_slow_links(clock::time_point now) {
     const auto text = "slow: " + detail::megabytes(message.slowest.rate) + " and " +
                       muster::detail::printed("%.3g ms", 1e-3 * static_cast<double>(message.slowest.latency)) +
                       " a round trip, the median of the ranks " + detail::megabytes(*middle);
-    out_.note("the connection from " + name(peer.id) + " to " + name(message.slowest.peer) + " is " + text);
+    outlet_.note("the connection from " + name(peer.id) + " to " + name(message.slowest.peer) + " is " + text);
     slow_.emplace(peer.id, "its connection is " + text);
     ++slow_links_[peer.id];
     ++slow_links_[message.slowest.peer];

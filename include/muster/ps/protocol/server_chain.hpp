@@ -26,11 +26,11 @@ inline void server::on_server_message(const member& sender, const message& msg, 
       return on_copy(sender.place, msg, range);
     case message_kind::offer:
       if (sender.place != range.predecessor) return;
-      out_.send(sender, {.kind = message_kind::copied,
-                         .flags = range.has_state ? std::uint8_t{0} : detail::has_nothing,
-                         .range = msg.range,
-                         .number = range.applied,
-                         .clock = range.epoch});
+      outlet_.send(sender, {.kind = message_kind::copied,
+                            .flags = range.has_state ? std::uint8_t{0} : detail::has_nothing,
+                            .range = msg.range,
+                            .number = range.applied,
+                            .clock = range.epoch});
       return;
     case message_kind::copied:
       if (sender.place == range.successor && range.has_state && msg.number <= range.applied) on_copied(msg, range, now);
@@ -80,7 +80,7 @@ inline void server::on_copied(const message& msg, held_range& range, clock::time
 
 // Sends to a server in a chain of the present map.
 inline void server::send_to_server(node_id node, const message& msg) {
-  if (const auto* const entry = map_.server(node)) out_.send(entry->node, msg);
+  if (const auto* const entry = map_.server(node)) outlet_.send(entry->node, msg);
 }
 
 // Asks the successor for its last applied entry, before entries are sent.

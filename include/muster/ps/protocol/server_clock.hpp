@@ -69,7 +69,7 @@ inline void server::suspect_silent_peers(clock::time_point now) {
   if (now - heartbeat_at_ < peers_.heartbeat_interval(settings_.retry)) return;
   heartbeat_at_ = now;
   for (const auto& entry : map_.servers) {
-    if (entry.node != self_) out_.send(entry.node, {.kind = message_kind::pulse});
+    if (entry.node != self_) outlet_.send(entry.node, {.kind = message_kind::pulse});
   }
 }
 

@@ -134,7 +134,7 @@ inline void server::propose_map(clock::time_point now) {
   if (plans != next.servers.end() && plans->node == self_) take(rebalanced(next, settings_.moves_at_once));
   if (!changed) return;
   swapping_ = true;
-  out_.swap(map_.version, next);
+  outlet_.swap(map_.version, next);
 }
 
 }}}  // namespace muster::v0::ps

@@ -130,7 +130,7 @@ class server_output {
 /// a push that no server has. Therefore the last holder of a range is fenced only when its death is proven.
 class server {
  public:
-  server(member self, const protocol_settings& settings, range_storage& storage, server_output& output,
+  server(member self, const protocol_settings& settings, range_storage& storage, server_output& outlet,
          const shard_map& map);
 
   /// Applies the store's map. Maps that are not newer than the present map are ignored.
@@ -304,7 +304,7 @@ class server {
   member self_;
   protocol_settings settings_;
   range_storage& values_;
-  server_output& out_;
+  server_output& outlet_;
   shard_map map_;
   peer_table peers_;
   std::uint64_t slowest_ = 0;  // the slowest worker's clock

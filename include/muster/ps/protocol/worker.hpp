@@ -45,8 +45,8 @@ class worker_output {
 /// again until the push is acknowledged.
 class worker {
  public:
-  worker(member self, const protocol_settings& settings, worker_output& output, const shard_map& map)
-      : self_(self), settings_(settings), out_(output), channels_(map.ranges.size()), unacknowledged_of_clock_{0} {
+  worker(member self, const protocol_settings& settings, worker_output& outlet, const shard_map& map)
+      : self_(self), settings_(settings), outlet_(outlet), channels_(map.ranges.size()), unacknowledged_of_clock_{0} {
     apply_map(map, {});
   }
 
@@ -315,7 +315,7 @@ class worker {
     switch (msg.kind) {
       case message_kind::ack: {
         if (msg.number >= channel.next) return;
-        if (channel.acknowledged < msg.number) out_.on_acknowledged(msg.range, msg.number, msg.count);
+        if (channel.acknowledged < msg.number) outlet_.on_acknowledged(msg.range, msg.number, msg.count);
         while (channel.acknowledged < msg.number) {
           const auto& done = channel.unacknowledged.front().request;
           bytes_ -= done.payload.size();
@@ -342,13 +342,13 @@ class worker {
         const auto found = pulls_.find(msg.number);
         if (found == pulls_.end() || found->second.query.range != msg.range) return;
         pulls_.erase(found);
-        return out_.on_values(msg.number, msg);
+        return outlet_.on_values(msg.number, msg);
       }
       case message_kind::refused: {
         const bool waits = (msg.flags & refuses_pull) != 0
                                ? pulls_.contains(msg.number)
                                : msg.number > channel.acknowledged && msg.number < channel.next;
-        if (waits) out_.on_refused({reinterpret_cast<const char*>(msg.payload.data()), msg.payload.size()});
+        if (waits) outlet_.on_refused({reinterpret_cast<const char*>(msg.payload.data()), msg.payload.size()});
         return;
       }
       default:
@@ -369,7 +369,7 @@ class worker {
     while (channel.sent < channel.next - 1) {
       const auto& next = channel.unacknowledged[static_cast<std::size_t>(channel.sent - channel.acknowledged)].request;
       ++channel.sent;
-      out_.send(channel.head, next);
+      outlet_.send(channel.head, next);
     }
   }
 
@@ -380,14 +380,14 @@ class worker {
     if (tail.place == no_node || fenced_) return;
     message msg = open.query;
     msg.payload = open.payload;
-    out_.send(tail, msg);
+    outlet_.send(tail, msg);
   }
 
   void send_pulse(std::uint8_t flags = 0) {
     if (fenced_ && !leaving_) return;
     if (leaving_ && count_ == 0) flags |= is_farewell;
     for (const auto& server : map_.servers)
-      out_.send(server.node, {.kind = message_kind::pulse, .flags = flags, .number = reported_clock()});
+      outlet_.send(server.node, {.kind = message_kind::pulse, .flags = flags, .number = reported_clock()});
   }
 
   // A step is done for all servers when all its pushes are acknowledged.
@@ -400,7 +400,7 @@ class worker {
 
   member self_;
   protocol_settings settings_;
-  worker_output& out_;
+  worker_output& outlet_;
   shard_map map_;
   std::uint64_t newest_map_ = 0;  // newest map version that any server knows
   std::vector<range_channel> channels_;

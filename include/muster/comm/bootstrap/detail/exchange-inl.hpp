@@ -15,7 +15,7 @@ namespace detail {
 class exchange_round {
  public:
   exchange_round(any_store& store, std::string_view prefix, int rank, int rank_count, clock::time_point until)
-      : store_(store), prefix_(prefix), rank_(rank), size_(rank_count), until_(until) {}
+      : store_(store), prefix_(prefix), rank_(rank), rank_count_(rank_count), until_(until) {}
 
   std::vector<std::string> run(std::string_view mine) {
     const auto result = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
@@ -32,10 +32,10 @@ class exchange_round {
 
  private:
   std::vector<std::string> collect(std::string_view mine) {
-    std::vector<std::string> words(static_cast<std::size_t>(size_));
+    std::vector<std::string> words(static_cast<std::size_t>(rank_count_));
     versions_.resize(words.size());
     words[0] = mine;
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < rank_count_; ++rank) {
       auto entry = store_.watch(key_of(rank), 0, until_);
       if (!entry) throw_timeout("did not all arrive");
       versions_[static_cast<std::size_t>(rank)] = entry->version;
@@ -60,16 +60,16 @@ class exchange_round {
 
     std::vector<std::string> words;
     for (detail::wire_reader reader(all); !reader.rest().empty();) words.emplace_back(reader.text());
-    if (words.size() != static_cast<std::size_t>(size_)) {
+    if (words.size() != static_cast<std::size_t>(rank_count_)) {
       throw configuration_error("rank 0 has written the values of " + std::to_string(words.size()) + " ranks to '" +
-                                prefix_ + "', and this rank belongs to a job of " + std::to_string(size_) +
+                                prefix_ + "', and this rank belongs to a job of " + std::to_string(rank_count_) +
                                 " (two jobs use one store); give each job its own store");
     }
     return words;
   }
 
   void await_readers() {
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < rank_count_; ++rank) {
       const auto version = versions_[static_cast<std::size_t>(rank)];
       if (!store_.watch(key_of(rank), version, until_))
         throw_timeout("did not all read the values of the others", true);
@@ -94,7 +94,7 @@ class exchange_round {
     std::vector<int> missing;
     try {
       const auto late = deadline_after(seconds(1));
-      for (int rank = 0; rank < size_; ++rank) {
+      for (int rank = 0; rank < rank_count_; ++rank) {
         if (rank != rank_ && static_cast<bool>(store_.get(key_of(rank), late)) == readers) missing.push_back(rank);
       }
     } catch (const timeout_error&) {  // the store does not answer either
@@ -112,7 +112,7 @@ class exchange_round {
   any_store& store_;
   std::string prefix_;
   int rank_;
-  int size_;
+  int rank_count_;
   clock::time_point until_;
   std::vector<std::uint64_t> versions_;  // rank 0: versions of the ranks' texts
   std::size_t pieces_ = 0;

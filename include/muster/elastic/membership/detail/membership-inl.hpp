@@ -11,8 +11,8 @@ inline constexpr std::size_t extra_recipients = 4;
 
 }  // namespace detail
 
-inline membership::membership(member self, membership_policy policy, membership_outlet& output, clock::time_point now)
-    : self_(std::move(self)), policy_(policy), out_(output), waiting_since_(now), last_wake_(now) {
+inline membership::membership(member self, membership_policy policy, membership_outlet& outlet, clock::time_point now)
+    : self_(std::move(self)), policy_(policy), outlet_(outlet), waiting_since_(now), last_wake_(now) {
   own_.sender = self_.id;
   own_.progress = self_.progress;
   own_.endpoints = self_.endpoints;
@@ -85,7 +85,7 @@ inline void membership::merge_heartbeat(clock::time_point now, const heartbeat& 
   }
   if (must_stop_ || own_.halt != 0 || message.halt == 0) return;
   own_.halt = message.halt;
-  out_.halt(own_.halt);
+  outlet_.halt(own_.halt);
 }
 
 inline void membership::on_record(clock::time_point now, std::uint64_t version, const generation_record& record) {
@@ -130,7 +130,7 @@ inline void membership::suspect(clock::time_point now, member_id peer, const std
   const auto rank = ranks_.find(peer);
   if (rank == ranks_.end() || !suspects_.emplace(peer, reason).second) return;
   const auto& suspected = record_.members[rank->second];
-  if (suspected.host == self_.host) out_.kill(suspected);
+  if (suspected.host == self_.host) outlet_.kill(suspected);
   evaluate(now);
 }
 
@@ -245,7 +245,7 @@ inline void membership::enter(clock::time_point now, const generation_record& ne
   own_.best_rate = own_.member_to_remove = 0;
   own_.stopped = must_stop_ = another_leaves_ = false;
   own_.own_step_microseconds = own_.halt = furthest_ = 0;
-  out_.form(next);
+  outlet_.form(next);
   send_heartbeat(now);
   for (const auto& peer : next.members) views_[peer.id].received_at = now;
 }
@@ -331,7 +331,7 @@ inline void membership::evaluate(clock::time_point now) {
 inline void membership::stop_rank(clock::time_point now, const std::string& reason) {
   if (must_stop_) return;
   begin_change(now);
-  out_.stop(reason);
+  outlet_.stop(reason);
   send_heartbeat(now);
 }
 
@@ -354,7 +354,7 @@ inline void membership::plan_reconfiguration(clock::time_point now) {
                      });
   if (!joins && !own_.leaving && !another_leaves_) return;
   own_.halt = std::max(own_.progress, furthest_) + 2;
-  out_.halt(own_.halt);
+  outlet_.halt(own_.halt);
   send_heartbeat(now);
 }
 
@@ -387,7 +387,7 @@ inline bool membership::suspects_most(const heartbeat& message) const {
 
 inline void membership::propose_record(const generation_record& next) {
   swapping_ = true;
-  out_.swap(version_, next);
+  outlet_.swap(version_, next);
 }
 
 inline void membership::send_heartbeat(clock::time_point now) {
@@ -401,7 +401,7 @@ inline void membership::send_heartbeat(clock::time_point now) {
   own_.dead.assign(dead_.begin(), dead_.end());
   own_.suspects.clear();
   for (const auto& [id, why] : suspects_) own_.suspects.push_back(id);
-  out_.send(own_, recipients);
+  outlet_.send(own_, recipients);
 }
 
 // Returns an empty heartbeat when the peer's last heartbeat is from another generation.
@@ -446,11 +446,11 @@ inline void membership::finish(exit_reason reason, const std::string& text) {
   // last step.
   if (record_.members.empty()) {
     const auto& last = record_.state_sources;
-    return out_.end(reason, text, !last.empty() && last.front() == self_.id);
+    return outlet_.end(reason, text, !last.empty() && last.front() == self_.id);
   }
   const auto first = std::ranges::find_if(
       record_.members, [this](const member& peer) { return !dead_.contains(peer.id) && !suspects_.contains(peer.id); });
-  out_.end(reason, text, first != record_.members.end() && first->id == self_.id);
+  outlet_.end(reason, text, first != record_.members.end() && first->id == self_.id);
 }
 
 }}}  // namespace muster::v0::elastic

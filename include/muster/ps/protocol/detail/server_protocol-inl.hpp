@@ -15,9 +15,9 @@ inline constexpr std::size_t most_waiting_pulls = 4096;
 
 }  // namespace detail
 
-inline server::server(member self, const protocol_settings& settings, range_storage& storage, server_output& output,
+inline server::server(member self, const protocol_settings& settings, range_storage& storage, server_output& outlet,
                       const shard_map& map)
-    : self_(self), settings_(settings), values_(storage), out_(output), ranges_(map.ranges.size()) {
+    : self_(self), settings_(settings), values_(storage), outlet_(outlet), ranges_(map.ranges.size()) {
   // A server that is in the first map holds its ranges in their initial state.
   for (range_id id = 0; id < ranges_.size(); ++id)
     ranges_[id].has_state = map.has_server(self_) && map.ranges[id].holds(self_.place);
@@ -42,7 +42,7 @@ inline void server::on_frame(std::span<const std::byte> frame, clock::time_point
     }
     if (is_last) return;
     // The sender is fenced, and is notified. Or the sender is new, and this server does not know it yet.
-    if (!fenced_ && head->map_version <= map_.version) out_.send(head->sender, {.kind = message_kind::fenced});
+    if (!fenced_ && head->map_version <= map_.version) outlet_.send(head->sender, {.kind = message_kind::fenced});
     return;
   }
   known_peer->last_received = now;
@@ -67,7 +67,7 @@ inline void server::on_worker_message(const member& worker, const message& msg, 
 // Asks the worker to send its pushes again from the sequence `expected` on.
 inline void server::request_resend(range_id range_number, const held_range& range, const member& worker,
                                    std::uint64_t expected) {
-  out_.send(worker, {.kind = message_kind::resend, .range = range_number, .number = expected, .clock = range.epoch});
+  outlet_.send(worker, {.kind = message_kind::resend, .range = range_number, .number = expected, .clock = range.epoch});
 }
 
 inline void server::on_push(const member& worker, const message& msg, held_range& range, clock::time_point now) {
@@ -125,17 +125,17 @@ inline void server::refuse(const member& worker, const message& request, const s
   const std::string text = (pulls ? "pull " : "push ") + std::to_string(request.number) + " of worker " +
                            to_string(worker) + (pulls ? " from" : " to") + " range " + std::to_string(request.range) +
                            " is refused by server " + to_string(self_) + " (" + reason + "); " + suggestion;
-  out_.send(worker, {.kind = message_kind::refused,
-                     .flags = pulls ? refuses_pull : std::uint8_t{0},
-                     .range = request.range,
-                     .number = request.number,
-                     .payload = std::as_bytes(std::span(text))});
+  outlet_.send(worker, {.kind = message_kind::refused,
+                        .flags = pulls ? refuses_pull : std::uint8_t{0},
+                        .range = request.range,
+                        .number = request.number,
+                        .payload = std::as_bytes(std::span(text))});
 }
 
 // Answers a pull, or keeps it in `waiting_pulls_` until it is ready.
 inline void server::on_pull(const member& worker, const message& msg) {
   if (const auto problem = values_.problem_with(msg.range, msg); !problem.empty()) return refuse(worker, msg, problem);
-  if (is_ready(worker, msg) && out_.has_room(worker)) return send_values(worker, msg);
+  if (is_ready(worker, msg) && outlet_.has_room(worker)) return send_values(worker, msg);
   const bool known = std::ranges::any_of(waiting_pulls_, [&](const waiting_pull& other) {
     return other.sender == worker && other.pull.range == msg.range && other.pull.number == msg.number;
   });
@@ -164,15 +164,15 @@ inline void server::send_values(const member& worker, const message& pull) {
                       std::to_string(most_payload),
                   "give its table more ranges");
   }
-  out_.send(worker, {.kind = message_kind::values,
-                     .flags = pull.flags,
-                     .range = pull.range,
-                     .offset = pull.offset,
-                     .count = pull.count,
-                     .number = pull.number,
-                     .version = ranges_[pull.range].applied,
-                     .clock = slowest_,
-                     .payload = values});
+  outlet_.send(worker, {.kind = message_kind::values,
+                        .flags = pull.flags,
+                        .range = pull.range,
+                        .offset = pull.offset,
+                        .count = pull.count,
+                        .number = pull.number,
+                        .version = ranges_[pull.range].applied,
+                        .clock = slowest_,
+                        .payload = values});
 }
 
 // Handles a worker's heartbeat or farewell.
@@ -185,7 +185,7 @@ inline void server::on_pulse(const member& worker, const message& msg) {
     return;
   }
   if (fenced_ || (!leaves && (msg.flags & wants_reply) == 0)) return;
-  out_.send(worker, {.kind = message_kind::alive, .flags = leaves ? is_farewell : std::uint8_t{0}});
+  outlet_.send(worker, {.kind = message_kind::alive, .flags = leaves ? is_farewell : std::uint8_t{0}});
 }
 
 // ---- the log ----
@@ -288,7 +288,7 @@ inline void server::acknowledge_to(range_id range_number, held_range& range, nod
 inline void server::send_due_replies() {
   std::erase_if(waiting_pulls_, [&](waiting_pull& waiting) {
     if (peers_.find(waiting.sender) == nullptr || !ranges_[waiting.pull.range].is_tail()) return true;
-    if (!is_ready(waiting.sender, waiting.pull) || !out_.has_room(waiting.sender)) return false;
+    if (!is_ready(waiting.sender, waiting.pull) || !outlet_.has_room(waiting.sender)) return false;
     waiting.pull.payload = waiting.payload;
     send_values(waiting.sender, waiting.pull);
     return true;
@@ -306,12 +306,12 @@ inline void server::send_due_replies() {
                range.is_head()) {
       const auto& watermark = range.workers[receiver];
       if (peers_.find({receiver, watermark.incarnation}) == nullptr) continue;
-      out_.send({receiver, watermark.incarnation}, {.kind = message_kind::ack,
-                                                    .range = id,
-                                                    .count = watermark.age,
-                                                    .number = watermark.committed,
-                                                    .version = range.applied,
-                                                    .clock = range.epoch});
+      outlet_.send({receiver, watermark.incarnation}, {.kind = message_kind::ack,
+                                                       .range = id,
+                                                       .count = watermark.age,
+                                                       .number = watermark.committed,
+                                                       .version = range.applied,
+                                                       .clock = range.epoch});
     }
   }
   due_acks_.clear();

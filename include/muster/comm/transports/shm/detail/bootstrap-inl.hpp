@@ -174,11 +174,11 @@ class bootstrap {
       : name_(name),
         address_(name),
         rank_(mine.record.rank),
-        size_(mine.record.size),
+        rank_count_(mine.record.size),
         timeout_(timeout),
         deadline_(deadline_after(timeout)),
         is_aborted_(is_aborted),
-        infos_(static_cast<std::size_t>(size_)) {
+        infos_(static_cast<std::size_t>(rank_count_)) {
     info(rank_) = std::move(mine);
   }
 
@@ -240,7 +240,7 @@ class bootstrap {
     std::vector<int> missing;
     std::vector<pollfd> watched{{listener.get(), POLLIN, 0}};
     for (const auto& connection : pending) watched.push_back({connection.get(), POLLIN, 0});
-    for (int rank = 1; rank < size_; ++rank) {
+    for (int rank = 1; rank < rank_count_; ++rank) {
       const auto& connection = connections[static_cast<std::size_t>(rank)];
       if (!connection) missing.push_back(rank);
       watched.push_back({connection.get(), POLLIN, 0});  // readable only when the rank ends or reports a failure
@@ -278,8 +278,8 @@ class bootstrap {
         report_failure(listener, pending, connections, record_of(*report));
       throw;
     }
-    for (int receiver = 1; receiver < size_; ++receiver) {
-      for (int subject = 0; subject < size_; ++subject) {
+    for (int receiver = 1; receiver < rank_count_; ++receiver) {
+      for (int subject = 0; subject < rank_count_; ++subject) {
         if (subject != receiver) send_in_time(connections[static_cast<std::size_t>(receiver)], info(subject), receiver);
       }
     }
@@ -340,10 +340,10 @@ class bootstrap {
     descriptor connection = std::move(pending);
     if (!is_complete) return;
     const int rank = received.record.rank;
-    if (received.record.size != size_ || rank < 1 || rank >= size_ || info(rank).memory) {
+    if (received.record.size != rank_count_ || rank < 1 || rank >= rank_count_ || info(rank).memory) {
       throw configuration_error(
           "rank " + std::to_string(rank) + " of " + std::to_string(received.record.size) + " tried to join a job of " +
-          std::to_string(size_) +
+          std::to_string(rank_count_) +
           " (two jobs have the same name, or a rank was started twice); give each job its own MUSTER_JOB");
     }
     connections[static_cast<std::size_t>(rank)] = std::move(connection);
@@ -366,7 +366,7 @@ class bootstrap {
   void connect_to_rank_0(descriptor& connection) {
     connection = reach_rank_0();
     send_in_time(connection, info(rank_), 0);
-    for (int i = 1; i < size_; ++i) {
+    for (int i = 1; i < rank_count_; ++i) {
       pollfd watched{connection.get(), POLLIN, 0};
       while (::poll(&watched, 1, milliseconds_left({})) != 1) {
       }
@@ -374,9 +374,9 @@ class bootstrap {
       if (!receive(connection.get(), received))
         throw peer_failure({0}, "rank 0 failed before all ranks were connected; see the error of rank 0");
       const int rank = received.record.rank;
-      if (rank < 0 || rank >= size_ || info(rank).memory) {
+      if (rank < 0 || rank >= rank_count_ || info(rank).memory) {
         throw configuration_error("rank 0 at '" + name_ + "' announces a rank " + std::to_string(rank) + " of " +
-                                  std::to_string(size_) +
+                                  std::to_string(rank_count_) +
                                   " (another program listens there); give each job its own MUSTER_JOB");
       }
       info(rank) = std::move(received);
@@ -386,7 +386,7 @@ class bootstrap {
   const std::string& name_;
   unix_address address_;
   int rank_;
-  int size_;
+  int rank_count_;
   seconds timeout_;
   clock::time_point deadline_;
   const std::function<bool()>& is_aborted_;
