@@ -125,14 +125,14 @@ __global__ void run_sums(std::size_t count, std::size_t block_size, F value_of, 
   if (lane == 0) sums[blockIdx.x] = sum[0];
 }
 
-/// Sets sums[k] to the sum of value(i) for all i in the k-th part of the range below `count`. Each of `block_threads`
-/// threads adds every block_threads-th value, and sum_threads adds the threads' sums, so the order depends on nothing
-/// else.
+/// Sets sums[k] to the sum of value_of(i) for all i in the k-th part of the range below `count`. Each of
+/// `block_threads` threads adds every block_threads-th value, and sum_threads adds the threads' sums, so the order
+/// depends on nothing else.
 template <class F>
-void sum_parts(device_stream_ref stream, std::size_t count, std::size_t part, F value_of, double* sums) {
+void sum_parts(device_stream_ref stream, std::size_t count, std::size_t block_size, F value_of, double* sums) {
   if (count == 0) return;
-  run_sums<<<static_cast<unsigned>((count + part - 1) / part), block_threads, 0, stream.handle>>>(count, part, value_of,
-                                                                                                  sums);
+  run_sums<<<static_cast<unsigned>((count + block_size - 1) / block_size), block_threads, 0, stream.handle>>>(
+      count, block_size, value_of, sums);
   check_cuda(cudaGetLastError(), "starting a kernel");
 }
 

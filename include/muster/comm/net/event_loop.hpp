@@ -24,7 +24,7 @@ class event_loop {
   /// Receives the events: EPOLLIN, EPOLLOUT, EPOLLHUP, EPOLLERR. The handler may end its own registration and others.
   using handler = std::function<void(std::uint32_t events)>;
 
-  /// The registration of a file, which must be destroyed before the file is closed.
+  /// The registration of a descriptor, which must be destroyed before the descriptor is closed.
   class registration {
    public:
     registration() = default;
