@@ -139,7 +139,7 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
 // The output, a file or a folder of files, and the first record that is still missing.
 struct output {
   std::optional<muster::record_file_writer> single_file;
-  std::optional<muster::record_set_writer> folder;
+  std::optional<muster::record_set_writer> record_set;
   std::uint64_t begin = 0;
 };
 
@@ -162,13 +162,13 @@ output open_output(const copy_request& request, const muster::any_record_source&
                                       "' has records already (nothing is overwritten); choose another folder, or add "
                                       "to it with --append");
   }
-  result.folder.emplace(request.to, source.schema(), request.layout,
-                        request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
+  result.record_set.emplace(request.to, source.schema(), request.layout,
+                            request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
   // Shards are written concurrently, so that an interrupted copy has no complete shard. A query may return different
   // records the next time.
   const bool resumable = request.by.empty() && source.host_state().has_value();
-  result.begin = result.folder->resume(resumable ? std::optional(work) : std::nullopt);
-  if (!request.append) result.folder->require_alone();
+  result.begin = result.record_set->resume(resumable ? std::optional(work) : std::nullopt);
+  if (!request.append) result.record_set->require_alone();
   return result;
 }
 
@@ -193,9 +193,9 @@ json copy_records(const copy_request& request) {
   std::optional<muster::shard_rule> rule;
   if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size(), source.columns());
   output out = open_output(request, source);
-  auto& folder = out.folder;
+  auto& record_set = out.record_set;
   std::vector<std::uint64_t> of_shards(rule ? rule->shards() : 0);
-  const std::uint64_t left_out_before = folder ? out.begin - folder->resumed() : 0;
+  const std::uint64_t left_out_before = record_set ? out.begin - record_set->resumed() : 0;
   muster::bad_record_options bad_options = request.bad;
   bad_options.limit -= std::min(bad_options.limit, left_out_before);
   muster::bad_record_log log(bad_options);
@@ -207,29 +207,29 @@ json copy_records(const copy_request& request) {
   std::uint64_t file = 0;
   while (file + 1 < request.files && end_of(file) < out.begin) ++file;
   std::uint64_t end_of_file = end_of(file);
-  for_each_run(source, "written", request.threads, out.begin, false,
-               [&](muster::sample_id first, const record_run& run) {
-                 log.note(source.name(), run.bad);
-                 auto bad = run.bad.begin();
-                 std::size_t at = 0;
-                 for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
-                   if (folder) folder->reached(first + k);
-                   while (first + k == end_of_file) {  // Repeats if there are more files than records.
-                     if (folder) folder->next_file();
-                     end_of_file = end_of(++file);
-                   }
-                   if (bad != run.bad.end() && bad->id == first + k) {
-                     ++bad;  // Record is skipped.
-                     continue;
-                   }
-                   const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
-                   const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
-                   std::optional<std::uint32_t> shard;
-                   if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
-                   out.single_file ? out.single_file->append(record, labels) : folder->append(record, labels, shard);
-                 }
-                 if (folder) folder->reached(first + run.sizes.size());
-               });
+  for_each_run(
+      source, "written", request.threads, out.begin, false, [&](muster::sample_id first, const record_run& run) {
+        log.note(source.name(), run.bad);
+        auto bad = run.bad.begin();
+        std::size_t at = 0;
+        for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
+          if (record_set) record_set->reached(first + k);
+          while (first + k == end_of_file) {  // Repeats if there are more files than records.
+            if (record_set) record_set->next_file();
+            end_of_file = end_of(++file);
+          }
+          if (bad != run.bad.end() && bad->id == first + k) {
+            ++bad;  // Record is skipped.
+            continue;
+          }
+          const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
+          const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
+          std::optional<std::uint32_t> shard;
+          if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
+          out.single_file ? out.single_file->append(record, labels) : record_set->append(record, labels, shard);
+        }
+        if (record_set) record_set->reached(first + run.sizes.size());
+      });
   if (source.host_state_now() != source.host_state()) {
     throw muster::data_error({std::string(source.name())},
                              "was changed during the copy (the records would be a mix of both versions); start again");
@@ -242,8 +242,8 @@ json copy_records(const copy_request& request) {
     const auto written = out.single_file->commit();
     files.push_back({request.to, written.records, written.bytes, written.digest});
   } else {
-    folder->commit();
-    files = folder->committed();
+    record_set->commit();
+    files = record_set->committed();
   }
   std::uint64_t records = 0, bytes = 0;
   for (const auto& entry : files) {

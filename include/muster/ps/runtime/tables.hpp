@@ -287,15 +287,15 @@ class tables final : public range_storage {
       reader.read_all(stored.dense.span().subspan(array + offset, count));
   }
 
-  void add_to_sum(range_id range, sum& target, const log_entry& entry, std::span<const float> pushed) const {
+  void add_to_sum(range_id range, sum& total, const log_entry& entry, std::span<const float> pushed) const {
     const auto& range_info = layout_.range(range);
     if (range_info.size != 0) {
-      target.dense.resize(range_info.size, 0.0f);
-      return add_to(std::span(target.dense).subspan(entry.push.offset), pushed);
+      total.dense.resize(range_info.size, 0.0f);
+      return add_to(std::span(total.dense).subspan(entry.push.offset), pushed);
     }
     const auto shape = shape_of_sums(range);
     for (std::size_t i = 0; i < entry.push.count; ++i)
-      add_to(target.rows.touch(shape, key_at(entry.push.payload, i)).values,
+      add_to(total.rows.touch(shape, key_at(entry.push.payload, i)).values,
              pushed.subspan(i * shape.width, shape.width));
   }
 
