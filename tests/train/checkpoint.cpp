@@ -127,7 +127,7 @@ TEST_CASE("the parameters in a checkpoint are exported as tensors") {
   const temporary_folder folder;
   const std::string file = folder / "model.safetensors", checkpoints = folder / "checkpoints";
   const auto refused = [&](const std::string& from, const std::string& why) {
-    CHECK_THROWS_WITH(muster::export_parameters(from, file), Catch::Matchers::ContainsSubstring(why));
+    CHECK_THROWS_WITH(muster::export_parameters(from, file), contains(why));
     CHECK_FALSE(std::filesystem::exists(file));
   };
   test::run_ranks(1, [&](muster::group& world) {
@@ -151,7 +151,7 @@ TEST_CASE("the parameters in a checkpoint are exported as tensors") {
     muster::export_parameters(older, file);
     CHECK(muster::safetensors_file(file).metadata().at("steps") == "3");
     std::filesystem::remove(file);
-    std::filesystem::resize_file(older, 100);
+    std::filesystem::resize_file(older, std::filesystem::file_size(older) - 1);
     refused(older, "damaged or cut off");
   });
   test::run_ranks(2, [&](muster::group& world) {
