@@ -30,7 +30,7 @@ TEXT = r'"((?:\\.|[^"\\\n])*)"'
 WORD = r"[A-Za-z][A-Za-z0-9_.-]*"
 # Keys of JSON that a program writes; and words that a program reads or compares with user input.
 KEYS = {"key": [rf'\{{\s*"({WORD})"\s*,', rf'\[\s*"({WORD})"\s*\]\s*=[^=]', rf'\\"({WORD})\\"\s*:', rf'[{{,]\s*"({WORD})"\s*:'],
-        "word": [rf'\[\s*"({WORD})"\s*\](?!\s*=[^=])', rf'\w(?<!_plugin)(?<!linked_without)\(\s*"({WORD})"\s*[,)]', rf'[=!]=\s*"({WORD})"']}
+        "word": [rf'\[\s*"({WORD})"\s*\](?!\s*=[^=])', rf'\w(?<!_plugin)(?<!linked_without)(?<!run_program)\(\s*"({WORD})"\s*[,)]', rf'[=!]=\s*"({WORD})"']}
 OPTION = re.compile(rf"(?:add_option|add_flag|add_option_function|add_subcommand)\(\s*{TEXT}|add_number\(\s*[*\w]+,\s*{TEXT}")
 SETTING = re.compile(rf'setting_info\s+\w+\s*\{{\s*{TEXT},\s*{TEXT},\s*{TEXT}')
 MARK = re.compile(r"constexpr\s+(?:const\s+)?[\w:]+[ *]+(\w*(?:magic|version|format|heading|signature|mark)\w*)\s*(?:\[\d*\])?\s*(?:=\s*|\{)"
