@@ -113,10 +113,11 @@ TEST_CASE("no bytes make the reader of JSON lines crash, and what it rejects it 
   const auto found = try_mutations(
       fuzz::check_jsonl,
       {"{\"a\":1,\"b\":[1,-2.5e-3],\"z\":\"\\u00e4\"}\n{\"b\":[true,null],\"z\":{\"c\":[]}}\r\n\n{\"a\":NaN}",
-       "{\"a\":[[1],[2]]}\n{\"a\":[3,4]}\n", "{\"a\":1}\n{\"a\":22}\n{\"a\":0.5}\n"},
+       "{\"a\":[[1],[2]]}\n{\"a\":[3,4]}\n", "{\"a\":1}\n{\"a\":22}\n{\"a\":0.5}\n",
+       "{\"z\":\"an ignored text of many characters, most of which may change\",\"a\":1}\n"},
       {"{", "}", "[", "]", ",", ":", "\"a\":", "null", "1e99", "\n", "\\ud83d\\ude00", "-0", "\"z\":"}, 4000,
       "{}[],:\"az1.-e \n");
-  CHECK(found.accepted > 100);
+  CHECK(found.accepted > 80);
   CHECK(found.rejected > 300);
 }
 
