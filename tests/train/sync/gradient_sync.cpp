@@ -244,9 +244,9 @@ TEST_CASE("buckets are cut from what becomes ready together, the first one small
   std::size_t end = 0;
   for (const auto& bucket : sync.buckets()) {
     tensors.push_back(bucket.tensors);
-    CHECK(bucket.part.first == end);
-    end = bucket.part.first + bucket.part.count;
-    elements += bucket.part.count;
+    CHECK(bucket.elements.first == end);
+    end = bucket.elements.first + bucket.elements.count;
+    elements += bucket.elements.count;
   }
   CHECK(tensors == std::vector<std::vector<std::size_t>>{{4, 3}, {2}, {1}, {0}});
   CHECK(elements == arena.gradients().size());
@@ -260,7 +260,7 @@ TEST_CASE("the last buckets are small, since nothing hides them") {
   const muster::gradient_sync sync(arena, {.bucket = 2048, .first_bucket = 64});
   std::size_t remaining = arena.gradients().size();
   for (std::size_t k = 0; k < sync.buckets().size(); ++k) {
-    const std::size_t size = sync.buckets()[k].part.count;
+    const std::size_t size = sync.buckets()[k].elements.count;
     CHECK(size ==
           (k == 0 ? 16 : std::clamp<std::size_t>(remaining / 3 / 16 * 16, 64, std::min<std::size_t>(remaining, 512))));
     remaining -= size;
@@ -368,7 +368,7 @@ class rounding final : public muster::host_gradients {
       head_ = muster::allreduce_async(ranks(), on_host().gradients_with_head().first(muster::arena::head), muster::sum);
     steps_.push_back(step_);
     require(bucket == sent_.size(), "buckets begin in their order");
-    const auto [first, count] = buckets()[bucket].part;
+    const auto [first, count] = buckets()[bucket].elements;
     auto& sent = sent_.emplace_back(count);
     for (std::size_t i = 0; i < count; ++i) {
       const float value = on_host().gradients()[first + i] + residual_[first + i];
@@ -384,7 +384,7 @@ class rounding final : public muster::host_gradients {
     head_.wait();
     (void)host_gradients::wait(bucket);
     (void)muster::allreduce(ranks(), 1, muster::sum);  // a second round
-    std::ranges::copy(sent_[bucket], part_of(buckets()[bucket].part).begin());
+    std::ranges::copy(sent_[bucket], part_of(buckets()[bucket].elements).begin());
     return 4;
   }
   void commit() noexcept override { residual_ = next_; }
