@@ -69,7 +69,7 @@ class data_parallel : public detail::parallel_module {
   /// Shares a module of TorchScript, such as the result of `torch::jit::load`.
   explicit data_parallel(context& ctx, Module&& module,
                          const data_parallel_options& options = {}) requires std::same_as<Module, ::torch::jit::Module>
-      : data_parallel(ctx, std::make_shared<Module>(std::move(module)), chosen) {}
+      : data_parallel(ctx, std::make_shared<Module>(std::move(module)), options) {}
   /// Shares the module of a holder, such as `torch::nn::Sequential`.
   explicit data_parallel(context& ctx, const ::torch::nn::ModuleHolder<Module>& holder,
                          const data_parallel_options& options = {})
