@@ -101,7 +101,8 @@ for numbers in ("1", "0 2", "0 1 2"):
 for other in others:
     with open("/dev/full", "w", encoding="utf-8") as full:
         ended = subprocess.run([other, "--help"], env=clean, cwd=folder.name, stdin=subprocess.DEVNULL, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
-    if ended.returncode != 2 or "'standard output' (No space left on device)" not in ended.stderr or ended.stderr.count("\n") != 1:
+    by_muster = "inside_an_mpi_program" not in other  # whose own main prints
+    if by_muster and (ended.returncode != 2 or "cannot write 'standard output' (" not in ended.stderr or ended.stderr.count("\n") != 1):
         sys.exit(f"{other} --help > /dev/full ends with {ended.returncode}: {ended.stderr}")
     if status := start("0 1 2", other, "--help").wait(60 * SLOWDOWN):
         sys.exit(f"{other} --help without its streams ends with {status}")
