@@ -29,7 +29,7 @@ def training_of(path, report):
     if report:
         found = read_json(report)
         if not isinstance(found, dict) or not isinstance(found.get("epochs"), list):
-            raise Refusal(f"'{report}' cannot be read (it is no report of a tracker); name what the training wrote with --json")
+            raise Refusal(f"'{report}' cannot be read (it is no report of a tracker); name the report that the training wrote with --json")
         rows, saved = found["epochs"], found.get("annotations", {}).get("saved_epoch")
     elif record:
         rows, saved = record["series"], saved_epoch(record)["epoch"] if record["series"] else None
@@ -112,7 +112,7 @@ def _members(served, folder, offered):
 
 
 def _best(good, chosen):
-    """Returns what is to be served: the best model, or the mean of the best few that is measured to be better than the best model alone."""
+    """Returns the models to serve: the best model, or the mean of the best few that is measured to be better than the best model alone."""
     choices = [dict(good[0], members=good[:1])]
     sizes = range(2, min(chosen.ensemble, len(good)) + 1)
     if sizes:

@@ -1,4 +1,4 @@
-"""Runs an exported Workflow of Argo in containers on this machine, task after task: what a pod has is the image's packages and files, its declared
+"""Runs an exported Workflow of Argo in containers on this machine, task after task: a pod has the image's packages and files, its declared
 volumes, variables and names of services, and nothing else of this machine."""
 import contextlib
 import graphlib
@@ -86,7 +86,7 @@ class Workflow:
         return found
 
     def _resource(self, document):
-        """Does what the cluster does with an object."""
+        """Applies an object as the cluster does."""
         kind, spec = document["kind"], document["spec"]
         if kind == "Service":
             self.hosts.append(document["metadata"]["name"])

@@ -91,7 +91,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         # a changed parameter: that training and the later steps run
         text = FILE.read_text().replace("plain: {variant: plain, schedule: \"step:0.001,", "plain: {variant: plain, schedule: \"step:0.002,")
         self.assertNotEqual(text, FILE.read_text())
-        shutil.rmtree(out / "repository" / "fashion")   # as the models arrive: what is served next is this run's
+        shutil.rmtree(out / "repository" / "fashion")   # as the models arrive: the next served model is of this run
         began = self.began(self.flow("--set", "ensemble=3", file=self.write("changed.yaml", text)).stdout)
         self.assertIn("train-plain", began)
         self.assertEqual([name for name in began if name.startswith(("ingest", "train"))], ["train-plain"])
