@@ -52,9 +52,13 @@ with tempfile.TemporaryDirectory(prefix="muster-digests-") as folder:
     pathlib.Path(folder, "other.cpp").write_text("#define MUSTER_COMPILED 1\n#include <muster/collectives.hpp>\n"
                                                  "muster::group* unused() { return &muster::context().world(); }\n", encoding="ascii")
     subprocess.run([compilers[0], "-std=c++20", f"-I{include}", "-c", f"{folder}/other.cpp", "-o", f"{folder}/other.o"], check=True)
-    mixed = build(folder, "mixed", compilers[0], ["-O0"], False,
-                  [source, f"{folder}/other.o", f"-L{libraries}", "-lmuster_comm", "-lmuster_core"])
-    done = subprocess.run([mixed, "--ranks", "2"], capture_output=True, text=True, check=False, timeout=60)
-    print(f"headers alone beside the library: status {done.returncode}, {done.stderr.strip()}")
-    failed = failed or done.returncode != 2 or "contains muster's headers alone and its compiled library" not in done.stderr
+    try:
+        mixed = build(folder, "mixed", compilers[0], ["-O0"], False,
+                      [source, f"{folder}/other.o", f"-L{libraries}", "-lmuster_comm", "-lmuster_core"])
+    except subprocess.CalledProcessError:   # the linker refuses two definitions of a plug-in
+        print("headers alone beside the library: not linked")
+    else:
+        done = subprocess.run([mixed, "--ranks", "2"], capture_output=True, text=True, check=False, timeout=60)
+        print(f"headers alone beside the library: status {done.returncode}, {done.stderr.strip()}")
+        failed = failed or done.returncode != 2 or "contains muster's headers alone and its compiled library" not in done.stderr
 sys.exit(1 if failed else 0)
