@@ -125,15 +125,24 @@ repository::~repository() {
 }
 
 void repository::run() {
+  {
+    const std::lock_guard scan_lock(scanning_);
+    if (!has_scanned_) scan_models();  // unless a caller's scan() was the first
+  }
   for (;;) {
-    scan();
     std::unique_lock lock(mutex_);
     if (changed_.wait_until(lock, deadline_after(period_), [&] { return stopping_; })) return;
+    lock.unlock();
+    scan();
   }
 }
 
 void repository::scan() {
   const std::lock_guard scan_lock(scanning_);
+  scan_models();
+}
+
+void repository::scan_models() {
   auto names = names_in(folder_);
   std::error_code ignored;
   std::erase_if(names, [&](const std::string& name) {

@@ -84,7 +84,8 @@ class Page:
             if message.get("method") == "Runtime.exceptionThrown":
                 self.console.append(message["params"]["exceptionDetails"].get("exception", {}).get("description") or message["params"]["exceptionDetails"]["text"])
             elif message.get("method") == "Log.entryAdded":
-                self.console.append(message["params"]["entry"]["text"])
+                entry = message["params"]["entry"]
+                self.console.append(f"{entry['text']} {entry.get('url', '')}")
             elif message.get("id") == self._number:
                 if "error" in message:
                     raise RuntimeError(message["error"]["message"])

@@ -114,6 +114,7 @@ class Served(Case):
         home = self.runs / folder
         for part in ("config", "output/1", "result"):
             (home / "experiments" / name / part).mkdir(parents=True, exist_ok=True)
+        (home / "experiments" / name / "output" / "1" / "log.txt").write_text("done\n")  # without a log the page's request for it is a 404
         (home / "muster-bench.json").write_text(json.dumps({"format": 1, "name": folder, "division": "open", "content": {"name": folder}}))
         (home / "experiments" / name / "config" / "run.json").write_text(json.dumps({"experiment": "made", "parameters": {"ranks": 1, **parameters}, "repeat": 1, "words": ["true"]}))
         (home / "experiments" / name / "result" / "result.json").write_text(json.dumps(

@@ -64,6 +64,7 @@ class repository {
   struct identity;  // identity of a version's folder
   struct entry;     // state of a model
   void run();
+  void scan_models();
   void scan_model(const std::string& name);
   void ignore_entry(const std::string& path, const std::string& reason);
   /// Serves `next` under this name from now on; null: no version is served. Keeps the replaced version in `retired_`.
@@ -83,7 +84,7 @@ class repository {
   // Guarded by mutex_.
   std::map<std::string, std::shared_ptr<served_model>, std::less<>> served_;
   std::uint64_t failed_loads_ = 0;
-  bool has_scanned_ = false;
+  bool has_scanned_ = false;  // written while both mutexes are held
   bool stopping_ = false;
   std::thread thread_;
 };
