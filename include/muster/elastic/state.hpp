@@ -141,10 +141,7 @@ struct state_position {
 
   friend bool operator==(const state_position&, const state_position&) = default;
   /// Returns true if a rank at this position is further than a rank at `other`.
-  [[nodiscard]] bool is_beyond(const state_position& other) const noexcept {
-    return std::tie(steps, evaluations, runs, data.epoch, data.position) >
-           std::tie(other.steps, other.evaluations, other.runs, other.data.epoch, other.data.position);
-  }
+  [[nodiscard]] bool is_beyond(const state_position& other) const noexcept;
 };
 static_assert(std::is_trivially_copyable_v<state_position>);
 static_assert(std::has_unique_object_representations_v<state_position>, "checkpoints have its bytes");

@@ -160,7 +160,7 @@ class tracker final : public event_sink {
 
   /// Adds a property of the run to the report, such as a seed or a data set. A later text for a key replaces the
   /// earlier text.
-  void annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
+  void annotate(const std::string& key, const std::string& text);
   /// Returns the report. docs/tracker.md describes its format, to which later versions only add fields.
   [[nodiscard]] std::string json() const;
   /// Writes the report on rank 0, completely or not at all, and does nothing on other ranks. Throws configuration_error

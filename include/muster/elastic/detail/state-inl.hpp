@@ -6,12 +6,18 @@
 #include <bit>
 #include <set>
 #include <string_view>
+#include <tuple>
 
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 {
+
+MUSTER_INLINE bool state_position::is_beyond(const state_position& other) const noexcept {
+  return std::tie(steps, evaluations, runs, data.epoch, data.position) >
+         std::tie(other.steps, other.evaluations, other.runs, other.data.epoch, other.data.position);
+}
 
 MUSTER_INLINE void state_parts::add(const sampler_handle& sampler) {
   if (cursor_) {

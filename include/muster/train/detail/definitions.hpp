@@ -26,3 +26,4 @@
 #include <muster/train/sync/detail/gossip-inl.hpp>
 #include <muster/train/sync/detail/gradient_sync-inl.hpp>
 #include <muster/train/sync/detail/sync_mode-inl.hpp>
+#include <muster/train/sync/detail/typed_gradients-inl.hpp>

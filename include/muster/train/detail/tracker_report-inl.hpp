@@ -54,6 +54,8 @@ inline epoch_report total_of(const std::vector<epoch_report>& epochs) {
 
 // Replaces the file atomically for readers, without waiting for the disk, since the next epoch writes the file again. A
 // failure does not end the training.
+MUSTER_INLINE void tracker::annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
+
 MUSTER_INLINE void tracker::export_metrics() const {
   auto figures = detail::figures_of(detail::total_of(epochs_));
   const auto& last = epochs_.back().metrics;
