@@ -23,7 +23,7 @@ namespace {
 
 void parse(benchmark::State& state, std::string_view text) {
   for (auto _ : state) {
-    const auto read = muster::parse_libsvm(text, "text", {.threads = static_cast<int>(state.range(0))});
+    const auto read = muster::data::parse_libsvm(text, "text", {.threads = static_cast<int>(state.range(0))});
     benchmark::DoNotOptimize(read.digest());
   }
   state.SetBytesProcessed(state.iterations() * static_cast<std::int64_t>(text.size()));
@@ -33,14 +33,14 @@ void generate(benchmark::State& state) {
   constexpr std::size_t rows = 10000;
   for (auto _ : state) {
     benchmark::DoNotOptimize(
-        muster::synthetic_epsilon(rows, 1, {.threads = static_cast<int>(state.range(0))}).digest());
+        muster::data::synthetic_epsilon(rows, 1, {.threads = static_cast<int>(state.range(0))}).digest());
   }
   state.SetItemsProcessed(state.iterations() * static_cast<std::int64_t>(rows));
 }
 
 void shuffle_epoch(benchmark::State& state) {
   const auto size = static_cast<std::uint64_t>(state.range(0));
-  muster::detail::permutation order;
+  muster::data::detail::permutation order;
   for (std::uint64_t epoch = 0; auto _ : state) {
     order.assign(1, epoch++, size);
     benchmark::DoNotOptimize(order[0]);
@@ -49,7 +49,7 @@ void shuffle_epoch(benchmark::State& state) {
 }
 
 void next_batch(benchmark::State& state) {
-  auto builder = muster::dataset_builder::dense("empty rows", 1'000'000, 0);
+  auto builder = muster::data::dataset_builder::dense("empty rows", 1'000'000, 0);
   auto loader = builder.finish() | muster::shuffle(1) | muster::batch(100);
   for (auto _ : state) {
     if (!loader.next({0, 2})) loader.next_epoch();
@@ -58,7 +58,7 @@ void next_batch(benchmark::State& state) {
   }
 }
 
-void enrol(const source_texts& texts, const muster::mapped_file* a9a) {
+void enrol(const source_texts& texts, const muster::data::mapped_file* a9a) {
   register_sources(texts);
   if (a9a) {
     benchmark::RegisterBenchmark("libsvm_a9a/threads", [a9a](benchmark::State& state) { parse(state, a9a->text()); })
@@ -79,12 +79,12 @@ void enrol(const source_texts& texts, const muster::mapped_file* a9a) {
 }  // namespace
 
 int main(int argc, char** argv) try {
-  std::unique_ptr<muster::mapped_file> a9a;
+  std::unique_ptr<muster::data::mapped_file> a9a;
   std::string folder;
   while (argc > 1 && std::strchr(argv[1], '=') != nullptr && argv[1][0] != '-') {
     const std::string word = argv[1];
     if (word.starts_with("a9a=")) {
-      a9a = std::make_unique<muster::mapped_file>(word.substr(4));
+      a9a = std::make_unique<muster::data::mapped_file>(word.substr(4));
     } else if (word.starts_with("write=")) {
       folder = word.substr(6);
     } else {

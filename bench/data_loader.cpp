@@ -39,7 +39,7 @@ class plain_records {
   plain_records(std::shared_ptr<const std::byte> bytes, std::uint64_t size, std::size_t stride,
                 std::vector<std::uint64_t> shape)
       : bytes_(std::move(bytes)), size_(size), stride_(stride) {
-    auto schema = std::make_shared<muster::record_schema>();
+    auto schema = std::make_shared<muster::data::record_schema>();
     schema->fields = {{"image", muster::dtype::uint8, std::move(shape)}};
     schema->labels = {"label"};
     schema_ = std::move(schema);
@@ -47,11 +47,11 @@ class plain_records {
   std::string_view name() const { return "plain"; }
   std::uint64_t size() const { return size_; }
   std::uint64_t digest() const { return size_ * 31 + stride_; }
-  const muster::record_schema& schema() const { return *schema_; }
+  const muster::data::record_schema& schema() const { return *schema_; }
   void sizes(std::span<const muster::sample_id>, std::span<std::uint64_t> out) const {
     std::fill(out.begin(), out.end(), schema_->record_bytes());
   }
-  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
             std::vector<muster::bad_record>* = nullptr) const {
     const std::size_t record = schema_->record_bytes();
     for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -69,9 +69,9 @@ class plain_records {
   std::shared_ptr<const std::byte> bytes_;
   std::uint64_t size_;
   std::size_t stride_;
-  std::shared_ptr<const muster::record_schema> schema_;
+  std::shared_ptr<const muster::data::record_schema> schema_;
 };
-static_assert(muster::mapped_record_source<plain_records>);
+static_assert(muster::data::mapped_record_source<plain_records>);
 
 std::shared_ptr<const std::byte> random_bytes(std::size_t size) {
   auto bytes = std::make_shared<muster::buffer<std::byte>>(size);
@@ -194,7 +194,7 @@ void images() {
   auto two_threads = pipeline() | muster::prefetch({.batches = 4, .threads = 1});
   // The least memory traffic of any loader: each record is read at its position in a shuffled order while the next
   // record is prefetched, and its output is copied from the cache to a ring of batches. Nothing is computed.
-  muster::detail::sampler order;
+  muster::data::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   const muster::buffer<std::byte> from(output);
   muster::buffer<std::byte> to(5 * batch * output);
@@ -205,7 +205,7 @@ void images() {
     std::uint64_t use = 0;
     const double begin = now();
     for (std::size_t k = 0; k < count; ++k) {
-      if (k + 1 < count) muster::detail::fetch_ahead(data.view(ids[k + 1]));
+      if (k + 1 < count) muster::data::detail::fetch_ahead(data.view(ids[k + 1]));
       const auto view = data.view(ids[k]);
       for (std::size_t at = 0; at + 8 <= record; at += 8) {
         std::uint64_t word = 0;
@@ -296,7 +296,7 @@ void caches(const std::string& folder) {
   const plain_records data(bytes, count, record, {record});
   auto memory = data | muster::shuffle(1) | muster::batch(batch) | muster::cache(muster::in_memory);
   // The same without a cache: the records are copied in the same order, from memory at the same distance.
-  muster::detail::sampler order;
+  muster::data::detail::sampler order;
   std::vector<muster::sample_id> ids(count);
   muster::buffer<std::byte> to(5 * batch * record);
   std::uint64_t epoch = 0;

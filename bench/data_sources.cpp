@@ -53,9 +53,9 @@ struct record_folder {
   explicit record_folder(std::size_t record_bytes) : count(bytes_in_all / record_bytes) {
     std::string pattern = (std::filesystem::temp_directory_path() / "muster-bench-XXXXXX").string();
     path = ::mkdtemp(pattern.data());
-    const muster::record_schema schema{
-        muster::record_form::fixed, {{"values", muster::dtype::uint8, {record_bytes}}}, 0, {"label"}};
-    muster::record_set_writer writer(path / "records", schema);
+    const muster::data::record_schema schema{
+        muster::data::record_form::fixed, {{"values", muster::dtype::uint8, {record_bytes}}}, 0, {"label"}};
+    muster::data::record_set_writer writer(path / "records", schema);
     muster::atomic_file raw((path / "raw").string());
     muster::random_stream random(record_bytes);
     std::vector<std::byte> record(record_bytes);
@@ -86,14 +86,14 @@ std::vector<muster::sample_id> make_order(std::size_t count, std::size_t record_
   std::iota(ids.begin(), ids.end(), muster::sample_id{0});
   if (order == id_order::sequential) return ids;
   if (order == id_order::shuffled) {
-    const muster::detail::permutation shuffled(1, 0, count);
+    const muster::data::detail::permutation shuffled(1, 0, count);
     for (std::size_t i = 0; i < count; ++i) ids[i] = shuffled[i];
     return ids;
   }
   // Reads blocks of 4 MiB in random order, shuffled within a window of four blocks.
   const std::size_t each = (std::size_t{4} << 20) / record_bytes;
   const std::size_t blocks = (count + each - 1) / each;
-  const muster::detail::permutation shuffled(1, 0, blocks);
+  const muster::data::detail::permutation shuffled(1, 0, blocks);
   std::size_t at = 0;
   for (std::size_t block = 0; block < blocks; ++block) {
     for (std::size_t id = shuffled[block] * each; id < std::min(count, (shuffled[block] + 1) * each); ++id)
@@ -108,7 +108,7 @@ std::vector<muster::sample_id> make_order(std::size_t count, std::size_t record_
 }
 
 // Reads batches of 128 records for an epoch, copied out of the mapped files.
-void read_records(benchmark::State& state, const muster::any_record_source& source,
+void read_records(benchmark::State& state, const muster::data::any_record_source& source,
                   const std::vector<muster::sample_id>& ids) {
   constexpr std::size_t batch = 128;
   const std::size_t size = source.schema().record_bytes();
@@ -152,14 +152,15 @@ void register_records(std::size_t record_bytes) {
           ->Unit(benchmark::kMillisecond);
     };
     add("records", [](const record_folder& at) {
-      return muster::any_record_source(muster::record_files((at.path / "records").string()));
+      return muster::data::any_record_source(muster::data::record_files((at.path / "records").string()));
     });
     add("records_unchecked", [](const record_folder& at) {
-      return muster::any_record_source(
-          muster::record_files((at.path / "records").string(), {.checks = muster::record_checks::never}));
+      return muster::data::any_record_source(
+          muster::data::record_files((at.path / "records").string(), {.checks = muster::data::record_checks::never}));
     });
     add("raw", [record_bytes](const record_folder& at) {
-      return muster::any_record_source(muster::open_raw({(at.path / "raw").string()}, {.shape = {record_bytes}}));
+      return muster::data::any_record_source(
+          muster::data::open_raw({(at.path / "raw").string()}, {.shape = {record_bytes}}));
     });
   }
 }
@@ -173,7 +174,7 @@ void checksum(benchmark::State& state) {
 }  // namespace
 
 std::string dense_libsvm_text(std::size_t rows) {
-  const auto data = muster::synthetic_epsilon(rows, 1);
+  const auto data = muster::data::synthetic_epsilon(rows, 1);
   std::string text;
   for (std::size_t i = 0; i < rows; ++i) {
     text += data.label(i) > 0 ? "+1" : "-1";
@@ -198,7 +199,7 @@ std::string sparse_libsvm_text(std::size_t rows) {
 }
 
 std::string csv_text(std::size_t rows) {
-  const auto data = muster::synthetic_epsilon((rows + 19) / 20, 1);  // Each generated row is used twenty times.
+  const auto data = muster::data::synthetic_epsilon((rows + 19) / 20, 1);  // Each generated row is used twenty times.
   std::string text = "label";
   for (int column = 0; column < 100; ++column) text += ",f" + std::to_string(column);
   text += '\n';
@@ -221,12 +222,12 @@ void write_texts(const source_texts& texts, const std::string& folder) {
 
 void register_sources(const source_texts& texts) {
   const auto libsvm = [](std::string_view text) {
-    return [text](int threads) { return muster::parse_libsvm(text, "text", {.threads = threads}).digest(); };
+    return [text](int threads) { return muster::data::parse_libsvm(text, "text", {.threads = threads}).digest(); };
   };
   register_text("libsvm_dense/threads", texts.dense.size(), libsvm(texts.dense));
   register_text("libsvm_sparse/threads", texts.sparse.size(), libsvm(texts.sparse));
   register_text("csv/threads", texts.csv.size(), [text = std::string_view(texts.csv)](int threads) {
-    return muster::parse_csv(text, "text", {.label = "label"}, {.threads = threads}).digest();
+    return muster::data::parse_csv(text, "text", {.label = "label"}, {.threads = threads}).digest();
   });
   for (const std::size_t record_bytes : {3072U, 16384U}) register_records(record_bytes);
   benchmark::RegisterBenchmark("crc32c", checksum)->Arg(64)->Arg(3072)->Arg(1 << 20);

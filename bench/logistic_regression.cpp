@@ -35,7 +35,7 @@ using const_vector_map = Eigen::Map<const Eigen::VectorXf>;
 
 /// The data and models that all benchmarks share.
 struct setting {
-  setting(muster::context& all, std::size_t rows) : context(&all), data(muster::synthetic_epsilon(rows, 1)) {
+  setting(muster::context& all, std::size_t rows) : context(&all), data(muster::data::synthetic_epsilon(rows, 1)) {
     targets.assign(data.labels().begin(), data.labels().end());
   }
   muster::context* context;

@@ -37,7 +37,7 @@ std::size_t read_head(std::string_view text, const std::string& path, model_file
 }
 
 model_file read_safetensors_model(const std::string& path, const std::function<void(const nlohmann::json&)>& take) {
-  const muster::safetensors_file file(path);
+  const muster::data::safetensors_file file(path);
   const auto found = file.metadata().find(head_key);
   if (found == file.metadata().end())
     throw no_model(path, std::string("its metadata does not have the key '") + head_key +
@@ -68,13 +68,13 @@ muster::data_error no_model(const std::string& path, const std::string& why) {
 void write_model(const std::string& path, nlohmann::json head, std::span<const model_tensor> tensors) {
   head["format"] = format;
   if (is_safetensors(path)) {
-    std::vector<muster::tensor_view> views;
+    std::vector<muster::data::tensor_view> views;
     for (const auto& [name, shape, values] : tensors) {
       head["tensors"].push_back(name);  // In the order of the network.
       views.push_back({{name, muster::dtype::float32, shape}, std::as_bytes(values)});
     }
     const std::string line = head.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-    muster::write_safetensors(path, views, {{head_key, line}});
+    muster::data::write_safetensors(path, views, {{head_key, line}});
     return;
   }
   muster::atomic_file file(path);
@@ -112,7 +112,7 @@ model_file read_model(const std::string& path, const std::function<void(const nl
 
 void read_tensors(const std::string& path, const std::string& model, std::span<const model_tensor> tensors) {
   if (is_safetensors(path)) {
-    const muster::safetensors_file file(path);
+    const muster::data::safetensors_file file(path);
     for (const auto& tensor : file.tensors()) {
       if (std::ranges::find(tensors, tensor.name, &model_tensor::name) == tensors.end())
         throw muster::data_error({path, 0, 0, tensor.offset},

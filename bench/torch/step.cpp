@@ -45,11 +45,11 @@ class noise_source {
   [[nodiscard]] std::string_view name() const { return "noise"; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::uint64_t digest() const { return size_; }
-  [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
+  [[nodiscard]] const muster::data::record_schema& schema() const { return schema_; }
   void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const {
     std::fill_n(out.begin(), ids.size(), schema_.record_bytes());
   }
-  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
             std::vector<muster::bad_record>*) const {
     const auto bytes = static_cast<std::size_t>(schema_.record_bytes());
     const auto* const values = static_cast<const std::byte*>(values_.data_ptr());
@@ -61,7 +61,7 @@ class noise_source {
 
  private:
   std::uint64_t size_;
-  muster::record_schema schema_;
+  muster::data::record_schema schema_;
   torch::Tensor values_;
 };
 
@@ -88,7 +88,8 @@ measured train(muster::context& context, const std::shared_ptr<bench::model>& ne
   measured result;
   muster::torch::data_parallel model(context, net);
   auto updater = muster::torch::state(optimizer);
-  const muster::any_record_source source(noise_source(net->input_shape(), batch * static_cast<std::uint64_t>(steps)));
+  const muster::data::any_record_source source(
+      noise_source(net->input_shape(), batch * static_cast<std::uint64_t>(steps)));
   auto loader = source | muster::shuffle(1) | muster::batch(batch) | muster::prefetch(2);
   muster::training training(context, model, updater, loader);
   stopwatch watch;

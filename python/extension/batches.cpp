@@ -34,8 +34,8 @@ const std::byte* nonnull(const void* data) {
 
 nb::object field_of(const std::shared_ptr<batch_memory>& memory, std::size_t index) {
   const auto& batch = memory->view;
-  const record_schema& schema = memory->schema;
-  const record_field& field = schema.fields[index];
+  const data::record_schema& schema = memory->schema;
+  const data::record_field& field = schema.fields[index];
   std::size_t offset = 0;
   for (std::size_t k = 0; k < index; ++k) offset += schema.fields[k].bytes();
   const std::size_t record = schema.record_bytes(), element = size_of(field.type);
@@ -59,7 +59,7 @@ nb::object field_of(const std::shared_ptr<batch_memory>& memory, std::size_t ind
                     field.type);
 }
 
-void require_form(const batch_memory& memory, record_form form, const char* what) {
+void require_form(const batch_memory& memory, data::record_form form, const char* what) {
   if (memory.schema.form == form) return;
   throw configuration_error("a batch of " + to_string(memory.schema) + " has no " + what +
                             " (its records have another form); see batch.schema");
@@ -67,11 +67,12 @@ void require_form(const batch_memory& memory, record_form form, const char* what
 
 nb::object values_of(const batch_object& self) {
   const auto& memory = self.memory;
-  if (memory->schema.form == record_form::sparse) {
-    const auto* const entries = reinterpret_cast<const sparse_entry*>(nonnull(memory->view.bytes.data()));
-    return array_over(memory, &entries->value, {memory->view.bytes.size() / sizeof(sparse_entry)}, {2}, dtype::float32);
+  if (memory->schema.form == data::record_form::sparse) {
+    const auto* const entries = reinterpret_cast<const data::sparse_entry*>(nonnull(memory->view.bytes.data()));
+    return array_over(memory, &entries->value, {memory->view.bytes.size() / sizeof(data::sparse_entry)}, {2},
+                      dtype::float32);
   }
-  require_form(*memory, record_form::fixed, "values");
+  require_form(*memory, data::record_form::fixed, "values");
   if (memory->schema.fields.size() != 1) {
     throw configuration_error("a batch of " + to_string(memory->schema) +
                               " has several fields; choose one by batch[\"NAME\"]");
@@ -80,14 +81,14 @@ nb::object values_of(const batch_object& self) {
 }
 
 nb::object indices_of(const batch_object& self) {
-  require_form(*self.memory, record_form::sparse, "indices");
-  const auto* const entries = reinterpret_cast<const sparse_entry*>(nonnull(self.memory->view.bytes.data()));
-  return array_over(self.memory, &entries->index, {self.memory->view.bytes.size() / sizeof(sparse_entry)}, {2},
+  require_form(*self.memory, data::record_form::sparse, "indices");
+  const auto* const entries = reinterpret_cast<const data::sparse_entry*>(nonnull(self.memory->view.bytes.data()));
+  return array_over(self.memory, &entries->index, {self.memory->view.bytes.size() / sizeof(data::sparse_entry)}, {2},
                     dtype::int32);
 }
 
 nb::object named_field(const batch_object& self, const std::string& name) {
-  require_form(*self.memory, record_form::fixed, "fields");
+  require_form(*self.memory, data::record_form::fixed, "fields");
   const auto& fields = self.memory->schema.fields;
   for (std::size_t k = 0; k < fields.size(); ++k) {
     if (fields[k].name == name) return field_of(self.memory, k);
@@ -114,7 +115,7 @@ nb::object labels_of(const batch_object& self) {
 // Exports the values to any library. bfloat16 has no numpy: the array has no framework.
 nb::object dlpack_of(const batch_object& self, const nb::kwargs& keywords) {
   const auto& memory = self.memory;
-  const bool is_plain = memory->schema.form == record_form::fixed && memory->schema.fields.size() == 1 &&
+  const bool is_plain = memory->schema.form == data::record_form::fixed && memory->schema.fields.size() == 1 &&
                         memory->schema.fields[0].type == dtype::bfloat16;
   if (!is_plain) return values_of(self).attr("__dlpack__")(**keywords);
   std::vector<std::size_t> shape{memory->view.samples.size()};

@@ -105,20 +105,21 @@ nb::object iterate(loader_object& self) {
 
 void define_loader(nb::module_& module) {
   using nb::arg;
-  nb::class_<any_record_source>(module, "source", "Records that can be read in any order, see `open`.")
-      .def("__len__", [](any_record_source& self) { return self.size(); })
+  nb::class_<data::any_record_source>(module, "source", "Records that can be read in any order, see `open`.")
+      .def("__len__", [](data::any_record_source& self) { return self.size(); })
       .def_prop_ro(
-          "name", [](any_record_source& self) { return std::string(self.name()); },
+          "name", [](data::any_record_source& self) { return std::string(self.name()); },
           "The specification from which it was opened.")
       .def_prop_ro(
-          "schema", [](any_record_source& self) { return to_string(self.schema()); }, "A description of its records.")
+          "schema", [](data::any_record_source& self) { return to_string(self.schema()); },
+          "A description of its records.")
       .def_prop_ro(
-          "classes", [](any_record_source& self) { return self.schema().classes; },
+          "classes", [](data::any_record_source& self) { return self.schema().classes; },
           "The names of the classes of the first label; empty if unknown.")
       .def(
-          "__or__", [](any_record_source& self, const shuffle& step) { return self | step; }, nb::is_operator())
+          "__or__", [](data::any_record_source& self, const shuffle& step) { return self | step; }, nb::is_operator())
       .def(
-          "__or__", [](any_record_source& self, const batch& step) { return new loader_object(self | step); },
+          "__or__", [](data::any_record_source& self, const batch& step) { return new loader_object(self | step); },
           nb::is_operator(), nb::rv_policy::take_ownership);
   nb::class_<shuffled_source>(module, "shuffled_source", "A source with an order; a `batch` follows.")
       .def(

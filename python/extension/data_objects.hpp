@@ -17,7 +17,7 @@ namespace muster::python {
 /// loader's own.
 struct batch_memory {
   minibatch view;
-  record_schema schema;
+  data::record_schema schema;
   std::shared_ptr<const void> owner;
 };
 

@@ -23,7 +23,7 @@ class python_transform {
                    std::optional<std::string> type, std::uint64_t version);
 
   /// The functions of record_transform and record_augmentation.
-  [[nodiscard]] record_schema output(const record_schema& in);
+  [[nodiscard]] data::record_schema output(const data::record_schema& in);
   [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
   void operator()(std::span<const std::byte> input, std::span<std::byte> result) const;
   void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const;
@@ -35,8 +35,8 @@ class python_transform {
   std::optional<std::vector<std::uint64_t>> shape_;
   std::optional<std::string> type_;
   std::uint64_t version_;
-  record_schema input_;
-  record_field result_;
+  data::record_schema input_;
+  data::record_field result_;
 };
 
 }  // namespace muster::python

@@ -17,7 +17,7 @@
 #include <muster/core/plugin.hpp>
 #include <muster/data/resample.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
@@ -222,4 +222,4 @@ extern const plugin jpeg_plugin;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

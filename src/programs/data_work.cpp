@@ -43,11 +43,11 @@ std::string path_of_records(const std::string& specification) {
   return path.substr(0, path.ends_with("?follow") ? path.size() - std::string_view("?follow").size() : path.size());
 }
 
-using muster::detail::record_run;
+using muster::data::detail::record_run;
 
 // Returns the number of records in a run of about two mebibytes, so that the cost of passing a run to a thread is
 // small.
-std::uint64_t records_of_run(const muster::any_record_source& source) {
+std::uint64_t records_of_run(const muster::data::any_record_source& source) {
   constexpr std::uint64_t looked_at = 64;
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
   constexpr std::uint64_t most = 1 << 16;
@@ -67,7 +67,8 @@ struct run_ahead {
   std::exception_ptr failure;
   std::atomic<bool> begun{false}, done{false};
 
-  void read(const muster::any_record_source& source, muster::sample_id first, std::uint64_t count, bool as_features) {
+  void read(const muster::data::any_record_source& source, muster::sample_id first, std::uint64_t count,
+            bool as_features) {
     if (begun.exchange(true)) return;
     try {
       run.read(source, first, count, true, as_features);
@@ -81,16 +82,16 @@ struct run_ahead {
 
 // Reads the records of a source from `first` on, several runs ahead on `threads` threads (0: all), and passes the runs
 // to `use` in order, each with its first record. `as_features` as in record_run.
-void for_each_run(const muster::any_record_source& source, const char* verb, int threads, muster::sample_id first,
+void for_each_run(const muster::data::any_record_source& source, const char* verb, int threads, muster::sample_id first,
                   bool as_features, const std::function<void(muster::sample_id, const record_run&)>& use) {
   const std::uint64_t each = records_of_run(source);
-  const std::size_t most = muster::detail::thread_count(threads, source.size() / each + 1);
+  const std::size_t most = muster::data::detail::thread_count(threads, source.size() / each + 1);
   const auto start = muster::clock::now();
   muster::progress_line progress;
   std::uint64_t bytes = 0;
   std::deque<std::shared_ptr<run_ahead>> ahead;
   record_run spare;  // Memory for the next run.
-  muster::detail::background_tasks tasks(most);
+  muster::data::detail::background_tasks tasks(most);
   muster::sample_id next = first;
   for (muster::sample_id at = first; at < source.size();) {
     const auto count_at = [&](muster::sample_id begin) { return std::min(each, source.size() - begin); };
@@ -120,7 +121,7 @@ void for_each_run(const muster::any_record_source& source, const char* verb, int
 }
 
 // Returns the identity of a copy: a killed copy is resumed only by a copy with the same identity.
-std::uint64_t work_of(const copy_request& request, const muster::any_record_source& source) {
+std::uint64_t work_of(const copy_request& request, const muster::data::any_record_source& source) {
   return muster::digest()
       .add(source.digest())
       .add(source.host_state().value_or(0))
@@ -138,12 +139,12 @@ std::uint64_t work_of(const copy_request& request, const muster::any_record_sour
 
 // The output, a file or a folder of files, and the first record that is still missing.
 struct output {
-  std::optional<muster::record_file_writer> single_file;
-  std::optional<muster::record_set_writer> record_set;
+  std::optional<muster::data::record_file_writer> single_file;
+  std::optional<muster::data::record_set_writer> record_set;
   std::uint64_t begin = 0;
 };
 
-output open_output(const copy_request& request, const muster::any_record_source& source) {
+output open_output(const copy_request& request, const muster::data::any_record_source& source) {
   namespace fs = std::filesystem;
   output result;
   if (request.to.ends_with(".muster")) {
@@ -156,8 +157,8 @@ output open_output(const copy_request& request, const muster::any_record_source&
   }
   const std::uint64_t work = work_of(request, source);
   std::error_code ignored;
-  if (!request.append && fs::exists(fs::path(request.to) / std::string(muster::manifest_name), ignored) &&
-      !muster::record_set_writer::is_unfinished(request.to, work)) {
+  if (!request.append && fs::exists(fs::path(request.to) / std::string(muster::data::manifest_name), ignored) &&
+      !muster::data::record_set_writer::is_unfinished(request.to, work)) {
     throw muster::configuration_error("'" + request.to +
                                       "' has records already (nothing is overwritten); choose another folder, or add "
                                       "to it with --append");
@@ -190,7 +191,7 @@ json copy_records(const copy_request& request) {
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
   const auto source = muster::open_source(specification, options_for(keep, request.threads));
-  std::optional<muster::shard_rule> rule;
+  std::optional<muster::data::shard_rule> rule;
   if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size(), source.columns());
   output out = open_output(request, source);
   auto& record_set = out.record_set;
@@ -237,7 +238,7 @@ json copy_records(const copy_request& request) {
   json report = {{"source", muster::detail::without_secrets(specification)},
                  {"to", request.to},
                  {"schema", to_string(source.schema())}};
-  std::vector<muster::manifest_entry> files;
+  std::vector<muster::data::manifest_entry> files;
   if (out.single_file) {
     const auto written = out.single_file->commit();
     files.push_back({request.to, written.records, written.bytes, written.digest});
@@ -256,7 +257,7 @@ json copy_records(const copy_request& request) {
   report["files"] = files.size();
   if (rule) report["shards"] = of_shards;
   report["bytes"] = bytes;
-  report["digest"] = hex(muster::record_files(request.to).digest());
+  report["digest"] = hex(muster::data::record_files(request.to).digest());
   report["seconds"] = muster::seconds_since(start);
   return report;
 }
@@ -276,7 +277,7 @@ json describe_source(const std::string& specification, int threads) {
   const std::string path = path_of_records(specification);
   if (path.empty()) return report;
   report["files"] = json::array();
-  for (const auto& file : muster::record_files(path).files()) {
+  for (const auto& file : muster::data::record_files(path).files()) {
     report["files"].push_back({{"path", file.path},
                                {"first", file.first},
                                {"records", file.records},

@@ -17,7 +17,7 @@ struct copy_request {
   std::uint64_t files = 0;   // Number of files, with about the same number of records each; 0: by file_bytes.
   std::string by;            // If not empty: writes shards by this muster::shard_rule.
   std::uint32_t shards = 0;  // Number of shards.
-  muster::record_file_options layout;
+  muster::data::record_file_options layout;
   muster::bad_record_options bad;
   int threads = 0;  // Threads to read with; 0: all.
 };

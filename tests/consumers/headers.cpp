@@ -14,8 +14,8 @@
 
 namespace {
 
-muster::any_record_source points_in_memory() {
-  auto points = muster::dataset_builder::dense("points", 1000, 1);
+muster::data::any_record_source points_in_memory() {
+  auto points = muster::data::dataset_builder::dense("points", 1000, 1);
   for (std::size_t k = 0; k < 1000; ++k) {
     points.row(k)[0] = static_cast<float>(k) / 500 - 1;
     points.labels()[k] = 2 * points.row(k)[0] - 1;

@@ -25,7 +25,7 @@ void make_images(const temporary_folder& folder, const std::string& set, const s
 }
 
 // Returns a label for each record. The key is the record's bytes, which are the name of its file.
-std::map<std::string, float> labels_by_file(const muster::any_record_source& source) {
+std::map<std::string, float> labels_by_file(const muster::data::any_record_source& source) {
   std::map<std::string, float> found;
   for (muster::sample_id id = 0; id < source.size(); ++id) {
     std::uint64_t size = 0;
@@ -38,8 +38,8 @@ std::map<std::string, float> labels_by_file(const muster::any_record_source& sou
   return found;
 }
 
-muster::any_record_source labelled(const std::vector<float>& labels) {
-  auto builder = muster::dataset_builder::dense("made", labels.size(), 1);
+muster::data::any_record_source labelled(const std::vector<float>& labels) {
+  auto builder = muster::data::dataset_builder::dense("made", labels.size(), 1);
   for (std::size_t k = 0; k < labels.size(); ++k) {
     builder.labels()[k] = labels[k];
     builder.row(k)[0] = static_cast<float>(k + 1);
@@ -119,7 +119,7 @@ TEST_CASE("classes are matched by name, wherever the records lie") {
   // The names are stored with the records, and then matched with the stored names.
   const std::string path = folder / "val.muster";
   {
-    muster::record_file_writer writer(path, val.schema(), {});
+    muster::data::record_file_writer writer(path, val.schema(), {});
     for (const auto& [text, label] : labels_by_file(val)) writer.append(std::as_bytes(std::span(text)), {&label, 1});
     (void)writer.commit();
   }

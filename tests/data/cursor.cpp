@@ -7,7 +7,7 @@ TEST_CASE("two cursors of one row of epochs have no difference, wherever they ar
   muster::cursor saved = current;
   saved.epoch = 5;
   saved.position = 9;
-  CHECK(muster::detail::difference(saved, current).empty());
+  CHECK(muster::data::detail::difference(saved, current).empty());
 }
 
 TEST_CASE("each field that makes another row of epochs is named with both its values") {
@@ -16,7 +16,7 @@ TEST_CASE("each field that makes another row of epochs is named with both its va
   const auto difference = [&](auto change) {
     muster::cursor saved = current;
     change(saved);
-    return muster::detail::difference(saved, current);
+    return muster::data::detail::difference(saved, current);
   };
   CHECK(difference([](auto& saved) { saved.seed = 7; }) == "the seed is 7 there and 2 here");
   CHECK(difference([](auto& saved) { saved.batch = 7; }) == "the global batch is 7 there and 3 here");

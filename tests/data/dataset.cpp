@@ -12,7 +12,7 @@
 namespace {
 
 muster::dataset make_sparse(std::vector<std::uint64_t> offsets, std::vector<std::uint32_t> indices) {
-  auto builder = muster::dataset_builder::sparse("made", offsets.size() - 1, 5, indices.size());
+  auto builder = muster::data::dataset_builder::sparse("made", offsets.size() - 1, 5, indices.size());
   std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
   std::copy(indices.begin(), indices.end(), builder.indices().begin());
   for (std::size_t k = 0; k < indices.size(); ++k) builder.values()[k] = static_cast<float>(k + 1);
@@ -20,7 +20,7 @@ muster::dataset make_sparse(std::vector<std::uint64_t> offsets, std::vector<std:
 }
 
 muster::dataset make_dense(std::size_t rows, std::size_t features, int threads = 0) {
-  auto builder = muster::dataset_builder::dense("made", rows, features);
+  auto builder = muster::data::dataset_builder::dense("made", rows, features);
   for (std::size_t i = 0; i < rows; ++i) {
     builder.labels()[i] = static_cast<float>(i % 3) - 1;
     for (std::size_t j = 0; j < features; ++j) builder.row(i)[j] = static_cast<float>(i * features + j);
@@ -67,12 +67,13 @@ TEST_CASE("a builder that was filled wrongly is refused") {
   CHECK_THROWS_AS(make_sparse({0, 2}, {4, 1}), muster::configuration_error);
   CHECK_THROWS_AS(make_sparse({0, 2}, {4, 4}), muster::configuration_error);
   CHECK_THROWS_AS(make_sparse({0, 2}, {4, 5}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::dataset_builder::sparse("wide", 1, std::size_t{1} << 32, 1), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::dataset_builder::sparse("wide", 1, std::size_t{1} << 32, 1),
+                  muster::configuration_error);
 }
 
 TEST_CASE("the digest sees every bit, the shape and nothing else") {
   const auto digest_of = [](int threads, auto change) {
-    auto builder = muster::dataset_builder::dense("made", 1000, 100);  // large enough for more than one block
+    auto builder = muster::data::dataset_builder::dense("made", 1000, 100);  // large enough for more than one block
     for (std::size_t i = 0; i < 1000; ++i) {
       builder.labels()[i] = static_cast<float>(i % 3) - 1;
       for (std::size_t j = 0; j < 100; ++j) builder.row(i)[j] = static_cast<float>(i * 100 + j);

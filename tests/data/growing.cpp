@@ -16,8 +16,9 @@ namespace {
 
 // Appends records whose values are their ids.
 void append_ids(const std::string& folder, std::uint64_t& first, std::uint64_t count) {
-  muster::record_set_writer writer(folder, {muster::record_form::fixed, {{"number", muster::dtype::uint64, {}}}, 0, {}},
-                                   {}, /*file_bytes=*/256);
+  muster::data::record_set_writer writer(
+      folder, {muster::data::record_form::fixed, {{"number", muster::dtype::uint64, {}}}, 0, {}}, {},
+      /*file_bytes=*/256);
   for (const std::uint64_t end = first + count; first < end; ++first)
     writer.append(std::as_bytes(std::span(&first, 1)), {});
   writer.commit();

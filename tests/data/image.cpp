@@ -11,7 +11,7 @@
 namespace {
 
 struct image {
-  muster::detail::image_shape shape;
+  muster::data::detail::image_shape shape;
   std::vector<std::byte> bytes;
 
   // Returns the value at a position by definition. Values outside the image are 0.
@@ -33,8 +33,8 @@ image random_image(muster::random_stream& random, std::size_t channels, std::siz
   return result;
 }
 
-muster::record_schema schema(std::vector<std::uint64_t> shape, muster::dtype type = muster::dtype::uint8) {
-  return {muster::record_form::fixed, {{"image", type, std::move(shape)}}, 0, {"label"}};
+muster::data::record_schema schema(std::vector<std::uint64_t> shape, muster::dtype type = muster::dtype::uint8) {
+  return {muster::data::record_form::fixed, {{"image", type, std::move(shape)}}, 0, {"label"}};
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
     const auto in = random.below(2) == 0 ? muster::image_layout::hwc : muster::image_layout::chw;
     const auto out = random.below(2) == 0 ? muster::image_layout::hwc : muster::image_layout::chw;
     const image input = random_image(random, channels, height, width, in);
-    muster::detail::image_choice choice;
+    muster::data::detail::image_choice choice;
     choice.down = static_cast<int>(random.below(11)) - 5;
     choice.right = static_cast<int>(random.below(round % 7 == 0 ? 81 : 11)) - (round % 7 == 0 ? 40 : 5);
     choice.flip = random.below(2) != 0;
@@ -68,9 +68,9 @@ TEST_CASE("every value of a converted image is what the definition says, by vect
             choice.flip);
     std::vector<float> plain(channels * height * width + 1, -99.0f);
     std::vector<float> fast(plain.size(), -99.0f);
-    const muster::detail::image_conversion conversion{input.shape, out, scale, shift};
-    muster::detail::convert_image(conversion, choice, input.bytes.data(), plain.data(), /*plainly=*/true);
-    muster::detail::convert_image(conversion, choice, input.bytes.data(), fast.data());
+    const muster::data::detail::image_conversion conversion{input.shape, out, scale, shift};
+    muster::data::detail::convert_image(conversion, choice, input.bytes.data(), plain.data(), /*plainly=*/true);
+    muster::data::detail::convert_image(conversion, choice, input.bytes.data(), fast.data());
     REQUIRE(plain.back() == -99.0f);
     REQUIRE(std::memcmp(plain.data(), fast.data(), plain.size() * sizeof(float)) == 0);
     std::size_t wrong = 0;
@@ -136,7 +136,7 @@ TEST_CASE("images are recognised by their shape, and what is none is refused") {
   CHECK(planes.output(schema({28, 20, 3})).fields[0].shape == std::vector<std::uint64_t>{3, 28, 20});
   CHECK_THROWS_WITH(plain.output(schema({5, 28, 20})), contains("cannot read records of"));
   CHECK_THROWS_AS(plain.output(schema({3, 28, 20}, muster::dtype::float32)), muster::configuration_error);
-  CHECK_THROWS_AS(plain.output({muster::record_form::bytes, {}, 0, {}}), muster::configuration_error);
+  CHECK_THROWS_AS(plain.output({muster::data::record_form::bytes, {}, 0, {}}), muster::configuration_error);
 
   std::vector<std::byte> black(3 * 28 * 20), white(black.size(), std::byte{255});
   std::vector<float> output(black.size());

@@ -20,8 +20,8 @@
 
 namespace {
 
-muster::record_schema uint8_schema(std::vector<std::uint64_t> shape) {
-  return {muster::record_form::fixed, {{"image", muster::dtype::uint8, std::move(shape)}}, 0, {"label"}};
+muster::data::record_schema uint8_schema(std::vector<std::uint64_t> shape) {
+  return {muster::data::record_form::fixed, {{"image", muster::dtype::uint8, std::move(shape)}}, 0, {"label"}};
 }
 
 std::vector<std::byte> random_bytes(muster::random_stream& random, std::size_t count) {
@@ -142,7 +142,7 @@ TEST_CASE("folders of images are read in the order of their names, with a number
   folder.write("n01/a.jpeg", "");
   folder.write("n01/notes.txt", "no image");
   folder.write("n01/deeper/c.jpg", "too deep");
-  const muster::image_folder source(folder / "");
+  const muster::data::image_folder source(folder / "");
   CHECK(source.classes() == std::vector<std::string>{"n01", "n02"});
   REQUIRE(source.size() == 3);
   std::vector<muster::sample_id> ids = {2, 0, 1};
@@ -156,14 +156,15 @@ TEST_CASE("folders of images are read in the order of their names, with a number
   CHECK(labels == std::vector<float>{1, 0, 0});
   const auto digest = source.digest();
   folder.write("n02/a.JPEG", "longer");
-  CHECK(muster::image_folder(folder / "").digest() != digest);
+  CHECK(muster::data::image_folder(folder / "").digest() != digest);
   std::vector<muster::bad_record> bad;
   source.read(ids, {bytes, labels}, &bad);
   REQUIRE(bad.size() == 1);
   CHECK(bad[0].location.file == (folder / "") + "/n02/a.JPEG");
   CHECK_THROWS_AS(source.read(ids, {bytes, labels}), muster::data_error);
-  CHECK_THROWS_AS(muster::image_folder(folder / "n02"), muster::data_error);  // the folder has files, but no classes
-  CHECK_THROWS_AS(muster::image_folder(folder / "nowhere"), muster::data_error);
+  CHECK_THROWS_AS(muster::data::image_folder(folder / "n02"),
+                  muster::data_error);  // the folder has files, but no classes
+  CHECK_THROWS_AS(muster::data::image_folder(folder / "nowhere"), muster::data_error);
 }
 
 #ifdef MUSTER_HAS_JPEG
@@ -217,7 +218,7 @@ double largest_difference(const std::vector<std::byte>& a, const std::vector<std
   return worst;
 }
 
-const muster::record_schema bytes_schema{muster::record_form::bytes, {}, 0, {"label"}};
+const muster::data::record_schema bytes_schema{muster::data::record_form::bytes, {}, 0, {"label"}};
 
 }  // namespace
 

@@ -202,8 +202,8 @@ TEST_CASE("labels that are not finite are bad in records and in sources of progr
   const temporary_folder folder;
   const std::string path = folder / "r.muster";
   {
-    muster::record_file_writer writer(path, {muster::record_form::fixed, {{"x", muster::dtype::uint8, {1}}}, 0, {"y"}},
-                                      {});
+    muster::data::record_file_writer writer(
+        path, {muster::data::record_form::fixed, {{"x", muster::dtype::uint8, {1}}}, 0, {"y"}}, {});
     for (const float label : {1.0f, not_a_number, 2.0f})
       writer.append(bytes_of(std::span<const char>("a", 1)), {&label, 1});
     (void)writer.commit();

@@ -19,13 +19,13 @@
 namespace {
 
 // Returns a table whose rows have the row's number and `part`. The label is `part`.
-muster::any_record_source table(std::size_t rows, int part) {
+muster::data::any_record_source table(std::size_t rows, int part) {
   std::string text;
   for (std::size_t k = 0; k < rows; ++k) text += std::to_string(k) + "," + std::to_string(part) + "\n";
-  return muster::parse_csv(text, "table " + std::to_string(part), {.label = "1"});
+  return muster::data::parse_csv(text, "table " + std::to_string(part), {.label = "1"});
 }
 
-muster::any_record_source mix(const std::vector<std::size_t>& rows, const std::vector<double>& weights) {
+muster::data::any_record_source mix(const std::vector<std::size_t>& rows, const std::vector<double>& weights) {
   std::vector<muster::mixture_part> parts;
   for (std::size_t k = 0; k < rows.size(); ++k) parts.push_back({table(rows[k], static_cast<int>(k)), weights[k]});
   return muster::mixture(std::move(parts));
@@ -158,11 +158,11 @@ TEST_CASE("what a mixture gives does not depend on world, prefetching or where i
 }
 
 TEST_CASE("a mixture is a source like others, of records of any form, bad ones too") {
-  const muster::any_record_source sparse = muster::parse_libsvm(
+  const muster::data::any_record_source sparse = muster::data::parse_libsvm(
       "1 1:1 3:2\n2\nx 1:1\n3 2:4\n", "a", {.layout = muster::layout::sparse, .keep_bad_records = true});
-  const muster::any_record_source second =
-      muster::parse_libsvm("5 3:1\n6 1:7 2:8\n", "b", {.layout = muster::layout::sparse});
-  const muster::any_record_source mixed = muster::mixture({{sparse, 1}, {second, 2}});
+  const muster::data::any_record_source second =
+      muster::data::parse_libsvm("5 3:1\n6 1:7 2:8\n", "b", {.layout = muster::layout::sparse});
+  const muster::data::any_record_source mixed = muster::mixture({{sparse, 1}, {second, 2}});
   std::vector<expected_record> expected;
   for (const auto* source : {&sparse, &second}) {
     for (muster::sample_id id = 0; id < source->size(); ++id) {

@@ -160,8 +160,8 @@ TEST_CASE("no bytes make the readers of arrays, TFRecord and manifests crash, an
   CHECK(messages.accepted > 30);
   CHECK(messages.rejected > 500);
   const temporary_folder folder;
-  muster::detail::manifest_file file(muster::detail::path_of_manifest(folder / ""), true);
-  for (std::uint64_t k = 0; k < 3; ++k) file.append(std::vector<muster::manifest_entry>{{"file", k, k, k}});
+  muster::data::detail::manifest_file file(muster::data::detail::path_of_manifest(folder / ""), true);
+  for (std::uint64_t k = 0; k < 3; ++k) file.append(std::vector<muster::data::manifest_entry>{{"file", k, k, k}});
   CHECK(try_mutations(fuzz::check_statistics,
                       {R"({"records":2,"left_out":1,"label":[2,0.5,0.5,0.0,1.0],"columns":[[2,3.25,0.125,3.0,3.5]],)"
                        R"("histogram":[[0.0,1],[1.0,1]]})"},
@@ -176,7 +176,7 @@ TEST_CASE("no bytes make the reader of records crash, not even with checksums th
   const temporary_folder folder;
   muster::random_stream random(seed);
   std::vector<std::string> seeds;
-  for (const auto form : {muster::record_form::fixed, muster::record_form::bytes}) {
+  for (const auto form : {muster::data::record_form::fixed, muster::data::record_form::bytes}) {
     write_file(folder / "file", schema_of(form), random_records(random, schema_of(form), 3));
     seeds.push_back(content_of(folder / "file"));
   }

@@ -105,7 +105,7 @@ TEST_CASE("a registered source is opened by its scheme, as records or as samples
       {"count", "NUMBER", "from=N", "so many whole numbers"},
       [](muster::spec_reader& reader, const muster::read_options& options) -> muster::opened_source {
         const auto size = reader.read_whole("number", reader.value("number"), 1, 100);
-        auto builder = muster::dataset_builder::dense(reader.text(), size, 1 + options.min_features);
+        auto builder = muster::data::dataset_builder::dense(reader.text(), size, 1 + options.min_features);
         for (std::size_t i = 0; i < size; ++i) builder.labels()[i] = static_cast<float>(i + reader.whole_of("from", 0));
         return builder.finish();
       });
@@ -179,9 +179,9 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
   CHECK_THROWS_AS(muster::open_dataset("raw:" + raw + "?shape=3", {.layout = muster::layout::sparse}),
                   muster::configuration_error);
 
-  const auto sparse = muster::parse_libsvm("3 1:5 7:8\n4\n5 2:1\n", "s", {.layout = muster::layout::sparse});
+  const auto sparse = muster::data::parse_libsvm("3 1:5 7:8\n4\n5 2:1\n", "s", {.layout = muster::layout::sparse});
   {
-    muster::record_file_writer writer(folder / "file", sparse.schema());
+    muster::data::record_file_writer writer(folder / "file", sparse.schema());
     for (muster::sample_id id = 0; id < sparse.size(); ++id) {
       std::uint64_t size = 0;
       sparse.sizes({&id, 1}, {&size, 1});
@@ -194,7 +194,7 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
   }
   const auto back = muster::open_dataset("records:" + (folder / "file"));
   CHECK(back.digest() == sparse.digest());
-  muster::record_file_writer bytes(folder / "bytes", {muster::record_form::bytes, {}, 0, {}});
+  muster::data::record_file_writer bytes(folder / "bytes", {muster::data::record_form::bytes, {}, 0, {}});
   bytes.append({}, {});
   bytes.commit();
   CHECK_THROWS_AS(muster::open_dataset("records:" + (folder / "bytes")), muster::configuration_error);
@@ -203,13 +203,13 @@ TEST_CASE("records of any form become samples, unless they are bytes") {
 TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever made it") {
   const temporary_folder folder;
   const auto open = [&](const std::string& name, const std::vector<std::vector<std::byte>>& records) {
-    muster::record_file_writer writer(folder / name, {muster::record_form::sparse, {}, 10, {"label"}});
+    muster::data::record_file_writer writer(folder / name, {muster::data::record_form::sparse, {}, 10, {"label"}});
     const float label = 1;
     for (const auto& record : records) writer.append(record, {&label, 1});
     writer.commit();
     return muster::open_source("records:" + (folder / name));
   };
-  const auto record_of = [](const std::vector<muster::sparse_entry>& entries) {
+  const auto record_of = [](const std::vector<muster::data::sparse_entry>& entries) {
     const auto bytes = std::as_bytes(std::span(entries));
     return std::vector<std::byte>(bytes.begin(), bytes.end());
   };
@@ -221,7 +221,7 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
   }
   CHECK_THROWS_AS(muster::statistics(cut), muster::data_error);
 
-  const std::vector<std::vector<muster::sparse_entry>> wrong = {
+  const std::vector<std::vector<muster::data::sparse_entry>> wrong = {
       {{4'000'000'000, 5}}, {{10, 5}}, {{3, 5}, {3, 5}}, {{1, 5}, {7, 5}, {2, 5}}};
   for (std::size_t k = 0; k < wrong.size(); ++k) {
     CAPTURE(k);
@@ -245,7 +245,7 @@ TEST_CASE("sparse records that cannot be are bad, or refuse the file, whatever m
     CHECK(found.columns[7].greatest == 0);
   }
   // More entries than features. If they were stored as zeros, they would have no indices.
-  const auto many = open("many", {record_of(std::vector<muster::sparse_entry>(11, {3, 5}))});
+  const auto many = open("many", {record_of(std::vector<muster::data::sparse_entry>(11, {3, 5}))});
   CHECK_THROWS_AS(muster::load(many, {.keep_bad_records = true}), muster::data_error);
   CHECK_THROWS_AS(muster::statistics(many), muster::data_error);
 }

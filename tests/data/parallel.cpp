@@ -9,13 +9,13 @@ TEST_CASE("every task is done once, by any number of threads") {
   for (const int threads : {0, 1, 2, 5}) {
     for (const std::size_t tasks : {0u, 1u, 2u, 1000u}) {
       std::vector<std::atomic<int>> done(tasks);
-      muster::detail::parallel_for(tasks, threads, [&](std::size_t task) { ++done[task]; });
+      muster::data::detail::parallel_for(tasks, threads, [&](std::size_t task) { ++done[task]; });
       CHECK(std::all_of(done.begin(), done.end(), [](const auto& times) { return times == 1; }));
     }
   }
-  CHECK(muster::detail::thread_count(3, 100) == 3);
-  CHECK(muster::detail::thread_count(3, 2) == 2);
-  CHECK(muster::detail::thread_count(3, 0) == 1);
+  CHECK(muster::data::detail::thread_count(3, 100) == 3);
+  CHECK(muster::data::detail::thread_count(3, 2) == 2);
+  CHECK(muster::data::detail::thread_count(3, 0) == 1);
 }
 
 TEST_CASE("of several failures the one of the lowest task comes out, though it comes last") {
@@ -37,6 +37,6 @@ TEST_CASE("of several failures the one of the lowest task comes out, though it c
     }
     throw std::runtime_error(std::to_string(task));
   };
-  CHECK_THROWS_WITH(muster::detail::parallel_for(1'000'000'000, 2, body), "0");
+  CHECK_THROWS_WITH(muster::data::detail::parallel_for(1'000'000'000, 2, body), "0");
   CHECK(later < 1'000'000'000);
 }

@@ -21,8 +21,8 @@ TEST_CASE("the pipeline of the manual reads as it should and gives aligned tenso
   auto loader =
       data | muster::shuffle(1) | muster::batch(128) | muster::augment(muster::crop_flip) | muster::prefetch(4);
   CHECK(to_string(loader.schema()) ==
-        to_string(muster::record_schema{
-            muster::record_form::fixed, {{"image", muster::dtype::float32, {32, 32, 3}}}, 0, {"label"}}));
+        to_string(muster::data::record_schema{
+            muster::data::record_form::fixed, {{"image", muster::dtype::float32, {32, 32, 3}}}, 0, {"label"}}));
   std::size_t samples = 0;
   while (auto batch = loader.next({0, 1})) {
     CHECK(reinterpret_cast<std::uintptr_t>(batch.bytes.data()) % muster::buffer_alignment == 0);
@@ -108,7 +108,7 @@ TEST_CASE("without further steps a pipeline gives the records as they are, mappe
 }
 
 TEST_CASE("records of unlike sizes lie one behind another") {
-  auto builder = muster::dataset_builder::sparse("three rows", 3, 10, 4);
+  auto builder = muster::data::dataset_builder::sparse("three rows", 3, 10, 4);
   const std::vector<std::uint64_t> offsets = {0, 3, 3, 4};
   std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
   const std::vector<std::uint32_t> indices = {1, 4, 9, 7};
@@ -121,12 +121,12 @@ TEST_CASE("records of unlike sizes lie one behind another") {
     for (int epoch = 0; epoch < 2; ++epoch, loader.next_epoch()) {
       auto batch = loader.next({});
       REQUIRE(batch.samples.size() == 2);
-      CHECK(batch.record(0).size() == 3 * sizeof(muster::sparse_entry));
+      CHECK(batch.record(0).size() == 3 * sizeof(muster::data::sparse_entry));
       CHECK(batch.record(1).empty());
       loader.commit();
       batch = loader.next({});
       REQUIRE(batch.samples.size() == 1);
-      muster::sparse_entry entry;
+      muster::data::sparse_entry entry;
       REQUIRE(batch.record(0).size() == sizeof entry);
       std::memcpy(&entry, batch.record(0).data(), sizeof entry);
       CHECK(entry.index == 7);
@@ -311,7 +311,7 @@ TEST_CASE("a loader stays as it was where a step refuses the source that was to 
   auto loader =
       small(50) | muster::batch(8) | muster::cache(muster::in_memory) | muster::map(negative) | muster::prefetch(2);
   const auto first = records_of_batch(loader, 1);
-  const auto floats = muster::dataset_builder::dense("floats", 3, 16).finish();
+  const auto floats = muster::data::dataset_builder::dense("floats", 3, 16).finish();
   CHECK_THROWS_WITH(loader.next_epoch(floats), contains("cannot map records"));
   REQUIRE(loader.source().size() == 50);
   CHECK(loader.epoch() == 0);
@@ -355,11 +355,10 @@ TEST_CASE("waiting for data is an event of the thread that waits") {
 
 TEST_CASE("a loader is chosen at run time, and one that is thrown away early ends its threads") {
   for (int i = 0; i < 50; ++i) {
-    muster::loader loader =
-        i % 2 == 0
-            ? muster::loader(small(200) | muster::shuffle(1) | muster::batch(16) |
-                             muster::prefetch({.batches = 4, .threads = 2}))
-            : muster::loader(muster::any_record_source(small(200, true)) | muster::batch(16) | muster::prefetch(1));
+    muster::loader loader = i % 2 == 0 ? muster::loader(small(200) | muster::shuffle(1) | muster::batch(16) |
+                                                        muster::prefetch({.batches = 4, .threads = 2}))
+                                       : muster::loader(muster::data::any_record_source(small(200, true)) |
+                                                        muster::batch(16) | muster::prefetch(1));
     for (int step = 0; step < i % 5; ++step) {
       (void)loader.next({});
       loader.commit();

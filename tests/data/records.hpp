@@ -27,7 +27,7 @@ std::vector<std::byte> bytes_of(std::span<const T> values) {
 }
 
 /// Reads batches of random ids in every way, and compares them with the expected records.
-inline void check_source(const muster::any_record_source& source, const std::vector<expected_record>& expected,
+inline void check_source(const muster::data::any_record_source& source, const std::vector<expected_record>& expected,
                          std::uint64_t seed) {
   CAPTURE(std::string(source.name()), seed);
   REQUIRE(source.size() == expected.size());

@@ -34,7 +34,7 @@ void check_column(const muster::column_statistics& found, const std::vector<doub
 
 muster::dataset random_table(std::size_t rows, std::size_t features, std::uint64_t seed) {
   muster::random_stream random(seed);
-  auto builder = muster::dataset_builder::dense("made", rows, features);
+  auto builder = muster::data::dataset_builder::dense("made", rows, features);
   for (std::size_t row = 0; row < rows; ++row) {
     builder.labels()[row] = static_cast<float>(random.below(5));
     for (float& value : builder.row(row)) value = 1e4f + static_cast<float>(random.normal());
@@ -44,8 +44,8 @@ muster::dataset random_table(std::size_t rows, std::size_t features, std::uint64
 
 void write_images(const std::string& path, std::size_t count, std::uint64_t seed) {
   muster::random_stream random(seed);
-  muster::record_set_writer writer(
-      path, {muster::record_form::fixed, {{"image", muster::dtype::uint8, {3, 4, 5}}}, 0, {"label"}});
+  muster::data::record_set_writer writer(
+      path, {muster::data::record_form::fixed, {{"image", muster::dtype::uint8, {3, 4, 5}}}, 0, {"label"}});
   std::vector<std::byte> bytes(60);
   for (std::size_t k = 0; k < count; ++k) {
     for (std::size_t n = 0; n < bytes.size(); ++n) bytes[n] = std::byte(random.below(50 + 100 * (n / 20)));
@@ -79,9 +79,9 @@ TEST_CASE("statistics are those of two passes in long double, the same bits for 
 TEST_CASE("what sparse records do not give is zero: their statistics are those of the same dense ones") {
   const std::string text = "1 2:3 4:-1\n2 1:5\n1 4:2 2:1\n0\n";
   const std::string sorted = "1 2:3 4:-1\n2 1:5\n1 2:1 4:2\n0\n";
-  CHECK_THROWS_AS(muster::statistics(muster::parse_libsvm(text, "s")), muster::data_error);
-  const auto sparse = muster::statistics(muster::parse_libsvm(sorted, "s", {.layout = muster::layout::sparse}));
-  const auto dense = muster::statistics(muster::parse_libsvm(sorted, "s", {.layout = muster::layout::dense}));
+  CHECK_THROWS_AS(muster::statistics(muster::data::parse_libsvm(text, "s")), muster::data_error);
+  const auto sparse = muster::statistics(muster::data::parse_libsvm(sorted, "s", {.layout = muster::layout::sparse}));
+  const auto dense = muster::statistics(muster::data::parse_libsvm(sorted, "s", {.layout = muster::layout::dense}));
   REQUIRE(sparse.columns.size() == 4);
   for (std::size_t k = 0; k < 4; ++k) {
     CHECK(sparse.columns[k].count == 4);
@@ -92,15 +92,16 @@ TEST_CASE("what sparse records do not give is zero: their statistics are those o
   }
   CHECK(sparse.histogram == dense.histogram);
   const auto wide =
-      muster::statistics(muster::parse_libsvm("1 1:2\n0 70000:4\n", "s", {.layout = muster::layout::sparse}));
+      muster::statistics(muster::data::parse_libsvm("1 1:2\n0 70000:4\n", "s", {.layout = muster::layout::sparse}));
   REQUIRE(wide.columns.size() == 1);
   CHECK(wide.columns[0].count == 140000);
   CHECK(wide.columns[0].mean == Approx(6.0 / 140000));
 }
 
 TEST_CASE("bad records and numbers that are not finite do not count, and many labels have no histogram") {
-  const auto table = muster::parse_csv(
-      "1,2\nx,1\n?,4\n5,2\n", "t", {.label = "1", .missing = muster::missing_values::nan}, {.keep_bad_records = true});
+  const auto table =
+      muster::data::parse_csv("1,2\nx,1\n?,4\n5,2\n", "t", {.label = "1", .missing = muster::data::missing_values::nan},
+                              {.keep_bad_records = true});
   const auto found = muster::statistics(table);
   CHECK(found.records == 3);
   CHECK(found.left_out == 1);
@@ -109,11 +110,11 @@ TEST_CASE("bad records and numbers that are not finite do not count, and many la
   CHECK(found.histogram == std::map<float, std::uint64_t>{{2, 2}, {4, 1}});
   std::string many;
   for (int k = 0; k < 5000; ++k) many += std::to_string(k) + ",1\n";
-  const auto numbers = muster::statistics(muster::parse_csv(many, "t", {.label = "0"}));
+  const auto numbers = muster::statistics(muster::data::parse_csv(many, "t", {.label = "0"}));
   CHECK(numbers.histogram.empty());
   CHECK(numbers.label.count == 5000);
   const temporary_folder folder;
-  muster::record_file_writer bytes(folder / "bytes.muster", {muster::record_form::bytes, {}, 0, {}});
+  muster::data::record_file_writer bytes(folder / "bytes.muster", {muster::data::record_form::bytes, {}, 0, {}});
   bytes.append({}, {});
   bytes.commit();
   CHECK_THROWS_AS(muster::statistics(muster::open_source("records:" + (folder / "bytes.muster"))),
@@ -131,7 +132,7 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
   CHECK(first.columns[2].greatest > first.columns[0].greatest);
   muster::keep_statistics(path, first);
   CHECK(muster::open_source(name).known_statistics() == first);
-  CHECK(muster::record_files(path).size() == 500);  // other readers of the manifest still see the same files
+  CHECK(muster::data::record_files(path).size() == 500);  // other readers of the manifest still see the same files
   write_images(path, 200, 2);
   auto grown = muster::open_source(name);
   CHECK(grown.known_statistics() == first);
@@ -139,7 +140,8 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
   write_images(folder / "more", 200, 2);
   expected.merge(muster::statistics(muster::open_source("records:" + (folder / "more"))));
   {  // damage that is not detected while the statistics are not read
-    std::fstream file(muster::record_files(path).files()[0].path, std::ios::in | std::ios::out | std::ios::binary);
+    std::fstream file(muster::data::record_files(path).files()[0].path,
+                      std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(4096).put('\x7f');
   }
   const auto second = muster::statistics(grown);
@@ -159,9 +161,9 @@ TEST_CASE("a folder of records keeps its statistics, and what is appended to it 
   muster::keep_statistics(path, fewer);
   CHECK_THROWS_AS(muster::statistics(muster::open_source(name)), muster::data_error);
 
-  CHECK(muster::detail::statistics_from_text(muster::detail::to_text(second), "t") == second);
+  CHECK(muster::data::detail::statistics_from_text(muster::data::detail::to_text(second), "t") == second);
   for (const char* wrong : {"", "{}", "[1]", R"({"records":1,"left_out":0,"label":[1],"columns":[],"histogram":[]})"})
-    CHECK_THROWS_AS(muster::detail::statistics_from_text(wrong, "t"), muster::data_error);
+    CHECK_THROWS_AS(muster::data::detail::statistics_from_text(wrong, "t"), muster::data_error);
 }
 
 TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of images") {
@@ -176,7 +178,7 @@ TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of
     CHECK(std::abs(found.mean) < 2e-3);  // the resolution of a float at 1e4 is 1e-3
     CHECK(found.deviation() == Approx(1).epsilon(1e-3));
   }
-  const auto constant = muster::parse_csv("7,1\n7,2\n", "t");
+  const auto constant = muster::data::parse_csv("7,1\n7,2\n", "t");
   auto constant_pipeline = constant | muster::batch(2) | muster::map(muster::standardise(muster::statistics(constant)));
   CHECK(constant_pipeline.next({}).values<float>()[0] == 0);
 
@@ -203,6 +205,6 @@ TEST_CASE("standardise makes columns of mean 0 and deviation 1, of tables and of
   CHECK(grown.values<float>()[199] == Approx((first - column.mean) / column.deviation()).margin(2e-3));
   CHECK_THROWS_AS(table | muster::batch(1) | muster::map(muster::standardise(muster::statistics(constant))),
                   muster::configuration_error);
-  const auto sparse = muster::parse_libsvm("1 1:2\n0 9:4\n", "s", {.layout = muster::layout::sparse});
+  const auto sparse = muster::data::parse_libsvm("1 1:2\n0 9:4\n", "s", {.layout = muster::layout::sparse});
   CHECK_THROWS_AS(sparse | muster::batch(1) | muster::standardise_by_source{}, muster::configuration_error);
 }

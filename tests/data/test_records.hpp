@@ -28,11 +28,11 @@ class test_records {
   std::string_view name() const { return "test"; }
   std::uint64_t size() const { return state_->chosen.size; }
   std::uint64_t digest() const { return 77 + size() + (state_->chosen.version << 32); }
-  const muster::record_schema& schema() const { return state_->schema; }
+  const muster::data::record_schema& schema() const { return state_->schema; }
   void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const {
     for (std::size_t k = 0; k < ids.size(); ++k) out[k] = state_->schema.record_bytes();
   }
-  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
             std::vector<muster::bad_record>* bad = nullptr) const {
     for (std::size_t k = 0; k < ids.size(); ++k) {
       const bool is_bad = state_->chosen.bad.contains(ids[k]);
@@ -73,7 +73,7 @@ class test_records {
       }
     }
     options chosen;
-    muster::record_schema schema;
+    muster::data::record_schema schema;
     std::vector<std::vector<std::byte>> bytes;
     std::atomic<std::uint64_t> reads{0};
   };
@@ -81,4 +81,4 @@ class test_records {
 
   std::shared_ptr<state> state_;
 };
-static_assert(muster::mapped_record_source<test_records>);
+static_assert(muster::data::mapped_record_source<test_records>);

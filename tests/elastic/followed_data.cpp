@@ -26,8 +26,9 @@ namespace {
 // Appends records whose values are their ids.
 void append(const std::string& folder, std::size_t first, std::size_t count,
             std::optional<std::uint32_t> shard = std::nullopt) {
-  muster::record_set_writer writer(
-      folder, {muster::record_form::fixed, {{"number", muster::dtype::float32, {}}}, 0, {}}, {}, /*file_bytes=*/64);
+  muster::data::record_set_writer writer(
+      folder, {muster::data::record_form::fixed, {{"number", muster::dtype::float32, {}}}, 0, {}}, {},
+      /*file_bytes=*/64);
   for (std::size_t k = first; k < first + count; ++k) {
     const float value = static_cast<float>(k);
     writer.append(std::as_bytes(std::span(&value, 1)), {}, shard);
@@ -66,7 +67,7 @@ std::string own_folder(const temporary_folder& parent, int rank) {
   namespace fs = std::filesystem;
   const fs::path own = parent / ("rank-" + std::to_string(rank)), set = parent / "set";
   fs::create_directories(own);
-  const auto entries = muster::detail::read_contents(set.string()).entries;
+  const auto entries = muster::data::detail::read_contents(set.string()).entries;
   for (std::size_t k = static_cast<std::size_t>(rank); k < entries.size(); k += 3)
     fs::copy(set / entries[k].file, own, fs::copy_options::skip_existing);
   fs::copy_file(set / "MANIFEST", own / "next");
@@ -162,8 +163,9 @@ TEST_CASE("an epoch keeps the version that it began with, and the next one has w
   const auto plain = muster::open_source("records:" + (folder / "set")) | muster::batch(8);
   CHECK_FALSE(plain.follows());
   CHECK(plain.newest() == 0);
-  CHECK_THROWS_WITH(muster::open_source("records:" + muster::record_files(folder / "set").files()[0].path + "?follow"),
-                    contains("is not a folder of records"));
+  CHECK_THROWS_WITH(
+      muster::open_source("records:" + muster::data::record_files(folder / "set").files()[0].path + "?follow"),
+      contains("is not a folder of records"));
   CHECK_THROWS_AS(muster::open_source("csv:" + folder.write("table", "1,2\n")).version(1), muster::configuration_error);
 }
 
@@ -189,9 +191,9 @@ TEST_CASE("ranks go to the same version at the end of an epoch or within, and a 
         auto& used_in_epoch = used[current.epoch()];
         used_in_epoch.insert(used_in_epoch.end(), batch.samples.begin(), batch.samples.end());
         // Grows the data in the middle of each epoch, and at its last step when some ranks may have checked already.
-        if (world.rank() == 0 && muster::record_files(folder / "set").size() < 150 &&
+        if (world.rank() == 0 && muster::data::record_files(folder / "set").size() < 150 &&
             (loader.step() == 1 || loader.may_grow()))
-          append(folder / "set", muster::record_files(folder / "set").size(), 9);
+          append(folder / "set", muster::data::record_files(folder / "set").size(), 9);
       };
       while (session.run(state, step, {.steps = last_step})) {
       }
@@ -276,7 +278,7 @@ TEST_CASE("a shard that no rank has, and manifests that differ, end a training a
   for (int rank = 0; rank < 3; ++rank) folders.push_back(own_folder(folder, rank));
   std::vector<std::exception_ptr> failures;
   const auto nothing = [](int, const muster::loader&) {};
-  const std::string lost = muster::detail::read_contents(folder / "set").entries[1].file;
+  const std::string lost = muster::data::detail::read_contents(folder / "set").entries[1].file;
   std::filesystem::remove(std::filesystem::path(folders[1]) / lost);
   (void)train_on_shards(folders, 1, nothing, &failures);
   check_all_are(failures, "shard " + lost + " is at none of the 3 ranks");

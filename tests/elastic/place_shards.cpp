@@ -18,15 +18,17 @@
 
 namespace {
 
-using source = std::optional<muster::any_record_source>;
+using source = std::optional<muster::data::any_record_source>;
 
-source records(std::uint64_t size) { return muster::any_record_source(test_records({.size = size, .shape = {300}})); }
+source records(std::uint64_t size) {
+  return muster::data::any_record_source(test_records({.size = size, .shape = {300}}));
+}
 
 // Returns the ids of the records that are readable in a folder: their labels.
 std::vector<float> ids_in(const std::string& folder) {
   const auto shards = muster::open_source("shards:" + folder + "?local");
   const muster::held_shards held = shards.available_shards();
-  const auto entries = muster::detail::read_contents(folder).entries;
+  const auto entries = muster::data::detail::read_contents(folder).entries;
   std::vector<float> ids;
   muster::sample_id first = 0;
   for (std::size_t k = 0; k < entries.size(); first += entries[k++].records) {
@@ -60,8 +62,8 @@ TEST_CASE("a rank cuts its records and sends each rank a shard, with one manifes
   }
   std::vector<float> all;
   for (int rank = 0; rank < (shared ? 1 : 3); ++rank) {
-    CHECK(muster::detail::read_contents(folder_of(rank)).entries ==
-          muster::detail::read_contents(folder_of(0)).entries);
+    CHECK(muster::data::detail::read_contents(folder_of(rank)).entries ==
+          muster::data::detail::read_contents(folder_of(0)).entries);
     const auto ids = ids_in(folder_of(rank));
     all.insert(all.end(), ids.begin(), ids.end());
   }

@@ -43,7 +43,7 @@ bool check_binary(std::string_view text, const Read& read) {
 
 inline bool check_idx(std::string_view text) {
   return check_binary(text, [&] {
-    const auto header = muster::detail::read_idx_header(bytes_of(text), "input");
+    const auto header = muster::data::detail::read_idx_header(bytes_of(text), "input");
     std::uint64_t size = size_of(header.type);
     for (const auto extent : header.shape) size *= extent;
     require(header.bytes + size == text.size(), "the header does not describe the file");
@@ -52,7 +52,7 @@ inline bool check_idx(std::string_view text) {
 
 inline bool check_npy(std::string_view text) {
   return check_binary(text, [&] {
-    const auto header = muster::detail::read_npy_header(bytes_of(text), "input");
+    const auto header = muster::data::detail::read_npy_header(bytes_of(text), "input");
     std::uint64_t size = size_of(header.type);
     for (const auto extent : header.shape) size *= extent;
     require(header.bytes + size == text.size(), "the header does not describe the file");
@@ -61,7 +61,7 @@ inline bool check_npy(std::string_view text) {
 
 inline bool check_safetensors(std::string_view text) {
   return check_binary(text, [&] {
-    const auto header = muster::detail::read_safetensors_header(bytes_of(text), "input");
+    const auto header = muster::data::detail::read_safetensors_header(bytes_of(text), "input");
     std::uint64_t next = text.size();
     for (const auto& tensor : header.tensors) next = std::min(next, tensor.offset);
     for (const auto& tensor : header.tensors) {
@@ -75,7 +75,7 @@ inline bool check_safetensors(std::string_view text) {
 
 inline bool check_zip(std::string_view text) {
   return check_binary(text, [&] {
-    for (const auto& member : muster::detail::read_zip(bytes_of(text), "input")) {
+    for (const auto& member : muster::data::detail::read_zip(bytes_of(text), "input")) {
       require(member.offset <= text.size() && member.packed <= text.size() - member.offset,
               "a member is not in the archive");
       require(member.is_deflated || member.size == member.packed, "a stored member has two sizes");
@@ -88,7 +88,7 @@ inline bool check_tar(std::string_view text) {
   const auto check = [](std::string_view archive) {
     return check_binary(archive, [&] {
       std::uint64_t end = 0;
-      for (const auto& member : muster::detail::read_tar(bytes_of(archive), "input")) {
+      for (const auto& member : muster::data::detail::read_tar(bytes_of(archive), "input")) {
         require(member.header >= end && member.offset >= member.header + 512,
                 "a member is within the member before it");
         end = member.offset + member.size;
@@ -112,7 +112,7 @@ inline bool check_tar(std::string_view text) {
 inline bool check_tfrecord(std::string_view text) {
   return check_binary(text, [&] {
     std::uint64_t next = 0;
-    for (const auto offset : muster::detail::tfrecord_offsets(bytes_of(text), "input")) {
+    for (const auto offset : muster::data::detail::tfrecord_offsets(bytes_of(text), "input")) {
       require(offset == next, "a record does not follow the record before it");
       next = offset + 16;
       for (std::size_t k = 0; k < 8; ++k)
@@ -124,16 +124,16 @@ inline bool check_tfrecord(std::string_view text) {
 
 /// Reads a TensorFlow message, as columns of every kind.
 inline bool check_example(std::string_view text) {
-  static const muster::example_columns columns{
-      muster::parse_example_features("a:float32[2],b:int64[..3],c:uint8[..2x2],d:int16,e:float64"), {"l"}};
-  static const muster::example_columns whole{muster::parse_example_features("a:bytes"), {"b"}};
+  static const muster::data::example_columns columns{
+      muster::data::parse_example_features("a:float32[2],b:int64[..3],c:uint8[..2x2],d:int16,e:float64"), {"l"}};
+  static const muster::data::example_columns whole{muster::data::parse_example_features("a:bytes"), {"b"}};
   std::vector<std::byte> bytes(8 + 24 + 4 + 2 + 8);
   float label = 0;
-  muster::detail::example_row row{bytes, {&label, 1}};
-  const std::string problem = muster::detail::read_example(bytes_of(text), columns, row);
+  muster::data::detail::example_row row{bytes, {&label, 1}};
+  const std::string problem = muster::data::detail::read_example(bytes_of(text), columns, row);
   require(problem.empty() || problem.find("; check ") != std::string::npos, "a rejection suggests nothing");
-  muster::detail::example_row payload{{}, {&label, 1}};
-  if (muster::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.bytes_value.empty()) {
+  muster::data::detail::example_row payload{{}, {&label, 1}};
+  if (muster::data::detail::read_example(bytes_of(text), whole, payload).empty() && !payload.bytes_value.empty()) {
     const auto* const begin = bytes_of(text).data();
     require(payload.bytes_value.data() >= begin &&
                 payload.bytes_value.data() + payload.bytes_value.size() <= begin + text.size(),
@@ -144,7 +144,7 @@ inline bool check_example(std::string_view text) {
 
 inline bool check_manifest(std::string_view text) {
   return check_binary(text, [&] {
-    for (const auto& entry : muster::detail::contents_of(text, "input").entries) {
+    for (const auto& entry : muster::data::detail::contents_of(text, "input").entries) {
       require(!entry.file.empty() && entry.file.find('/') == std::string::npos, "an entry leaves its folder");
     }
   });
@@ -153,9 +153,9 @@ inline bool check_manifest(std::string_view text) {
 /// Reads the statistics in a manifest.
 inline bool check_statistics(std::string_view text) {
   try {
-    const auto found = muster::detail::statistics_from_text(text, "input");
-    const std::string again = muster::detail::to_text(found);
-    require(muster::detail::to_text(muster::detail::statistics_from_text(again, "input")) == again,
+    const auto found = muster::data::detail::statistics_from_text(text, "input");
+    const std::string again = muster::data::detail::to_text(found);
+    require(muster::data::detail::to_text(muster::data::detail::statistics_from_text(again, "input")) == again,
             "statistics change when they are written and read");
     return true;
   } catch (const muster::data_error& rejected) {
@@ -168,7 +168,7 @@ inline bool check_statistics(std::string_view text) {
 inline bool check_records(std::string_view text, const std::string& path) {
   return check_binary(text, [&] {
     try {
-      const muster::record_files source(path);
+      const muster::data::record_files source(path);
       require(source.size() >= 1 && source.size() <= text.size(), "there are more records than bytes, or none");
       std::vector<std::byte> bytes;
       std::vector<float> labels(source.schema().labels.size());

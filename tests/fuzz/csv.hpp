@@ -24,10 +24,10 @@ inline bool check_csv(std::string_view text) {
   const without_log quiet;
   bool accepted = false;
   for (const char delimiter : {',', ' ', ';'}) {
-    const muster::csv_options csv{.delimiter = delimiter, .missing = muster::missing_values::zero};
+    const muster::data::csv_options csv{.delimiter = delimiter, .missing = muster::data::missing_values::zero};
     const auto parse = [&](const muster::read_options& options, std::size_t piece_bytes) {
-      const auto format = muster::detail::format_of_csv(text, "input", csv, options);
-      return muster::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
+      const auto format = muster::data::detail::format_of_csv(text, "input", csv, options);
+      return muster::data::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
     };
     accepted |= check_text(text, [&](std::size_t piece_bytes, int threads, bool keep) {
       return parse({.threads = threads, .keep_bad_records = keep}, piece_bytes);
@@ -36,9 +36,9 @@ inline bool check_csv(std::string_view text) {
     check_on_demand(
         text, [&] { return parse(options, muster::detail::text_piece_bytes); },
         [&](auto file) {
-          auto format = muster::detail::format_of_csv(file->text(), "input", csv, options);
-          return muster::detail::records_of_text(std::move(file), std::move(format), "csv:input", options,
-                                                 {.piece_bytes = 7, .cache_bytes = 999});
+          auto format = muster::data::detail::format_of_csv(file->text(), "input", csv, options);
+          return muster::data::detail::records_of_text(std::move(file), std::move(format), "csv:input", options,
+                                                       {.piece_bytes = 7, .cache_bytes = 999});
         });
   }
   return accepted;

@@ -12,10 +12,11 @@ namespace fuzz {
 
 /// Throws std::logic_error when a property does not hold; returns true if the text was accepted.
 inline bool check_jsonl(std::string_view text) {
-  const muster::jsonl_options jsonl{.ignore = {"z"}, .missing = muster::missing_values::zero, .classes = {}};
+  const muster::data::jsonl_options jsonl{
+      .ignore = {"z"}, .missing = muster::data::missing_values::zero, .classes = {}};
   const auto parse = [&](const muster::read_options& options, std::size_t piece_bytes) {
-    const auto format = muster::detail::format_of_jsonl(text, "input", jsonl, options);
-    return muster::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
+    const auto format = muster::data::detail::format_of_jsonl(text, "input", jsonl, options);
+    return muster::data::detail::dataset_of_text(text, *format, "input", options, piece_bytes);
   };
   const bool accepted = check_text(text, [&](std::size_t piece_bytes, int threads, bool keep) {
     try {
@@ -29,9 +30,9 @@ inline bool check_jsonl(std::string_view text) {
     check_on_demand(
         text, [&] { return parse(options, muster::detail::text_piece_bytes); },
         [&](auto file) {
-          auto format = muster::detail::format_of_jsonl(file->text(), "input", jsonl, options);
-          return muster::detail::records_of_text(std::move(file), std::move(format), "jsonl:input", options,
-                                                 {.piece_bytes = 7, .cache_bytes = 999});
+          auto format = muster::data::detail::format_of_jsonl(file->text(), "input", jsonl, options);
+          return muster::data::detail::records_of_text(std::move(file), std::move(format), "jsonl:input", options,
+                                                       {.piece_bytes = 7, .cache_bytes = 999});
         });
   } catch (const muster::configuration_error&) {
   }

@@ -22,12 +22,12 @@ const std::string& path() {
 }
 
 // Returns the first page of a file of such records.
-std::string first_page(muster::record_form form) {
+std::string first_page(muster::data::record_form form) {
   const std::string name = path() + "-header";
-  const bool fixed = form == muster::record_form::fixed;
-  muster::record_schema schema{form, {}, 10, {"label"}};
+  const bool fixed = form == muster::data::record_form::fixed;
+  muster::data::record_schema schema{form, {}, 10, {"label"}};
   if (fixed) schema.fields = {{"value", muster::dtype::uint8, {3}}};
-  muster::record_file_writer writer(name, schema);
+  muster::data::record_file_writer writer(name, schema);
   const std::byte record[3]{};
   const float label = 1;
   writer.append(std::span(record).first(fixed ? 3 : 0), {&label, 1});
@@ -50,7 +50,7 @@ std::uint32_t crc_of(const std::string& text, std::size_t first, std::size_t las
 // Reads numbers from the records, as if each record's checksum were correct.
 void use_records() {
   try {
-    const muster::record_files source(path(), {.checks = muster::record_checks::never});
+    const muster::data::record_files source(path(), {.checks = muster::data::record_checks::never});
     const auto kept = muster::load(source, {.threads = 1, .keep_bad_records = true});
     const auto found = muster::statistics(source, 1);
     fuzz::require(found.records + found.left_out == kept.size(), "statistics count a wrong number of records");
@@ -64,7 +64,8 @@ void use_records() {
 
 // NOLINT: the name that libFuzzer requires
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  static const std::string pages[] = {first_page(muster::record_form::fixed), first_page(muster::record_form::sparse)};
+  static const std::string pages[] = {first_page(muster::data::record_form::fixed),
+                                      first_page(muster::data::record_form::sparse)};
   if (size < 65) return 0;
   std::string text = pages[data[0] % 2] + std::string(reinterpret_cast<const char*>(data) + 1, size - 1);
   const std::size_t footer = text.size() - 64;

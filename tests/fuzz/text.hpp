@@ -59,7 +59,7 @@ struct read_record {
   friend bool operator==(const read_record&, const read_record&) = default;
 };
 
-inline read_record read_one(const muster::any_record_source& source, muster::sample_id id) {
+inline read_record read_one(const muster::data::any_record_source& source, muster::sample_id id) {
   read_record record;
   std::uint64_t size = 0;
   source.sizes({&id, 1}, {&size, 1});
@@ -74,13 +74,13 @@ inline read_record read_one(const muster::any_record_source& source, muster::sam
 /// parse().
 template <class Parse, class Open>
 void check_on_demand(std::string_view text, const Parse& parse, const Open& open) {
-  std::optional<muster::any_record_source> whole, parts;
+  std::optional<muster::data::any_record_source> whole, parts;
   try {
     whole.emplace(parse());
   } catch (const muster::data_error&) {
   }
   try {
-    parts.emplace(open(std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()))));
+    parts.emplace(open(std::make_shared<const muster::data::mapped_file>(std::vector<char>(text.begin(), text.end()))));
   } catch (const muster::data_error& rejected) {
     check_rejection(rejected, text);
   }

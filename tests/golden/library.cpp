@@ -249,22 +249,22 @@ std::string values_of_tables(const std::string& folder) {
 
 // ---- records of each form, plain and compressed ----
 
-muster::record_schema schema_of(muster::record_form form) {
-  if (form == muster::record_form::bytes) return {form, {}, 0, {}};
-  if (form == muster::record_form::sparse) return {form, {}, 1000, {"a", "b"}};
+muster::data::record_schema schema_of(muster::data::record_form form) {
+  if (form == muster::data::record_form::bytes) return {form, {}, 0, {}};
+  if (form == muster::data::record_form::sparse) return {form, {}, 1000, {"a", "b"}};
   return {form, {{"image", muster::dtype::uint8, {3, 2}}, {"weight", muster::dtype::float32, {}}}, 0, {"label"}};
 }
 
-std::vector<std::byte> record_of(muster::record_form form, std::uint64_t k) {
-  std::vector<std::byte> bytes(form == muster::record_form::bytes   ? k % 5
-                               : form == muster::record_form::fixed ? 10
-                                                                    : 0);
+std::vector<std::byte> record_of(muster::data::record_form form, std::uint64_t k) {
+  std::vector<std::byte> bytes(form == muster::data::record_form::bytes   ? k % 5
+                               : form == muster::data::record_form::fixed ? 10
+                                                                          : 0);
   for (std::size_t i = 0; i < bytes.size(); ++i) bytes[i] = static_cast<std::byte>(k * 16 + i);
-  if (form == muster::record_form::fixed) {
+  if (form == muster::data::record_form::fixed) {
     const float weight = static_cast<float>(k) / 4;
     std::memcpy(bytes.data() + 6, &weight, sizeof weight);
   }
-  for (std::uint32_t index = 0; form == muster::record_form::sparse && index < k % 4; ++index) {
+  for (std::uint32_t index = 0; form == muster::data::record_form::sparse && index < k % 4; ++index) {
     const struct {
       std::uint32_t feature;
       float value;
@@ -275,24 +275,25 @@ std::vector<std::byte> record_of(muster::record_form form, std::uint64_t k) {
   return bytes;
 }
 
-constexpr std::pair<const char*, muster::record_form> forms[] = {{"fixed", muster::record_form::fixed},
-                                                                 {"bytes", muster::record_form::bytes},
-                                                                 {"sparse", muster::record_form::sparse}};
+constexpr std::pair<const char*, muster::data::record_form> forms[] = {{"fixed", muster::data::record_form::fixed},
+                                                                       {"bytes", muster::data::record_form::bytes},
+                                                                       {"sparse", muster::data::record_form::sparse}};
 
 void write_records(const std::string& folder) {
   for (const auto& [name, form] : forms) {
     for (const std::size_t block : {std::size_t{0}, std::size_t{64}}) {
       const std::string path = folder + "/" + name + (block == 0 ? "" : "-compressed");
       std::filesystem::create_directories(path);
-      muster::record_set_writer writer(path, schema_of(form), {.block_bytes = block});
+      muster::data::record_set_writer writer(path, schema_of(form), {.block_bytes = block});
       for (std::uint64_t k = 0; k < 12; ++k) {
         const std::vector<float> labels = {static_cast<float>(k % 3), 0.5f * static_cast<float>(k)};
         if (k == 8) writer.next_file();
         writer.append(record_of(form, k), std::span(labels).first(schema_of(form).labels.size()));
       }
       writer.commit();
-      if (form == muster::record_form::bytes) continue;
-      muster::keep_statistics(path, muster::statistics(muster::any_record_source(muster::record_files(path))));
+      if (form == muster::data::record_form::bytes) continue;
+      muster::keep_statistics(path,
+                              muster::statistics(muster::data::any_record_source(muster::data::record_files(path))));
     }
   }
 }
@@ -303,7 +304,7 @@ std::string values_of_records(const std::string& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder)) names.push_back(entry.path().filename());
   std::ranges::sort(names);
   for (const auto& name : names) {
-    const muster::record_files source(folder + "/" + name);
+    const muster::data::record_files source(folder + "/" + name);
     text += name + ": " + muster::to_string(source.schema()) + "\n";
     char digest[64];
     std::snprintf(digest, sizeof digest, "digest %016llx\n", static_cast<unsigned long long>(source.digest()));
@@ -322,7 +323,8 @@ std::string values_of_records(const std::string& folder) {
       }
       text += ", labels" + line_of<float>(labels);
     }
-    if (const auto known = source.known_statistics()) text += "statistics " + muster::detail::to_text(*known) + "\n";
+    if (const auto known = source.known_statistics())
+      text += "statistics " + muster::data::detail::to_text(*known) + "\n";
   }
   return text;
 }

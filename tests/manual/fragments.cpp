@@ -100,16 +100,18 @@ void names() {
 void classes() {
 #include "sources_1.inc"
 }
-void reads(const muster::any_record_source& source, std::span<const muster::sample_id> ids){
+void reads(const muster::data::any_record_source& source, std::span<const muster::sample_id> ids){
 #include "sources_2.inc"
-} muster::any_record_source sqlite_source(std::string_view file, std::string_view table);
+} muster::data::any_record_source sqlite_source(std::string_view file, std::string_view table);
 void own() {
 #include "sources_3.inc"
 }
-void tensors(std::span<const muster::tensor_view> tensors, std::span<const std::uint64_t> shape, muster::arena& arena) {
+void tensors(std::span<const muster::data::tensor_view> tensors, std::span<const std::uint64_t> shape,
+             muster::arena& arena) {
 #include "sources_4.inc"
 }
-void writes(const muster::any_record_source& source, std::span<const std::byte> bytes, std::span<const float> labels) {
+void writes(const muster::data::any_record_source& source, std::span<const std::byte> bytes,
+            std::span<const float> labels) {
 #include "sources_5.inc"
 }
 }  // namespace sources

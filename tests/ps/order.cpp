@@ -220,7 +220,7 @@ class schedule {
         const auto& [held, batch] = samples_of_.at(place);
         auto at = held.from;
         const auto size = [&, &held = held] {
-          return muster::detail::batch_sampler::batch_size(at, static_cast<int>(held.parts));
+          return muster::data::detail::batch_sampler::batch_size(at, static_cast<int>(held.parts));
         };
         for (std::uint64_t b = 0; b < batch; ++b) at.position += size();
         const auto [first, last] = muster::part_of(size(), held.shard());

@@ -172,7 +172,7 @@ inline void run::check_order() {
     for (const auto& row : find_server(map_.server(map_.ranges[id].head())->node)->values.ledger_of(id).rows) {
       const auto& [held, batch] = trained_.at(row.place);
       auto at = held.from;
-      const auto size = [&] { return muster::detail::batch_sampler::batch_size(at); };
+      const auto size = [&] { return muster::data::detail::batch_sampler::batch_size(at); };
       for (std::uint64_t b = 0; b < batch; ++b) at.position += size();
       const auto [first, last] = muster::part_of(size(), held.shard());
       for (auto sample = first; sample < last; ++sample) ++used[{at.epoch, at.position + sample}];
@@ -180,8 +180,8 @@ inline void run::check_order() {
     std::uint64_t expected = 0;
     auto at = plan.from;
     for (std::uint64_t step = 0; step < plan.steps_limit; ++step) {
-      expected += muster::detail::batch_sampler::batch_size(at);
-      at = muster::detail::batch_sampler::after(at);
+      expected += muster::data::detail::batch_sampler::batch_size(at);
+      at = muster::data::detail::batch_sampler::after(at);
     }
     if (used.size() != expected) {
       throw violation("range " + std::to_string(id) + " has had " + std::to_string(used.size()) + " samples of " +

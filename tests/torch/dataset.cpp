@@ -18,7 +18,7 @@ TEST_CASE("a DataLoader reads a source of muster, and every rank has other sampl
     std::multiset<float> seen;
     std::vector<std::size_t> order;
     for (int rank = 0; rank < world; ++rank) {
-      muster::torch::dataset data(muster::any_record_source{test::point_source(size)});
+      muster::torch::dataset data(muster::data::any_record_source{test::point_source(size)});
       auto batches = torch::data::make_data_loader(data, muster::torch::sampler(size, 7, rank, world),
                                                    torch::data::DataLoaderOptions(4).workers(workers));
       for (int skipped = 0; skipped < epoch; ++skipped) {
@@ -37,7 +37,7 @@ TEST_CASE("a DataLoader reads a source of muster, and every rank has other sampl
     CHECK(seen.size() == size);
     std::multiset<float> expected;
     for (std::size_t id = 0; id < size; ++id) {
-      const auto one = muster::torch::dataset(muster::any_record_source{test::point_source(size)}).get_batch(id);
+      const auto one = muster::torch::dataset(muster::data::any_record_source{test::point_source(size)}).get_batch(id);
       expected.insert(one.data[0].sum().item<float>() * 10 + static_cast<float>(one.target[0].item<std::int64_t>()));
     }
     CHECK(seen == expected);

@@ -56,14 +56,15 @@ struct point_source {
   [[nodiscard]] std::string_view name() const { return "points"; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::uint64_t digest() const { return size_; }
-  [[nodiscard]] const muster::record_schema& schema() const {
-    static const muster::record_schema schema{.fields = {{"point", muster::dtype::float32, {4}}}, .labels = {"class"}};
+  [[nodiscard]] const muster::data::record_schema& schema() const {
+    static const muster::data::record_schema schema{.fields = {{"point", muster::dtype::float32, {4}}},
+                                                    .labels = {"class"}};
     return schema;
   }
   void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const {
     std::fill_n(out.begin(), ids.size(), 4 * sizeof(float));
   }
-  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
             std::vector<muster::bad_record>*) const {
     for (std::size_t i = 0; i < ids.size(); ++i) {
       std::array<float, 4> point;
@@ -78,7 +79,7 @@ struct point_source {
 };
 
 inline auto points(std::size_t count, std::uint64_t batch) {
-  return muster::any_record_source(point_source(count)) | muster::shuffle(3) | muster::batch(batch);
+  return muster::data::any_record_source(point_source(count)) | muster::shuffle(3) | muster::batch(batch);
 }
 
 // Returns all values of a module's parameters, in double precision.

@@ -13,7 +13,7 @@ namespace {
 
 // A batch of three records with these fields, whose bytes count up.
 struct made_batch {
-  explicit made_batch(std::vector<muster::record_field> fields, std::vector<float> labels = {0, 2, 1})
+  explicit made_batch(std::vector<muster::data::record_field> fields, std::vector<float> labels = {0, 2, 1})
       : values(std::move(labels)) {
     schema.fields = std::move(fields);
     schema.labels.assign(values.size() / 3, "label");
@@ -25,7 +25,7 @@ struct made_batch {
     batch.bytes = bytes;
     batch.schema = &schema;
   }
-  muster::record_schema schema;
+  muster::data::record_schema schema;
   std::vector<muster::sample_id> ids{5, 3, 4};
   std::vector<float> values;
   std::vector<std::byte> bytes;
@@ -79,7 +79,7 @@ TEST_CASE("a part without samples is an empty tensor, and a batch without tensor
   CHECK(tensors(empty).input.sizes() == at::IntArrayRef({0, 2, 3}));
   CHECK(tensors(empty).target.numel() == 0);
   CHECK_THROWS_AS(tensors(muster::minibatch{}), muster::mismatch_error);
-  made.schema.form = muster::record_form::sparse;
+  made.schema.form = muster::data::record_form::sparse;
   CHECK_THROWS_WITH(tensors(made.batch), contains("has no tensors"));
   const made_batch unsigned_numbers({{"x", muster::dtype::uint32, {2}}});
   CHECK_THROWS_WITH(tensors(unsigned_numbers.batch), contains("uint32 (LibTorch has no such tensors)"));

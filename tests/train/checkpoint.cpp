@@ -140,7 +140,7 @@ TEST_CASE("the parameters in a checkpoint are exported as tensors") {
     trained.run_to(world, 7);
     save(store, world, trained.state);
     muster::export_parameters(checkpoints, file);
-    const muster::safetensors_file exported(file);
+    const muster::data::safetensors_file exported(file);
     REQUIRE(exported.tensors().size() == 2);
     std::vector<float> values(50);
     exported.read("w", std::vector<std::uint64_t>{50}, values);
@@ -149,7 +149,7 @@ TEST_CASE("the parameters in a checkpoint are exported as tensors") {
     CHECK(values[0] == trained.arena.parameter("b")[0]);
     CHECK(exported.metadata().at("steps") == "7");
     muster::export_parameters(older, file);
-    CHECK(muster::safetensors_file(file).metadata().at("steps") == "3");
+    CHECK(muster::data::safetensors_file(file).metadata().at("steps") == "3");
     std::filesystem::remove(file);
     std::filesystem::resize_file(older, std::filesystem::file_size(older) - 1);
     refused(older, "damaged or cut off");

@@ -9,7 +9,7 @@
 #include "comm/ranks.hpp"
 
 TEST_CASE("statistics that ranks share are the same bits as those of one, for any number of ranks", "[slow]") {
-  const auto data = muster::synthetic_epsilon(700, 4);
+  const auto data = muster::data::synthetic_epsilon(700, 4);
   const auto expected = muster::statistics(data);
   for (const int ranks : {1, 2, 3, 5}) {
     std::vector<muster::source_statistics> found(static_cast<std::size_t>(ranks));
@@ -24,11 +24,11 @@ TEST_CASE("statistics that ranks share are the same bits as those of one, for an
 TEST_CASE("a part that one rank cannot read is an error at every rank") {
   std::string text;
   for (int k = 0; k < 300; ++k) text += k == 290 ? "x\n" : "1\n";
-  const auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  const auto file = std::make_shared<const muster::data::mapped_file>(std::vector<char>(text.begin(), text.end()));
   std::vector<std::string> messages(3);
   test::run_ranks(3, [&](muster::group& world) {
-    const auto format = muster::detail::format_of_csv(file->text(), "t", {}, {});
-    const auto loader = muster::detail::records_of_text(file, format, "csv:t", {}, {}) | muster::batch(10);
+    const auto format = muster::data::detail::format_of_csv(file->text(), "t", {}, {});
+    const auto loader = muster::data::detail::records_of_text(file, format, "csv:t", {}, {}) | muster::batch(10);
     try {
       (void)muster::statistics(loader, world);
     } catch (const muster::data_error& error) {

@@ -112,11 +112,11 @@ class drawn_data {
 
  private:
   std::vector<float> values_, labels_, rows_, of_rows_;
-  muster::record_schema schema_{.fields = {{.name = "row", .shape = {inputs}}}, .labels = {"label"}};
+  muster::data::record_schema schema_{.fields = {{.name = "row", .shape = {inputs}}}, .labels = {"label"}};
 };
 
 void train(muster::context& context, const words& arguments) {
-  auto builder = muster::dataset_builder::dense("numbers", arguments.samples, 1);
+  auto builder = muster::data::dataset_builder::dense("numbers", arguments.samples, 1);
   const auto data = builder.finish();
   drawn_data drawn(arguments.samples);
   auto loader = data | muster::shuffle(3) | muster::batch(arguments.batch);

@@ -39,7 +39,7 @@ struct outcome {
 
 outcome train(muster::context& context, const std::string& dir, const std::string& checkpoints, std::uint64_t epochs) {
   muster::timeline timeline(context);
-  auto loader = muster::open_cifar10(dir) | muster::shuffle(1) | muster::batch(64) |
+  auto loader = muster::data::open_cifar10(dir) | muster::shuffle(1) | muster::batch(64) |
                 muster::augment(muster::crop_flip) | muster::prefetch(4);  // 64 is the global batch
   test::small_model model(20, 3072, 10);
   muster::arena arena(context, model.shapes());

@@ -44,7 +44,7 @@ int main(int argc, char** argv) {
     const std::string source_text = argc > 4 ? argv[4] : "";
     const bool grows = source_text.find("every=") != std::string::npos;
     if (!source_text.empty() && !grows) {
-      std::optional<muster::any_record_source> source;
+      std::optional<muster::data::any_record_source> source;
       if (context.world().rank() == 0) source = muster::open_source(source_text);
       muster::place_shards(context.world(), source, folder + "/host-" + host);
     }

@@ -40,7 +40,7 @@ struct ended_rank {
 };
 
 ended_rank train(muster::context& context, const oddity& as, float first_value) {
-  auto builder = muster::dataset_builder::dense("points", as.samples, 1);
+  auto builder = muster::data::dataset_builder::dense("points", as.samples, 1);
   for (std::size_t i = 0; i < as.samples; ++i) builder.row(i)[0] = as.first + static_cast<float>(i);
   const muster::dataset data = builder.finish();
   auto loader = data | muster::shuffle(as.seed) | muster::batch(as.batch, {.drop_last = as.drops});

@@ -18,7 +18,7 @@ using pass = muster::backward_pass;
 
 // Returns samples whose value is their number, from 1.
 inline muster::dataset numbers(std::size_t count) {
-  auto builder = muster::dataset_builder::dense("numbers", count, 1);
+  auto builder = muster::data::dataset_builder::dense("numbers", count, 1);
   for (std::size_t i = 0; i < count; ++i) builder.row(i)[0] = static_cast<float>(i + 1);
   return builder.finish();
 }

@@ -143,11 +143,11 @@ TEST_CASE("a value that is not finite ends the training, naming it, step and ran
 
 TEST_CASE("a value that is not finite names the record of the batch that has such a number") {
   as_ranks(1, [](muster::context& context, muster::group&) {
-    auto builder = muster::dataset_builder::dense("made", 10, 3);
+    auto builder = muster::data::dataset_builder::dense("made", 10, 3);
     for (std::size_t k = 0; k < 10; ++k) builder.row(k)[1] = k == 7 ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
     const muster::dataset data = builder.finish();
     for (const bool fails_early : {false, true}) {
-      muster::loader loader = muster::any_record_source(data) | muster::batch(5) | muster::prefetch(1);
+      muster::loader loader = muster::data::any_record_source(data) | muster::batch(5) | muster::prefetch(1);
       muster::arena arena(context, {{"w", {2}}});
       muster::sgd optimizer(arena);
       muster::training training(context, arena, optimizer, loader);

@@ -13,7 +13,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/cursor.hpp>  // sample_id
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A record that cannot be used, as reported by the source: damaged on disk, or an invalid line of text. It keeps its
 /// id and its place in the order of the epoch, so leaving it out does not shift other records.
@@ -60,6 +60,15 @@ class bad_record_log {
   struct state;
   std::shared_ptr<state> state_;
 };
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::bad_record;
+using data::bad_record_log;
+using data::bad_record_options;
+using data::bad_record_policy;
 
 }}  // namespace muster::v0
 

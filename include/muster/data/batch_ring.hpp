@@ -16,11 +16,11 @@
 
 #include <muster/data/parallel.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// A batch's part for one shard: its position, its contents, and its progress.
 struct batch_slot {
-  muster::cursor position;
+  data::cursor position;
   batch_shard shard;
 
   std::vector<sample_id> ids;
@@ -101,4 +101,4 @@ class batch_ring {
   std::optional<background_tasks> tasks_;  // last member: the tasks use the other members
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

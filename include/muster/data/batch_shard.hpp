@@ -8,7 +8,7 @@
 
 #include <muster/core/error.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The proportions of the ranks' parts, indexed by rank. At least one weight is not 0. Null: equal parts.
 using rank_weights = std::shared_ptr<const std::vector<std::uint32_t>>;
@@ -77,6 +77,16 @@ struct index_range {
   };
   return {boundary(shard.rank), boundary(shard.rank + 1)};
 }
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::batch_shard;
+using data::held_shards;
+using data::index_range;
+using data::part_of;
+using data::rank_weights;
 
 }}  // namespace muster::v0
 

@@ -9,7 +9,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The storage of a cache: its places, sizes and time limit.
 struct cache_options {
@@ -56,6 +56,16 @@ struct cache {
   explicit cache(std::string folder) : options{.folder = std::move(folder)} {}
   explicit cache(cache_options requested) : options(std::move(requested)) {}
 };
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::cache;
+using data::cache_options;
+using data::cache_statistics;
+using data::in_memory;
+using data::in_memory_t;
 
 }}  // namespace muster::v0
 

@@ -7,7 +7,7 @@
 
 #include <muster/data/record_source.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Returns a label as a class: a whole number from 0, below `classes`. Throws data_error for any other label. The error
 /// has no place; with_classes() throws errors with the place of the record.
@@ -22,6 +22,13 @@ namespace muster { inline namespace v0 {
 /// source's names differ from `names`. Throws data_error for a class of the source that is not in `names`. If the
 /// source has no names, its labels are unchanged, and a warning is logged.
 [[nodiscard]] any_record_source with_classes(any_record_source source, const std::vector<std::string>& names);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::class_of;
+using data::with_classes;
 
 }}  // namespace muster::v0
 

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 class batch_sampler;
@@ -95,6 +95,16 @@ namespace detail {
 [[nodiscard]] std::string difference(const cursor& saved, const cursor& expected);
 
 }  // namespace detail
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::cursor;
+using data::sample_id;
+using data::sample_order;
+using data::sampler_handle;
+using data::to_string;
 
 }}  // namespace muster::v0
 

@@ -13,7 +13,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The storage format of a dataset's features in memory.
 enum class layout {
@@ -24,7 +24,7 @@ enum class layout {
 
 /// Options of every reader of feature files.
 struct read_options {
-  muster::layout layout = muster::layout::automatic;
+  data::layout layout = data::layout::automatic;
   /// Minimum number of features of the dataset. Columns that a file never names are zero. Lets a test set have the
   /// width of its training set.
   std::size_t min_features = 0;
@@ -135,6 +135,16 @@ static_assert(mapped_record_source<dataset>);
 /// Throws configuration_error for records of bytes, which have no numbers, and for a layout that the records do not
 /// have. Throws data_error for the first bad record.
 [[nodiscard]] dataset load(const any_record_source& source, const read_options& options = {});
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::dataset;
+using data::layout;
+using data::load;
+using data::read_options;
+using data::sparse_row;
 
 }}  // namespace muster::v0
 

@@ -11,7 +11,7 @@
 
 #include <muster/data/dataset.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The memory of a future dataset, initially zero. Threads may fill different samples at once. finish() copies nothing.
 class dataset_builder {
@@ -59,7 +59,7 @@ class dataset_builder {
   std::unique_ptr<detail::samples> samples_;
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

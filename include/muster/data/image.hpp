@@ -11,7 +11,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The memory layout of an image: the order of its dimensions.
 enum class image_layout : std::uint8_t {
@@ -126,6 +126,19 @@ static_assert(record_augmentation<image_augmentation>);
 /// padded by four pixels, a flip, and normalisation with CIFAR-10's mean and deviation.
 inline constexpr image_augmentation crop_flip({.pad = 4, .flip = true},
                                               {.mean = cifar10_mean, .deviation = cifar10_deviation});
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::augment_options;
+using data::cifar10_deviation;
+using data::cifar10_mean;
+using data::crop_flip;
+using data::image_augmentation;
+using data::image_layout;
+using data::image_options;
+using data::normalise;
 
 }}  // namespace muster::v0
 

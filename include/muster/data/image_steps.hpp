@@ -16,7 +16,7 @@
 #include <muster/data/loader.hpp>
 #include <muster/data/source_statistics.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A function for map(): resizes uint8 images bilinearly and keeps their layout.
 class resize_image {
@@ -94,6 +94,15 @@ class preparation {
   std::vector<step> steps_;
   record_schema output_;
 };
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::greyscale;
+using data::preparation;
+using data::prepare;
+using data::resize_image;
 
 }}  // namespace muster::v0
 

@@ -9,7 +9,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The size of the decoded image, and the part of the JPEG that it shows. The defaults are the usual values for
 /// ImageNet.
@@ -81,6 +81,14 @@ class random_jpeg_crop : public detail::jpeg_reader {
   void operator()(std::span<const std::byte> input, std::span<std::byte> result, random_stream& random) const;
 };
 static_assert(record_augmentation<random_jpeg_crop>);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::decode_jpeg;
+using data::jpeg_options;
+using data::random_jpeg_crop;
 
 }}  // namespace muster::v0
 

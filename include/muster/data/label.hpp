@@ -10,7 +10,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Returns a number of a file as a label, or NaN if it cannot be a label: a label is finite, and a number is not
 /// rounded to another whole number. A fraction, such as a target of regression, becomes the nearest float32, and -0
@@ -40,6 +40,6 @@ inline constexpr const char* missing_label =
     "the label is missing (missing labels are never filled in, even if missing features are); add a label, or leave "
     "the record out as a bad record";
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

@@ -20,7 +20,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/record_source.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The requirements on a source of samples: it has a known number of samples and a digest that distinguishes it from
 /// other sources. Copies are cheap.
@@ -150,7 +150,7 @@ class loader {
  public:
   /// Uses `order` if given, else the source's own order. Usually written `source | shuffle(seed) | batch(global)`.
   /// Throws configuration_error for a batch size of 0.
-  loader(detail::loader_source source, const std::optional<shuffle>& order, const muster::batch& batches);
+  loader(detail::loader_source source, const std::optional<shuffle>& order, const data::batch& batches);
   loader(loader&&) noexcept;
   loader& operator=(loader&&) noexcept;
   ~loader();
@@ -158,7 +158,7 @@ class loader {
   /// Moves the loader to `start`. Throws configuration_error, and does not move, if `start` is a
   /// cursor of another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The
   /// error names the difference. O(1).
-  void open(const muster::cursor& start);
+  void open(const data::cursor& start);
 
   /// Returns the part of the batch at the cursor that belongs to `shard`, or false at the end of the epoch. Does not
   /// move the cursor: after a failed step the caller calls next() again, perhaps with another shard. Waits until the
@@ -217,7 +217,7 @@ class loader {
   void assign_samples_to(std::vector<held_shards> shards_of_ranks);
 
   /// Returns the position of the loader. A cursor can be saved, sent, and opened elsewhere with open().
-  [[nodiscard]] const muster::cursor& cursor() const noexcept;
+  [[nodiscard]] const data::cursor& cursor() const noexcept;
   /// Returns the same position as a handle for a `state`, which can move the loader.
   [[nodiscard]] sampler_handle cursor() noexcept;
   /// Returns the current epoch, from 0.
@@ -242,7 +242,7 @@ class loader {
   /// source without records.
   [[nodiscard]] loader with(std::unique_ptr<detail::record_step> pipeline_step) &&;
 
-  friend loader operator|(loader pipeline, muster::cache step);
+  friend loader operator|(loader pipeline, data::cache step);
   friend loader operator|(loader pipeline, prefetch step);
   friend loader operator|(loader pipeline, on_bad_records step);
 
@@ -275,6 +275,21 @@ template <sample_source Source>
 [[nodiscard]] loader operator|(loader pipeline, cache pipeline_step);
 [[nodiscard]] loader operator|(loader pipeline, prefetch pipeline_step);
 [[nodiscard]] loader operator|(loader pipeline, on_bad_records pipeline_step);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::batch;
+using data::batch_options;
+using data::loader;
+using data::on_bad_records;
+using data::prefetch;
+using data::prefetch_options;
+using data::sample_source;
+using data::shuffle;
+using data::shuffle_options;
+using data::shuffled_source;
 
 }}  // namespace muster::v0
 

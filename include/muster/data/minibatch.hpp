@@ -14,7 +14,7 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A rank's part of a global batch. It converts to false at the end of the epoch. It converts to true with `samples`
 /// empty if only other ranks have samples.
@@ -73,6 +73,12 @@ struct minibatch {
   /// micro-batches, so that every rank has the same number. Throws configuration_error for a count below 1.
   [[nodiscard]] std::vector<minibatch> split(int batch_count) const;
 };
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::minibatch;
 
 }}  // namespace muster::v0
 

@@ -9,7 +9,7 @@
 
 #include <muster/data/record_source.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A source in a mixture, with its weight. A source's proportion is its weight divided by the sum of the weights.
 struct mixture_part {
@@ -53,6 +53,13 @@ class mixture : public detail::source_with_facts {
   std::shared_ptr<const state> state_;
 };
 static_assert(mapped_record_source<mixture>);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::mixture;
+using data::mixture_part;
 
 }}  // namespace muster::v0
 

@@ -13,7 +13,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A kind of source that open_source() and open_dataset() support.
 struct source_info {
@@ -56,6 +56,18 @@ using source_opener = opened_source (*)(spec_reader& spec, const read_options& o
 /// Thread safe. Throws configuration_error for a scheme that exists already or is invalid. A scheme consists of
 /// lower-case letters, digits and underscores.
 void register_source(const source_info& info, source_opener open);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::open_dataset;
+using data::open_source;
+using data::opened_source;
+using data::register_source;
+using data::source_info;
+using data::source_opener;
+using data::source_table;
 
 }}  // namespace muster::v0
 

@@ -16,7 +16,7 @@
 #include <tbb/task_group.h>
 #endif
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Returns the number of threads to use for `tasks` tasks if the user requested `requested` threads (0: as many as this
 /// process may use).
@@ -93,4 +93,4 @@ void parallel_for(std::size_t tasks, int threads, const Body& body) {
   if (failure) std::rethrow_exception(failure);
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -8,7 +8,7 @@
 #include <muster/data/record_step.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A step of a pipeline: replaces every record by f(record), the same in every epoch. See record_transform and each().
 template <record_transform F>
@@ -36,6 +36,13 @@ template <record_augmentation G>
 [[nodiscard]] loader operator|(loader pipeline, augment<G> pipeline_step) {
   return std::move(pipeline).with(std::make_unique<detail::function_step<G, true>>(std::move(pipeline_step.function)));
 }
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::augment;
+using data::map;
 
 }}  // namespace muster::v0
 

@@ -11,7 +11,7 @@
 
 #include <muster/core/dtype.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The format of records in memory. The numbers are part of file formats and must not change.
 enum class record_form : std::uint8_t {
@@ -85,7 +85,7 @@ struct table_names {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -19,7 +19,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/source_statistics.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 
@@ -306,7 +306,7 @@ inline void fetch_ahead(std::span<const std::byte> record) noexcept {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -16,7 +16,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/record_transform.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The buffers that one thread keeps for a step between pieces of batches, to avoid allocations.
 struct chain_scratch_level {
@@ -195,4 +195,4 @@ class function_step final : public transform_step {
   F f_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

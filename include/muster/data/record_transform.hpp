@@ -14,7 +14,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The requirements on a function for map(). It computes output records, all of the same size, from input records.
 /// Equal input records yield equal output records.
@@ -91,6 +91,15 @@ template <element From, element To, class F>
 [[nodiscard]] typed_transform<From, To, F> each(std::vector<std::uint64_t> shape, F f, std::uint64_t version = 0) {
   return {std::move(shape), std::move(f), version};
 }
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::each;
+using data::record_augmentation;
+using data::record_transform;
+using data::typed_transform;
 
 }}  // namespace muster::v0
 

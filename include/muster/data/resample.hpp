@@ -8,7 +8,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The inputs for the outputs along an axis: output k is a mix of inputs first[k] and first[k] + 1, with weight[k] /
 /// 2048 for the second input.
@@ -80,6 +80,6 @@ class resampler {
   std::vector<std::uint32_t> rows_[2];
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 class any_record_source;
 class loader;
@@ -77,6 +77,15 @@ inline constexpr int statistics_parts = 64;
 [[nodiscard]] source_statistics statistics_from_text(std::string_view text, const std::string& path);
 
 }  // namespace detail
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::column_statistics;
+using data::keep_statistics;
+using data::source_statistics;
+using data::statistics;
 
 }}  // namespace muster::v0
 

@@ -13,7 +13,7 @@
 #include <muster/data/record_transform.hpp>
 #include <muster/data/source_statistics.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A function for map(): subtracts from every number the mean of its column and divides by the column's deviation (or
 /// by 1 if the deviation is 0), as computed by statistics(). For images the columns are the channels, as in normalise.
@@ -47,6 +47,13 @@ struct standardise_by_source {
   int threads = 0;  ///< number of threads for computing the statistics
 };
 [[nodiscard]] loader operator|(loader pipeline, standardise_by_source pipeline_step);
+
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 {
+
+using data::standardise;
+using data::standardise_by_source;
 
 }}  // namespace muster::v0
 

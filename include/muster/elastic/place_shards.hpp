@@ -24,7 +24,7 @@ struct placement_options {
 ///
 /// Throws configuration_error for a folder with other records and for a folder that cannot be written, the errors of
 /// the rule and the source, peer_failure at the other ranks, and the errors of collectives.
-void place_shards(group& ranks, const std::optional<any_record_source>& records, const std::string& folder,
+void place_shards(group& ranks, const std::optional<data::any_record_source>& records, const std::string& folder,
                   const placement_options& options = {});
 
 }}  // namespace muster::v0

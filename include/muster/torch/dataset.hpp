@@ -34,7 +34,7 @@ class dataset : public ::torch::data::datasets::BatchDataset<dataset, ::torch::d
  public:
   /// Throws mismatch_error unless the records have one field of fixed shape.
   template <class Source>
-  requires(!std::derived_from<Source, dataset> && record_source<Source>) explicit dataset(Source source)
+  requires(!std::derived_from<Source, dataset> && data::record_source<Source>) explicit dataset(Source source)
       : source_(std::move(source)) {
     minibatch none;
     none.schema = &source_.schema();
@@ -66,7 +66,7 @@ class dataset : public ::torch::data::datasets::BatchDataset<dataset, ::torch::d
   [[nodiscard]] c10::optional<std::size_t> size() const override { return static_cast<std::size_t>(source_.size()); }
 
  private:
-  any_record_source source_;
+  data::any_record_source source_;
 };
 
 /// The samples of a rank in the order of muster: in each epoch a permutation of (seed, epoch), of which every rank

@@ -36,7 +36,7 @@ inline serve::tensor_info read_tensor(std::istream& text, const std::string& pat
   std::istringstream words(line);
   serve::tensor_info tensor;
   words >> tensor.name >> type;
-  tensor.type = muster::detail::dtype_named(type);
+  tensor.type = muster::data::detail::dtype_named(type);
   for (std::size_t extent = 0; words >> extent;) tensor.shape.push_back(extent);
   if (tensor.type == dtype::none || !words.eof()) {
     throw data_error({.file = path},

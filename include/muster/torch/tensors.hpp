@@ -29,7 +29,7 @@ namespace detail {
 template <class Label>
 concept label_type = std::same_as<Label, std::int64_t> || std::same_as<Label, float>;
 
-[[nodiscard]] inline at::ScalarType scalar_type_of(dtype type, const record_field& field) {
+[[nodiscard]] inline at::ScalarType scalar_type_of(dtype type, const data::record_field& field) {
   switch (type) {
     case dtype::boolean:
       return at::kBool;
@@ -58,14 +58,15 @@ concept label_type = std::same_as<Label, std::int64_t> || std::same_as<Label, fl
 }
 
 inline void require_fields(const minibatch& batch) {
-  if (batch.schema != nullptr && batch.schema->form == record_form::fixed) return;
+  if (batch.schema != nullptr && batch.schema->form == data::record_form::fixed) return;
   throw mismatch_error("a batch of " + (batch.schema == nullptr ? "ids alone" : to_string(*batch.schema)) +
                        " has no tensors (they need records with fields of fixed shapes); use record(), or add a map "
                        "that makes such records");
 }
 
 // Returns a view of one field of all records, whose first byte is at `offset` of each record.
-[[nodiscard]] inline at::Tensor view_of_field(const minibatch& batch, const record_field& field, std::size_t offset) {
+[[nodiscard]] inline at::Tensor view_of_field(const minibatch& batch, const data::record_field& field,
+                                              std::size_t offset) {
   const at::ScalarType type = scalar_type_of(field.type, field);
   std::vector<std::int64_t> sizes{static_cast<std::int64_t>(batch.samples.size())};
   for (const std::uint64_t extent : field.shape) sizes.push_back(static_cast<std::int64_t>(extent));

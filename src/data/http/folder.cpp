@@ -14,7 +14,7 @@
 #include <muster/core/number.hpp>
 #include <muster/core/plugin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 namespace {
 
 constexpr std::uint64_t most_file_bytes = std::uint64_t{1} << 50;
@@ -88,7 +88,7 @@ http_folder::http_folder(const std::string& address, const http_options& options
   if (multi_ == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
   std::error_code ignored;
   std::filesystem::create_directories(cache_.folder, ignored);
-  locks_ = descriptor(::open((cache_.folder + "/locks").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  locks_ = muster::detail::descriptor(::open((cache_.folder + "/locks").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   thread_ = std::thread([this] { run(); });
 }
 
@@ -318,4 +318,4 @@ extern const plugin http_plugin;
   });
 });
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

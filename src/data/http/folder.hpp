@@ -22,7 +22,7 @@
 #include <muster/data/records/remote_folder.hpp>
 #include "http_server.hpp"
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// A remote folder over HTTP. Files are fetched in blocks. A record_store caches the blocks as its records, so that the
 /// blocks of a file are contiguous on the disk. Blocks that do not fit on the disk are cached in memory.
@@ -119,7 +119,7 @@ class http_folder final : public remote_folder {
   const http_server server_;
   const cache_options cache_;
   const seconds timeout_;
-  descriptor locks_;
+  muster::detail::descriptor locks_;
   lru_cache<std::vector<std::byte>> memory_;  // blocks that are not on the disk
   std::mutex mutex_;                          // guards the fields from files_ to stopping_
   std::condition_variable state_changed_;
@@ -137,4 +137,4 @@ class http_folder final : public remote_folder {
   std::thread thread_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -12,7 +12,7 @@
 
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 namespace {
 
 std::string first_of(const char* name, const char* second_name, const char* fallback = "") {
@@ -125,7 +125,7 @@ std::string http_server::name_in_address(const std::string& text) const {
 std::string http_server::identity_of(const std::string& name) const {
   std::string identity = url_ + name;
   for (const auto word : split(std::string_view(query_).substr(query_.empty() ? 0 : 1), '&')) {
-    const auto hidden = without_secrets(word);
+    const auto hidden = muster::detail::without_secrets(word);
     std::string key(word.substr(0, word.find('=')));
     std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::tolower(c); });
     const bool is_of_signature = key.starts_with("x-amz-") || key.starts_with("x-goog-") || hidden != word;
@@ -207,4 +207,4 @@ request_failure http_server::failure_of(CURL* request, CURLcode code) {
   return {true, reason, "go on from the last checkpoint when the server is back"};
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -10,9 +10,9 @@
 
 #include <muster/core/descriptor.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
-using curl_request = std::unique_ptr<CURL, freed_by<&::curl_easy_cleanup>>;
+using curl_request = std::unique_ptr<CURL, muster::detail::freed_by<&::curl_easy_cleanup>>;
 
 /// The reason for the failure of a request.
 struct request_failure {
@@ -62,8 +62,8 @@ class http_server {
   std::string query_;    // begins with a question mark, or is empty
   std::string url_;      // address for libcurl
   std::string signature_, user_, password_, certificates_;
-  std::unique_ptr<curl_slist, freed_by<&::curl_slist_free_all>> headers_;
+  std::unique_ptr<curl_slist, muster::detail::freed_by<&::curl_slist_free_all>> headers_;
   seconds timeout_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

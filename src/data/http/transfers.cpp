@@ -5,7 +5,7 @@
 
 #include <muster/core/number.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 namespace {
 
 constexpr std::size_t most_transfers = 8;
@@ -187,4 +187,4 @@ void http_folder::finish(transfers::iterator active, CURLcode code) {
   transfers_.erase(active);
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

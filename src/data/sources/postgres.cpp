@@ -30,7 +30,7 @@
 #include <muster/data/sources/decimal.hpp>
 #include <muster/data/sources/table_columns.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
 // Size of the rows of a range: large enough that the latency of a request to the server is small in comparison.
@@ -38,8 +38,8 @@ constexpr std::uint64_t range_bytes = std::uint64_t{1} << 20;
 constexpr std::uint64_t most_rows_of_range = 1 << 14;
 constexpr std::size_t cache_bytes = std::size_t{64} << 20;
 
-using query_result = std::unique_ptr<PGresult, detail::freed_by<&PQclear>>;
-using query_text = std::unique_ptr<char, detail::freed_by<&PQfreemem>>;
+using query_result = std::unique_ptr<PGresult, muster::detail::freed_by<&PQclear>>;
+using query_text = std::unique_ptr<char, muster::detail::freed_by<&PQfreemem>>;
 
 // The connection is lost or could not be opened. A new connection may work.
 class lost_connection : public configuration_error {
@@ -167,7 +167,7 @@ class session {
   }
 
   seconds patience_;
-  std::unique_ptr<PGconn, detail::freed_by<&PQfinish>> connection_;
+  std::unique_ptr<PGconn, muster::detail::freed_by<&PQfinish>> connection_;
 };
 
 class table {
@@ -434,4 +434,4 @@ extern const plugin postgres_plugin;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

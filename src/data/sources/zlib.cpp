@@ -10,7 +10,7 @@
 #include <muster/core/plugin.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
 struct inflater {
@@ -64,4 +64,4 @@ extern const plugin zlib_plugin;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

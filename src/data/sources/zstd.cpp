@@ -11,10 +11,10 @@
 #include <muster/data/records/layout.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
-using decompressor = std::unique_ptr<ZSTD_DCtx, detail::freed_by<&ZSTD_freeDCtx>>;
+using decompressor = std::unique_ptr<ZSTD_DCtx, muster::detail::freed_by<&ZSTD_freeDCtx>>;
 
 // Decodes a Zstandard file, which has one or more frames, one after another (pzstd and `cat a.zst b.zst` write
 // several).
@@ -75,4 +75,4 @@ extern const plugin zstd_plugin;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

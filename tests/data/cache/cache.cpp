@@ -114,7 +114,7 @@ TEST_CASE("a cache that is too small keeps the first records, within its budget,
 }
 
 TEST_CASE("of blocks that are made when they are wanted those that were used last are kept") {
-  muster::detail::lru_cache<std::vector<std::byte>> cache(600);
+  muster::data::detail::lru_cache<std::vector<std::byte>> cache(600);
   int computed = 0;
   const auto get = [&](std::uint64_t key, std::size_t bytes = 100) {
     return cache.get(key, [&] {
@@ -215,8 +215,8 @@ TEST_CASE("a cache on disk knows when files were written in place, replaced, or 
   std::filesystem::create_directories(images + "/a");
   const auto write = [&](const std::string& text) { std::ofstream(image, std::ios::binary) << text; };
   const auto read = [&](const std::string& folder_name) {
-    auto loader =
-        muster::any_record_source(muster::image_folder(folder_name)) | muster::batch(1) | muster::cache(where);
+    auto loader = muster::data::any_record_source(muster::data::image_folder(folder_name)) | muster::batch(1) |
+                  muster::cache(where);
     const auto batch = loader.next({});
     const auto record = batch.record(0);
     const std::string text(reinterpret_cast<const char*>(record.data()), record.size());
@@ -224,7 +224,7 @@ TEST_CASE("a cache on disk knows when files were written in place, replaced, or 
     return std::pair(text, loader.cache().hits);
   };
   write("old");
-  const auto digest = muster::image_folder(images).digest();
+  const auto digest = muster::data::image_folder(images).digest();
   CHECK(read(images) == std::pair(std::string("old"), std::uint64_t{0}));
   CHECK(read(images) == std::pair(std::string("old"), std::uint64_t{1}));
   const auto time = std::filesystem::last_write_time(image);
@@ -238,8 +238,8 @@ TEST_CASE("a cache on disk knows when files were written in place, replaced, or 
   CHECK(read(images) == std::pair(std::string("3rd"), std::uint64_t{1}));
   // Checkpoints and ranks compare digests of the content, which are the same after a copy to another host.
   std::filesystem::copy(images, folder / "copy", std::filesystem::copy_options::recursive);
-  CHECK(muster::image_folder(folder / "copy").digest() == digest);
-  CHECK(muster::image_folder(folder / "copy").host_state() != muster::image_folder(images).host_state());
+  CHECK(muster::data::image_folder(folder / "copy").digest() == digest);
+  CHECK(muster::data::image_folder(folder / "copy").host_state() != muster::data::image_folder(images).host_state());
   CHECK(read(folder / "copy") == std::pair(std::string("3rd"), std::uint64_t{0}));
 }
 
@@ -255,12 +255,13 @@ TEST_CASE("a large file of which the digest has samples is known by its state") 
   std::ofstream(path).close();
   std::filesystem::resize_file(path, stride * count);
   const auto open = [&] {
-    const auto file = std::make_shared<const muster::mapped_file>(path);
-    return muster::fixed_records("sparse", {muster::record_form::fixed, {{"x", muster::dtype::uint8, {1}}}, 0, {}},
-                                 {{file, 100'000, stride, count}});
+    const auto file = std::make_shared<const muster::data::mapped_file>(path);
+    return muster::data::fixed_records("sparse",
+                                       {muster::data::record_form::fixed, {{"x", muster::dtype::uint8, {1}}}, 0, {}},
+                                       {{file, 100'000, stride, count}});
   };
   const auto labels = [&] {
-    auto loader = muster::any_record_source(open()) | muster::batch(count) | muster::cache(where);
+    auto loader = muster::data::any_record_source(open()) | muster::batch(count) | muster::cache(where);
     const auto batch = loader.next({});
     std::string text;
     for (std::size_t i = 0; i < batch.samples.size(); ++i) text += static_cast<char>(batch.record(i)[0]);
@@ -283,7 +284,7 @@ TEST_CASE("what cannot be known to be fresh is kept on disk only for a time that
   };
   const temporary_folder folder;
   const std::string where = folder / "cache";
-  const muster::any_record_source data(query({.size = 5, .shape = {500}}));
+  const muster::data::any_record_source data(query({.size = 5, .shape = {500}}));
   CHECK_THROWS_WITH(data | muster::batch(5) | muster::cache(where),
                     contains("a change of the records would not be detected"));
   CHECK_NOTHROW(data | muster::batch(5) | muster::cache(muster::in_memory));

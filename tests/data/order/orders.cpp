@@ -21,7 +21,7 @@ ids list_of(const Order& order) {
 }
 
 // Returns the order, element by element.
-ids list_of(const muster::detail::block_window_permutation& order, std::uint64_t size) {
+ids list_of(const muster::data::detail::block_window_permutation& order, std::uint64_t size) {
   ids list(size);
   for (std::uint64_t i = 0; i < size; ++i) order.fill(i, {&list[i], 1});
   return list;
@@ -47,13 +47,13 @@ double surplus(const std::vector<int>& counts, double expected) {
 
 TEST_CASE("a Feistel order has every id once and can be undone, at any size") {
   for (std::uint64_t size = 0; size < 600; ++size) {
-    const muster::detail::feistel_permutation order(size, 3, size);
+    const muster::data::detail::feistel_permutation order(size, 3, size);
     const ids list = list_of(order);
     REQUIRE(has_each_once(list));
     for (std::uint64_t i = 0; i < size; ++i) REQUIRE(order.position_of(list[i]) == i);
   }
   for (const std::uint64_t size : {4095u, 4096u, 4097u, 65537u, 1000003u}) {
-    REQUIRE(has_each_once(list_of(muster::detail::feistel_permutation(5, 1, size))));
+    REQUIRE(has_each_once(list_of(muster::data::detail::feistel_permutation(5, 1, size))));
   }
 }
 
@@ -61,7 +61,7 @@ TEST_CASE("a Feistel order of 2^63 samples is one") {
   constexpr std::uint64_t size = std::uint64_t{1} << 63;
   muster::random_stream random(1);
   for (const std::uint64_t count : {size, size - 1, size - 25, size / 2 + 1, (size >> 20) + 7}) {
-    const muster::detail::feistel_permutation order(9, 2, count);
+    const muster::data::detail::feistel_permutation order(9, 2, count);
     for (int i = 0; i < 2000; ++i) {
       const std::uint64_t position = random.below(count);
       const muster::sample_id id = order[position];
@@ -69,13 +69,13 @@ TEST_CASE("a Feistel order of 2^63 samples is one") {
       REQUIRE(order.position_of(id) == position);
     }
   }
-  CHECK_THROWS_AS(muster::detail::feistel_permutation(1, 1, size + 1), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::detail::feistel_permutation(1, 1, size + 1), muster::configuration_error);
 }
 
 TEST_CASE("all orders of four samples are equally likely over epochs of a Feistel order") {
   std::map<ids, int> counts;
   for (std::uint64_t epoch = 0; epoch < 24000; ++epoch)
-    ++counts[list_of(muster::detail::feistel_permutation(17, epoch, 4))];
+    ++counts[list_of(muster::data::detail::feistel_permutation(17, epoch, 4))];
   REQUIRE(counts.size() == 24);
   std::vector<int> list;
   for (const auto& [order, count] : counts) list.push_back(count);
@@ -91,7 +91,7 @@ TEST_CASE("a Feistel order mixes: where samples go says nothing of where they ca
     std::vector<int> gaps(size - 1);
     const std::uint64_t epochs = 400'000 / size;
     for (std::uint64_t epoch = 0; epoch < epochs; ++epoch) {
-      const ids list = list_of(muster::detail::feistel_permutation(23, epoch, size));
+      const ids list = list_of(muster::data::detail::feistel_permutation(23, epoch, size));
       for (std::uint64_t i = 0; i < size; ++i) {
         ++fields[(i % cells) * cells + list[i] % cells];
         if (i > 0) ++gaps[(list[i] + size - list[i - 1]) % size - 1];
@@ -113,11 +113,11 @@ TEST_CASE("a Feistel order mixes: where samples go says nothing of where they ca
 }
 
 TEST_CASE("epochs and seeds have Feistel orders of their own") {
-  const ids list = list_of(muster::detail::feistel_permutation(3, 1, 1000));
-  CHECK(list_of(muster::detail::feistel_permutation(3, 1, 1000)) == list);
+  const ids list = list_of(muster::data::detail::feistel_permutation(3, 1, 1000));
+  CHECK(list_of(muster::data::detail::feistel_permutation(3, 1, 1000)) == list);
   for (const auto& second :
-       {muster::detail::feistel_permutation(3, 2, 1000), muster::detail::feistel_permutation(4, 1, 1000),
-        muster::detail::feistel_permutation(1, 3, 1000)}) {
+       {muster::data::detail::feistel_permutation(3, 2, 1000), muster::data::detail::feistel_permutation(4, 1, 1000),
+        muster::data::detail::feistel_permutation(1, 3, 1000)}) {
     int equal = 0;
     for (std::uint64_t i = 0; i < 1000; ++i) equal += second[i] == list[i] ? 1 : 0;
     CHECK(equal < 10);
@@ -133,7 +133,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
     const std::uint64_t block = 1 + random.below(20);
     const std::uint64_t window = 1 + random.below(8);
     CAPTURE(size, block, window);
-    const muster::detail::block_window_permutation order(random(), random.below(5), size, block, window);
+    const muster::data::detail::block_window_permutation order(random(), random.below(5), size, block, window);
     const ids list = list_of(order, size);
     REQUIRE(has_each_once(list));
     // A part that is filled by one call is equal to the elements that are computed one by one.
@@ -146,7 +146,7 @@ TEST_CASE("a block-window order has every id once, whatever its sizes") {
 
 TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
   constexpr std::uint64_t block = 10, window = 4, size = 1000;
-  const ids list = list_of(muster::detail::block_window_permutation(3, 0, size, block, window), size);
+  const ids list = list_of(muster::data::detail::block_window_permutation(3, 0, size, block, window), size);
   std::set<std::uint64_t> found;
   int in_order = 0;
   for (std::uint64_t first = 0; first < size; first += block * window) {
@@ -162,16 +162,16 @@ TEST_CASE("a window of a block-window order has whole blocks, shuffled") {
     }
   }
   CHECK(in_order < 60);  // the average is 25
-  CHECK(list_of(muster::detail::block_window_permutation(3, 1, size, block, window), size) != list);
-  CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, 0, window), muster::configuration_error);
-  CHECK_THROWS_AS(muster::detail::block_window_permutation(3, 1, size, block, 0), muster::configuration_error);
+  CHECK(list_of(muster::data::detail::block_window_permutation(3, 1, size, block, window), size) != list);
+  CHECK_THROWS_AS(muster::data::detail::block_window_permutation(3, 1, size, 0, window), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::detail::block_window_permutation(3, 1, size, block, 0), muster::configuration_error);
 }
 
 TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere") {
   for (const auto kind : {muster::sample_order::sequential, muster::sample_order::shuffled,
                           muster::sample_order::feistel, muster::sample_order::block_window}) {
     muster::cursor at{.order = kind, .size = 997, .seed = 6, .block = 20, .window = 3, .batch = 10, .epoch = 2};
-    muster::detail::sampler order;
+    muster::data::detail::sampler order;
     order.assign(at);
     ids all(at.size);
     order.fill(0, all);
@@ -190,10 +190,11 @@ TEST_CASE("an epoch's order is the one its cursor names, and is entered anywhere
     CHECK((second == all) == (kind == muster::sample_order::sequential));
   }
   muster::cursor unknown{.order = static_cast<muster::sample_order>(9), .size = 10};
-  CHECK_THROWS_WITH(muster::detail::sampler().assign(unknown), contains("sample order 9"));
+  CHECK_THROWS_WITH(muster::data::detail::sampler().assign(unknown), contains("sample order 9"));
 }
 
 TEST_CASE("computed orders are the same on every platform and in every version") {
-  CHECK(list_of(muster::detail::feistel_permutation(1, 0, 10)) == ids{6, 8, 0, 5, 1, 9, 4, 2, 3, 7});
-  CHECK(list_of(muster::detail::block_window_permutation(1, 0, 10, 2, 2), 10) == ids{9, 8, 7, 6, 5, 1, 4, 0, 3, 2});
+  CHECK(list_of(muster::data::detail::feistel_permutation(1, 0, 10)) == ids{6, 8, 0, 5, 1, 9, 4, 2, 3, 7});
+  CHECK(list_of(muster::data::detail::block_window_permutation(1, 0, 10, 2, 2), 10) ==
+        ids{9, 8, 7, 6, 5, 1, 4, 0, 3, 2});
 }

@@ -17,8 +17,8 @@
 
 namespace {
 
-void append(const std::string& folder, const std::vector<muster::manifest_entry>& entries) {
-  muster::detail::manifest_file(muster::detail::path_of_manifest(folder), true).append(entries);
+void append(const std::string& folder, const std::vector<muster::data::manifest_entry>& entries) {
+  muster::data::detail::manifest_file(muster::data::detail::path_of_manifest(folder), true).append(entries);
 }
 
 }  // namespace
@@ -34,13 +34,13 @@ TEST_CASE("entries of a manifest are read in the order they came, from several t
     });
   }
   writers.clear();
-  const auto entries = muster::detail::read_contents(folder / "").entries;
+  const auto entries = muster::data::detail::read_contents(folder / "").entries;
   REQUIRE(entries.size() == 80);
   std::uint64_t next[4] = {};
   for (const auto& entry : entries) {
     const std::size_t writer = static_cast<std::size_t>(entry.file.back() - '0');
     const std::uint64_t k = next[writer]++;
-    CHECK(entry == muster::manifest_entry{entry.file, k, k * 10, ~k});
+    CHECK(entry == muster::data::manifest_entry{entry.file, k, k * 10, ~k});
   }
 }
 
@@ -49,18 +49,18 @@ TEST_CASE("a manifest cut anywhere has the groups that are whole, and the next o
   // The manifest's size in bytes, and the number of entries.
   std::vector<std::pair<std::size_t, std::size_t>> groups = {{0, 0}};
   for (const std::size_t count : {1, 3, 1, 2}) {
-    append(folder / "", std::vector<muster::manifest_entry>(count, {"file", count, 2, 3}));
+    append(folder / "", std::vector<muster::data::manifest_entry>(count, {"file", count, 2, 3}));
     groups.emplace_back(content_of(folder / "MANIFEST").size(), groups.back().second + count);
   }
   const std::string content = content_of(folder / "MANIFEST");
   for (std::size_t size = 0; size <= content.size(); ++size) {
     std::size_t entries = 0;
     for (const auto& [bytes, count] : groups) entries = size >= bytes ? count : entries;
-    REQUIRE(muster::detail::contents_of(std::string_view(content).substr(0, size), "MANIFEST").entries.size() ==
+    REQUIRE(muster::data::detail::contents_of(std::string_view(content).substr(0, size), "MANIFEST").entries.size() ==
             entries);
     folder.write("MANIFEST", content.substr(0, size));
     append(folder / "", {{"new", 9, 9, 9}, {"newer", 9, 9, 9}});
-    const auto entries_now = muster::detail::read_contents(folder / "").entries;
+    const auto entries_now = muster::data::detail::read_contents(folder / "").entries;
     REQUIRE(entries_now.size() == entries + 2);
     CHECK(entries_now.back().file == "newer");
   }
@@ -76,25 +76,25 @@ TEST_CASE("a damaged manifest is refused with the line") {
     const auto line = 1 + std::count(content.begin(), content.begin() + std::ptrdiff_t(at), '\n');
     if (content[at] == '\n') continue;  // joins two lines, and the error is in the first line
     CAPTURE(at);
-    CHECK_THROWS_WITH(muster::detail::contents_of(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
+    CHECK_THROWS_WITH(muster::data::detail::contents_of(text, "M"), contains("M:" + std::to_string(line) + ":1: "));
   }
   CHECK_THROWS_AS(append(folder / "", {{"../file", 1, 1, 1}}), muster::configuration_error);
   CHECK_THROWS_AS(append(folder / "", {{"a file", 1, 1, 1}}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::detail::read_contents(folder / "none"), muster::data_error);
+  CHECK_THROWS_AS(muster::data::detail::read_contents(folder / "none"), muster::data_error);
 }
 
 TEST_CASE("a file that is not the one of the manifest is refused") {
   const temporary_folder folder;
   muster::random_stream random(21);
-  const auto schema = schema_of(muster::record_form::fixed);
-  muster::record_set_writer writer(folder / "set", schema);
+  const auto schema = schema_of(muster::data::record_form::fixed);
+  muster::data::record_set_writer writer(folder / "set", schema);
   append_all(writer, random_records(random, schema, 9));
   writer.commit();
-  const std::string path = muster::record_files(folder / "set").files().front().path;
+  const std::string path = muster::data::record_files(folder / "set").files().front().path;
   write_file(path, schema, random_records(random, schema, 9));
-  CHECK_THROWS_WITH(muster::record_files(folder / "set"), contains("does not match the manifest"));
+  CHECK_THROWS_WITH(muster::data::record_files(folder / "set"), contains("does not match the manifest"));
   std::filesystem::remove(path);
-  CHECK_THROWS_AS(muster::record_files(folder / "set"), muster::data_error);
+  CHECK_THROWS_AS(muster::data::record_files(folder / "set"), muster::data_error);
 }
 
 TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
@@ -102,14 +102,14 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
   const std::uint64_t seed = 22;
   CAPTURE(seed);
   muster::random_stream random(seed);
-  const auto schema = schema_of(muster::record_form::bytes);
+  const auto schema = schema_of(muster::data::record_form::bytes);
   const auto records = random_records(random, schema, 40);
   std::size_t most = 0;
   for (int round = 0; round < 60; ++round) {
     const std::string set = folder / ("set" + std::to_string(round % 6));  // each set is written repeatedly
     const pid_t child = ::fork();
     if (child == 0) {
-      muster::record_set_writer writer(set, schema, {}, 1500);
+      muster::data::record_set_writer writer(set, schema, {}, 1500);
       for (int k = 0; k < 100; ++k) {
         append_all(writer, records);
         writer.commit();
@@ -122,9 +122,9 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
     ::waitpid(child, &status, 0);
     std::error_code ignored;
     const auto size = std::filesystem::file_size(set + "/MANIFEST", ignored);
-    if (ignored || size == 0 || muster::detail::contents_of(content_of(set + "/MANIFEST"), set).entries.empty())
+    if (ignored || size == 0 || muster::data::detail::contents_of(content_of(set + "/MANIFEST"), set).entries.empty())
       continue;
-    const muster::record_files source(set);
+    const muster::data::record_files source(set);
     REQUIRE(source.size() % records.size() == 0);
     most = std::max<std::size_t>(most, source.size());
     for (muster::sample_id id = 0; id < source.size(); ++id) {
@@ -137,11 +137,11 @@ TEST_CASE("a writer killed at any moment leaves all of a commit or nothing") {
 TEST_CASE("of two writers that are to be alone in a folder the second one adds nothing") {
   const temporary_folder folder;
   muster::random_stream random(23);
-  const auto schema = schema_of(muster::record_form::bytes);
+  const auto schema = schema_of(muster::data::record_form::bytes);
   const auto records = random_records(random, schema, 40);
   const auto begin = [&](std::optional<std::uint64_t> work) {
-    auto writer =
-        std::make_unique<muster::record_set_writer>(folder / "set", schema, muster::record_file_options{}, 1500);
+    auto writer = std::make_unique<muster::data::record_set_writer>(folder / "set", schema,
+                                                                    muster::data::record_file_options{}, 1500);
     (void)writer->resume(work);
     writer->require_alone();
     append_all(*writer, records);
@@ -155,8 +155,8 @@ TEST_CASE("of two writers that are to be alone in a folder the second one adds n
   CHECK_THROWS_WITH(third->commit(), contains("nothing is overwritten"));
   second.reset();
   third.reset();
-  CHECK(muster::record_files(folder / "set").size() == records.size());
-  const auto files = muster::record_files(folder / "set").files().size();
+  CHECK(muster::data::record_files(folder / "set").size() == records.size());
+  const auto files = muster::data::record_files(folder / "set").files().size();
   const auto remaining = std::distance(std::filesystem::directory_iterator(folder / "set"), {});
   CHECK(static_cast<std::size_t>(remaining) == files + 1);  // includes the manifest
   CHECK_THROWS_WITH(begin(3), contains("has records already"));
@@ -165,7 +165,7 @@ TEST_CASE("of two writers that are to be alone in a folder the second one adds n
 TEST_CASE("the next writer of a folder removes all that a killed one left") {
   const temporary_folder folder;
   muster::random_stream random(24);
-  const auto schema = schema_of(muster::record_form::bytes);
+  const auto schema = schema_of(muster::data::record_form::bytes);
   const auto records = random_records(random, schema, 40);
   const auto names = [&] {
     std::vector<std::string> all;
@@ -177,7 +177,7 @@ TEST_CASE("the next writer of a folder removes all that a killed one left") {
     CAPTURE(round);
     const pid_t child = ::fork();
     if (child == 0) {
-      muster::record_set_writer writer(folder / "set", schema, {}, 1500);
+      muster::data::record_set_writer writer(folder / "set", schema, {}, 1500);
       (void)writer.resume(round % 2 == 0 ? std::nullopt : std::optional<std::uint64_t>(round));
       for (;;) append_all(writer, records);
     }
@@ -188,7 +188,7 @@ TEST_CASE("the next writer of a folder removes all that a killed one left") {
     ::kill(child, SIGKILL);
     ::waitpid(child, nullptr, 0);
     REQUIRE(names().size() >= 3);
-    muster::record_set_writer writer(folder / "set", schema);
+    muster::data::record_set_writer writer(folder / "set", schema);
     (void)writer.resume(100);
     CHECK(names().size() == 1);  // its own notes
   }

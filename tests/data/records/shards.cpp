@@ -20,14 +20,14 @@ namespace {
 namespace fs = std::filesystem;
 using strings = std::vector<std::string>;
 
-const muster::record_schema schema{muster::record_form::fixed,
-                                   {{"user", muster::dtype::float32, {}}, {"number", muster::dtype::float32, {}}},
-                                   0,
-                                   {"label"}};
+const muster::data::record_schema schema{muster::data::record_form::fixed,
+                                         {{"user", muster::dtype::float32, {}}, {"number", muster::dtype::float32, {}}},
+                                         0,
+                                         {"label"}};
 
 // Returns the shard for each record. Record k has the user k % 97 and the label k % 10.
 std::vector<std::uint32_t> cut(const std::string& rule_text, std::uint32_t shards, std::uint64_t records) {
-  const muster::shard_rule rule(rule_text, shards, schema, records);
+  const muster::data::shard_rule rule(rule_text, shards, schema, records);
   std::vector<std::uint32_t> shard_of_record;
   for (std::uint64_t k = 0; k < records; ++k) {
     const float values[] = {static_cast<float>(k % 97), static_cast<float>(k)};
@@ -46,7 +46,7 @@ std::vector<std::uint64_t> sizes_of(const std::vector<std::uint32_t>& shard_of_r
 
 // Writes a folder with shards of these sizes. Record n, counted over all shards, has the number n.
 void write_set(const std::string& folder, const std::vector<std::uint64_t>& sizes) {
-  muster::record_set_writer writer(folder, schema);
+  muster::data::record_set_writer writer(folder, schema);
   std::uint64_t k = 0;
   for (std::uint32_t shard = 0; shard < sizes.size(); ++shard) {
     for (const std::uint64_t end = k + sizes[shard]; k < end; ++k) {
@@ -63,7 +63,7 @@ std::string part_of_set(const temporary_folder& in, const std::string& set, int 
   fs::remove_all(folder);
   fs::create_directory(folder);
   fs::copy(fs::path(set) / "MANIFEST", folder);
-  const auto entries = muster::detail::read_contents(set).entries;
+  const auto entries = muster::data::detail::read_contents(set).entries;
   REQUIRE(entries.size() == has.size());
   for (std::size_t k = 0; k < has.size(); ++k)
     if (has[k]) fs::copy(fs::path(set) / entries[k].file, folder);
@@ -111,10 +111,10 @@ TEST_CASE("a column of a table is a key by its name, and a label by the name of 
   for (int k = 0; k < 1000; ++k)
     text += std::to_string(k % 97) + "," + std::to_string(k) + "," + std::to_string(k % 10) + "\n";
   const auto source = muster::open_source("csv:" + folder.write("users.csv", text) + "?label=y");
-  const auto shards_by = [&](const std::string& rule_text, const muster::any_record_source& records) {
-    const muster::shard_rule rule(rule_text, 4, records.schema(), records.size(), records.columns());
+  const auto shards_by = [&](const std::string& rule_text, const muster::data::any_record_source& records) {
+    const muster::data::shard_rule rule(rule_text, 4, records.schema(), records.size(), records.columns());
     std::vector<std::uint32_t> shard_of_record;
-    muster::detail::record_run run;
+    muster::data::detail::record_run run;
     run.read(records, 0, records.size());
     const std::size_t bytes = records.schema().record_bytes();
     for (std::size_t k = 0; k < records.size(); ++k)
@@ -156,7 +156,7 @@ TEST_CASE("with another number of shards the fewest records move, and only to th
 TEST_CASE("what is no rule is refused in one line") {
   const auto refusal = [](const std::string& rule_text, std::uint32_t shards) -> std::string {
     try {
-      (void)muster::shard_rule(rule_text, shards, schema, 10);
+      (void)muster::data::shard_rule(rule_text, shards, schema, 10);
       return "none";
     } catch (const muster::configuration_error& why) {
       return why.what();
@@ -261,7 +261,7 @@ TEST_CASE("uneven shards end together, and where ranks have copies a batch is cu
 TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
   const temporary_folder folder;
   write_set(folder / "set", {20, 30, 10});
-  const auto entries = muster::detail::read_contents(folder / "set").entries;
+  const auto entries = muster::data::detail::read_contents(folder / "set").entries;
   const auto names_file = [&](const std::string& text) { return contains(text); };
   {
     world_of_ranks ranks;
@@ -304,7 +304,7 @@ TEST_CASE("a shard that no rank has, or that is not the manifest's, is named") {
                       names_file("has none of the files in its manifest"));
   }
   write_set(folder / "other", {20, 30, 11});
-  const auto other_entries = muster::detail::read_contents(folder / "other").entries;
+  const auto other_entries = muster::data::detail::read_contents(folder / "other").entries;
   fs::copy(fs::path(folder / "other") / other_entries[2].file, fs::path(folder / "rank-0") / entries[2].file);
   CHECK_THROWS_WITH(muster::open_source("shards:" + (folder / "rank-0") + "?local"),
                     names_file(entries[2].file + ": does not match the manifest"));

@@ -9,10 +9,10 @@
 int main(int argc, char** argv) {
   if (argc != 3) return 2;
   try {
-    const muster::safetensors_file file(argv[1]);
-    std::vector<muster::tensor_view> tensors;
+    const muster::data::safetensors_file file(argv[1]);
+    std::vector<muster::data::tensor_view> tensors;
     for (const auto& tensor : file.tensors()) tensors.push_back({tensor, file.values(tensor)});
-    muster::write_safetensors(argv[2], tensors, file.metadata());
+    muster::data::write_safetensors(argv[2], tensors, file.metadata());
   } catch (const std::exception& failed) {
     std::fprintf(stderr, "%s\n", failed.what());
     return 3;

@@ -20,7 +20,7 @@ void check_against_from_chars(const std::string& word) {
   const bool tiny = oracle.ec == std::errc::result_out_of_range && std::strtod(word.c_str(), nullptr) < 1;
   if (tiny) expected = 0;
   const bool read = oracle.ec == std::errc() || tiny;
-  static const auto fastest = muster::detail::fastest_float_parser();
+  static const auto fastest = muster::data::detail::fastest_float_parser();
   for (const std::string sign : {"", "-", "+"}) {
     for (const char* behind : {"", " 7:0.25 8:1 9:-1.75e3"}) {
       const std::string text = sign + word + behind;
@@ -28,7 +28,7 @@ void check_against_from_chars(const std::string& word) {
       for (const bool portable : {true, false}) {
         float value = -1;
         const auto result =
-            portable ? muster::detail::parse_float(text.data(), last, value) : fastest(text.data(), last, value);
+            portable ? muster::data::detail::parse_float(text.data(), last, value) : fastest(text.data(), last, value);
         const bool right = result.ec == (tiny ? std::errc() : oracle.ec) &&
                            result.ptr == text.data() + (none ? 0 : sign.size()) + (oracle.ptr - word.data()) &&
                            bits(value) == bits(read ? (sign == "-" ? -expected : expected) : -1);
@@ -152,8 +152,8 @@ TEST_CASE("what is odd about numbers is read as std::from_chars reads it") {
   }
   for (const char* word :
        {"--1", "-+1", "+-1", "++1", "-", "+", "inf", "-inf", "nan", "+nan", "infinity", "-.", "- 1"}) {
-    for (const auto parse :
-         {muster::detail::float_parser(muster::detail::parse_float), muster::detail::fastest_float_parser()}) {
+    for (const auto parse : {muster::data::detail::float_parser(muster::data::detail::parse_float),
+                             muster::data::detail::fastest_float_parser()}) {
       float value = 0;
       const std::string text = word + std::string("                ");
       const auto result = parse(text.data(), text.data() + text.size(), value);

@@ -81,15 +81,16 @@ TEST_CASE("CIFAR-10 is read from a folder, from what its archive unpacks to, and
     if (number == '3') expect_cifar(one_batch, text, 1, {0});
   }
   const std::string inner = folder / "cifar-10-batches-bin";
-  check_source(muster::open_cifar10(folder / ""), train, 1);
-  check_source(muster::open_cifar10(inner), train, 2);
-  check_source(muster::open_cifar10(inner, muster::cifar_split::test), test, 3);
-  check_source(muster::open_cifar10(inner + "/data_batch_3.bin"), one_batch, 4);
-  CHECK(muster::open_cifar10(inner).schema().fields.front() ==
-        muster::record_field{"image", muster::dtype::uint8, {3, 32, 32}});
-  CHECK(muster::open_cifar10(inner).digest() == muster::open_cifar10(folder / "").digest());
-  CHECK(muster::open_cifar10(inner).digest() != muster::open_cifar10(inner, muster::cifar_split::test).digest());
-  CHECK(muster::to_string(muster::open_cifar10(inner).schema()) == "image uint8[3x32x32], label label");
+  check_source(muster::data::open_cifar10(folder / ""), train, 1);
+  check_source(muster::data::open_cifar10(inner), train, 2);
+  check_source(muster::data::open_cifar10(inner, muster::data::cifar_split::test), test, 3);
+  check_source(muster::data::open_cifar10(inner + "/data_batch_3.bin"), one_batch, 4);
+  CHECK(muster::data::open_cifar10(inner).schema().fields.front() ==
+        muster::data::record_field{"image", muster::dtype::uint8, {3, 32, 32}});
+  CHECK(muster::data::open_cifar10(inner).digest() == muster::data::open_cifar10(folder / "").digest());
+  CHECK(muster::data::open_cifar10(inner).digest() !=
+        muster::data::open_cifar10(inner, muster::data::cifar_split::test).digest());
+  CHECK(muster::to_string(muster::data::open_cifar10(inner).schema()) == "image uint8[3x32x32], label label");
 }
 
 TEST_CASE("CIFAR-100 has either label or both") {
@@ -97,15 +98,15 @@ TEST_CASE("CIFAR-100 has either label or both") {
   muster::random_stream random(42);
   const std::string text = cifar_text(random, 7, {20, 100});
   folder.write("train.bin", text);
-  using muster::cifar100_labels;
-  const std::pair<cifar100_labels, std::vector<std::size_t>> cases[] = {
-      {cifar100_labels::fine, {1}}, {cifar100_labels::coarse, {0}}, {cifar100_labels::both, {1, 0}}};
+  using muster::data::cifar100_labels;
+  const std::pair<data::cifar100_labels, std::vector<std::size_t>> cases[] = {
+      {data::cifar100_labels::fine, {1}}, {data::cifar100_labels::coarse, {0}}, {data::cifar100_labels::both, {1, 0}}};
   for (const auto& [labels, places] : cases) {
     std::vector<expected_record> expected;
     expect_cifar(expected, text, 2, places);
-    check_source(muster::open_cifar100(folder / "", muster::cifar_split::train, labels), expected, 5);
+    check_source(muster::data::open_cifar100(folder / "", muster::data::cifar_split::train, labels), expected, 5);
   }
-  CHECK_THROWS_AS(muster::open_cifar100(folder / "", muster::cifar_split::test), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_cifar100(folder / "", muster::data::cifar_split::test), muster::data_error);
 }
 
 TEST_CASE("a CIFAR file that is none is refused with the byte") {
@@ -113,12 +114,12 @@ TEST_CASE("a CIFAR file that is none is refused with the byte") {
   muster::random_stream random(43);
   std::string text = cifar_text(random, 3, {10});
   const std::string path = folder.write("cut.bin", text.substr(0, 2 * 3073 + 100));
-  CHECK_THROWS_WITH(muster::open_cifar10(path), contains("cut.bin: byte 6146: ends in the middle of a record"));
+  CHECK_THROWS_WITH(muster::data::open_cifar10(path), contains("cut.bin: byte 6146: ends in the middle of a record"));
   text[3073] = 10;
-  CHECK_THROWS_WITH(muster::open_cifar10(folder.write("label.bin", text)),
+  CHECK_THROWS_WITH(muster::data::open_cifar10(folder.write("label.bin", text)),
                     contains("label.bin: byte 3073: label 10 of record 1 is not below 10"));
-  CHECK_THROWS_AS(muster::open_cifar10(folder / "missing.bin"), muster::data_error);
-  CHECK_THROWS_AS(muster::open_cifar10(folder / ""), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_cifar10(folder / "missing.bin"), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_cifar10(folder / ""), muster::data_error);
 }
 
 TEST_CASE("IDX files of every type are read, with and without labels") {
@@ -130,9 +131,9 @@ TEST_CASE("IDX files of every type are read, with and without labels") {
   std::vector<expected_record> expected;
   const float values[] = {3, 0, 255, 1, 2};
   for (std::size_t i = 0; i < 5; ++i) expected.push_back({slice_of(bytes, 12 * i, 12), {values[i]}});
-  check_source(muster::open_idx(images, labels), expected, 6);
-  CHECK(muster::open_idx(images).schema().labels.empty());
-  CHECK(muster::open_idx(images).schema().fields.front().name == "image");
+  check_source(muster::data::open_idx(images, labels), expected, 6);
+  CHECK(muster::data::open_idx(images).schema().labels.empty());
+  CHECK(muster::data::open_idx(images).schema().fields.front().name == "image");
 
   const std::vector<std::int32_t> numbers = {-1, 70000, 3, -4, 5, 6};
   const std::vector<double> targets = {0.5, -2};
@@ -140,13 +141,13 @@ TEST_CASE("IDX files of every type are read, with and without labels") {
   const std::string doubles = folder.write("doubles", idx_header(0x0e, {2}) + big_endian(targets));
   expected = {{bytes_of(std::span<const std::int32_t>(numbers).first(3)), {0.5}},
               {bytes_of(std::span<const std::int32_t>(numbers).subspan(3)), {-2}}};
-  check_source(muster::open_idx(wide, doubles), expected, 7);
+  check_source(muster::data::open_idx(wide, doubles), expected, 7);
 }
 
 TEST_CASE("an IDX file that is none, or not whole, is refused with the byte") {
   const temporary_folder folder;
   const auto refused = [&](const std::string& text, const std::string& why) {
-    CHECK_THROWS_WITH(muster::open_idx(folder.write("file", text)), contains("file: byte ") && contains(why));
+    CHECK_THROWS_WITH(muster::data::open_idx(folder.write("file", text)), contains("file: byte ") && contains(why));
   };
   refused("text", "byte 0: is not an IDX file");
   refused(std::string("\0\0", 2), "byte 2: ends within the header");
@@ -158,10 +159,10 @@ TEST_CASE("an IDX file that is none, or not whole, is refused with the byte") {
   refused(idx_header(8, {0xffffffff, 0xffffffff, 0xffffffff}) + "1", "promises more than there can be");
   refused(idx_header(8, {0, 3}), "has no records");
   const std::string images = folder.write("images", idx_header(8, {2, 1}) + "12");
-  CHECK_THROWS_WITH(muster::open_idx(images, folder.write("three", idx_header(8, {3}) + "123")),
+  CHECK_THROWS_WITH(muster::data::open_idx(images, folder.write("three", idx_header(8, {3}) + "123")),
                     contains("has 3 labels where") && contains("has 2 records"));
   const std::string cubes = folder.write("cubes", idx_header(8, {2, 1, 1}) + "12");
-  CHECK_THROWS_WITH(muster::open_idx(images, cubes), contains("has 3 extents"));
+  CHECK_THROWS_WITH(muster::data::open_idx(images, cubes), contains("has 3 extents"));
 }
 
 TEST_CASE("NPY arrays are read: every version, one extent or several, labels of any type") {
@@ -179,23 +180,23 @@ TEST_CASE("NPY arrays are read: every version, one extent or several, labels of 
   for (const char version : {'\1', '\2', '\3'}) {
     const std::string path = folder.write(
         "data.npy", npy_text("{'shape': (3, 2, 2), \"fortran_order\": False , 'descr': '<f4'}    \n", text, version));
-    check_source(muster::open_npy(path, labels), expected, 8);
-    CHECK(muster::open_npy(path).schema().fields.front().shape == std::vector<std::uint64_t>{2, 2});
+    check_source(muster::data::open_npy(path, labels), expected, 8);
+    CHECK(muster::data::open_npy(path).schema().fields.front().shape == std::vector<std::uint64_t>{2, 2});
   }
   const std::string flat =
       folder.write("flat.npy", npy_text("{'descr': '<f4', 'fortran_order': True, 'shape': (12,)}", text));
-  CHECK(muster::open_npy(flat).size() == 12);
-  CHECK(muster::open_npy(flat).schema().record_bytes() == 4);
+  CHECK(muster::data::open_npy(flat).size() == 12);
+  CHECK(muster::data::open_npy(flat).schema().record_bytes() == 4);
   const std::string pairs =
       folder.write("pairs.npy", npy_text("{'descr': '<f4', 'fortran_order': False, 'shape': (3, 4)}", text));
   for (std::size_t i = 0; i < 3; ++i) expected[i].labels.assign(&numbers[4 * i], &numbers[4 * i] + 4);
-  check_source(muster::open_npy(pairs, pairs), expected, 9);
+  check_source(muster::data::open_npy(pairs, pairs), expected, 9);
 }
 
 TEST_CASE("an NPY file that cannot be taken is refused with the byte and a way out") {
   const temporary_folder folder;
   const auto refused = [&](const std::string& text, const std::string& why) {
-    CHECK_THROWS_WITH(muster::open_npy(folder.write("file", text)), contains("file: byte ") && contains(why));
+    CHECK_THROWS_WITH(muster::data::open_npy(folder.write("file", text)), contains("file: byte ") && contains(why));
   };
   const std::string four(16, 'x');
   refused("not one", "is not an NPY file");
@@ -223,7 +224,7 @@ TEST_CASE("raw files of random layouts give what a naive walk gives, and digests
   for (std::uint64_t seed = 1; seed <= 20; ++seed) {
     const temporary_folder folder;
     muster::random_stream random(seed);
-    muster::raw_layout layout{.type = muster::dtype::uint16, .shape = {1 + random.below(3), 1 + random.below(4)}};
+    muster::data::raw_layout layout{.type = muster::dtype::uint16, .shape = {1 + random.below(3), 1 + random.below(4)}};
     layout.skip = random.below(20);
     layout.offset = random.below(6);
     layout.labels = {{"a", muster::dtype::int16, random.below(30)}, {"b", muster::dtype::uint8, random.below(30)}};
@@ -245,34 +246,35 @@ TEST_CASE("raw files of random layouts give what a naive walk gives, and digests
         expected.push_back({slice_of(text, at + layout.offset, size), {float(a), float(b)}});
       }
     }
-    const auto source = muster::open_raw(paths, layout);
+    const auto source = muster::data::open_raw(paths, layout);
     check_source(source, expected, seed);
-    CHECK(source.digest() == muster::open_raw(paths, layout).digest());
+    CHECK(source.digest() == muster::data::open_raw(paths, layout).digest());
     ++layout.labels[0].offset;
-    CHECK(source.digest() != muster::open_raw(paths, layout).digest());
+    CHECK(source.digest() != muster::data::open_raw(paths, layout).digest());
   }
 }
 
 TEST_CASE("a raw layout that cannot be is refused") {
   const temporary_folder folder;
   const std::string path = folder.write("file", "0123456789");
-  using layout = muster::raw_layout;
-  CHECK(muster::open_raw({path}, layout{.shape = {5}}).size() == 2);
-  CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}}), contains("file: byte 9: ends in the middle"));
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 11}), muster::data_error);
-  CHECK(muster::open_raw({path}, layout{.shape = {3}, .count = 3}).size() == 3);
-  CHECK(muster::open_raw({path}, layout{.shape = {3}, .skip = 4, .count = 2}).view(1).data()[2] == std::byte{'9'});
+  using layout = muster::data::raw_layout;
+  CHECK(muster::data::open_raw({path}, layout{.shape = {5}}).size() == 2);
+  CHECK_THROWS_WITH(muster::data::open_raw({path}, layout{.shape = {3}}), contains("file: byte 9: ends in the middle"));
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {5}, .skip = 11}), muster::data_error);
+  CHECK(muster::data::open_raw({path}, layout{.shape = {3}, .count = 3}).size() == 3);
+  CHECK(muster::data::open_raw({path}, layout{.shape = {3}, .skip = 4, .count = 2}).view(1).data()[2] ==
+        std::byte{'9'});
   CHECK_THROWS_WITH(
-      muster::open_raw({path}, layout{.shape = {3}, .count = 4}),
+      muster::data::open_raw({path}, layout{.shape = {3}, .count = 4}),
       contains("file: byte 10: ends before its last record (after 0 bytes it has 3 of 4 records of 3 bytes)"));
-  CHECK_THROWS_WITH(muster::open_raw({path}, layout{.shape = {3}, .skip = 11, .count = 1}),
+  CHECK_THROWS_WITH(muster::data::open_raw({path}, layout{.shape = {3}, .skip = 11, .count = 1}),
                     contains("it has 0 of 1 records"));
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {3}, .count = ~std::uint64_t{0}}), muster::data_error);
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .skip = 10}), muster::data_error);
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {5}, .record_bytes = 4}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {0}}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {3}, .count = ~std::uint64_t{0}}), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {5}, .skip = 10}), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {5}, .record_bytes = 4}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {0}}), muster::configuration_error);
   const std::uint64_t huge = std::uint64_t{1} << 63;
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {huge, 2}}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {huge}, .offset = huge}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::open_raw({path}, layout{.shape = {huge}}), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {huge, 2}}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {huge}, .offset = huge}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::open_raw({path}, layout{.shape = {huge}}), muster::data_error);
 }

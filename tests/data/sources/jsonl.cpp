@@ -12,10 +12,10 @@
 
 namespace {
 
-muster::dataset parse(std::string_view text, const muster::jsonl_options& jsonl = {},
+muster::dataset parse(std::string_view text, const muster::data::jsonl_options& jsonl = {},
                       const muster::read_options& options = {}) {
-  return muster::detail::dataset_of_text(text, *muster::detail::format_of_jsonl(text, "t", jsonl, options), "t",
-                                         options);
+  return muster::data::detail::dataset_of_text(text, *muster::data::detail::format_of_jsonl(text, "t", jsonl, options),
+                                               "t", options);
 }
 
 std::vector<float> row_of(const muster::dataset& read, std::size_t row) {
@@ -29,7 +29,8 @@ TEST_CASE("JSON lines are rows whose columns are the keys of the first lines") {
       "\n{\"a\": 1, \"text\": \"x\", \"b\": [[0.5, -2e1], [true, false]]}\r\n"
       "{\"b\":[1,2,3,4],\"label\":3,\"a\":null}\n \n"
       "{\"label\":-0.0,\"b\":null,\"text\":{\"n\":[1,{}]}}",
-      {.label = "label", .ignore = {"text"}, .missing = muster::missing_values::zero}, {.keep_bad_records = true});
+      {.label = "label", .ignore = {"text"}, .missing = muster::data::missing_values::zero},
+      {.keep_bad_records = true});
   REQUIRE(read.size() == 3);
   CHECK(read.columns().features == std::vector<std::string>{"a", "b.0", "b.1", "b.2", "b.3"});
   CHECK(read.columns().label == "label");
@@ -41,7 +42,7 @@ TEST_CASE("JSON lines are rows whose columns are the keys of the first lines") {
   CHECK(row_of(read, 2) == std::vector<float>(5));
   CHECK(read.label(1) == 3);
   CHECK_FALSE(std::signbit(read.label(2)));
-  const auto nan = parse("{\"a\":1,\"b\":2}\n{\"b\":null}", {.missing = muster::missing_values::nan});
+  const auto nan = parse("{\"a\":1,\"b\":2}\n{\"b\":null}", {.missing = muster::data::missing_values::nan});
   CHECK(std::isnan(nan.row(1)[0]));
   CHECK(std::isnan(nan.row(1)[1]));
   CHECK(row_of(parse(R"({"a\u00e4\ud83d\ude00\"":1,"b":2})", {.label = "a\xc3\xa4\xf0\x9f\x98\x80\""}), 0) ==
@@ -73,14 +74,14 @@ TEST_CASE("JSON lines on demand are the records in memory") {
     text += muster::detail::printed("{\"y\":%d,\"x\":[%g,%g],\"z\":%d}\n", row % 7, random.uniform(), -1e-3 * row, row);
     if (row % 500 == 77) text += "{\"y\":1,\"x\":[1]}\n";
   }
-  const muster::jsonl_options jsonl{.label = "y"};
+  const muster::data::jsonl_options jsonl{.label = "y"};
   const muster::read_options options{.threads = 2, .keep_bad_records = true};
   const auto whole = parse(text, jsonl, options);
   CHECK(whole.bad().size() == 6);
-  auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
-  const auto records =
-      muster::detail::records_of_text(file, muster::detail::format_of_jsonl(file->text(), "t", jsonl, options), "t",
-                                      options, {.piece_bytes = 999, .cache_bytes = 9999});
+  auto file = std::make_shared<const muster::data::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  const auto records = muster::data::detail::records_of_text(
+      file, muster::data::detail::format_of_jsonl(file->text(), "t", jsonl, options), "t", options,
+      {.piece_bytes = 999, .cache_bytes = 9999});
   std::vector<expected_record> expected;
   for (std::size_t k = 0; k < whole.size(); ++k)
     expected.push_back({bytes_of(std::span<const float>(whole.row(k))), {whole.label(k)}});
@@ -89,7 +90,8 @@ TEST_CASE("JSON lines on demand are the records in memory") {
 }
 
 TEST_CASE("a line of JSON that is no row is refused with line, column and key") {
-  const auto refused = [](const std::string& line, const std::string& why, const muster::jsonl_options& jsonl = {}) {
+  const auto refused = [](const std::string& line, const std::string& why,
+                          const muster::data::jsonl_options& jsonl = {}) {
     CAPTURE(line);
     const std::string text = "{\"a\":1,\"b\":[1,2]}\n" + line + "\n";
     CHECK_THROWS_WITH(parse(text, jsonl), contains("t:2:") && contains(why));
@@ -115,8 +117,9 @@ TEST_CASE("a line of JSON that is no row is refused with line, column and key") 
   refused("{\"a\":1,\"a\":2,\"b\":[1,2]}", "the key 'a' is there twice");
   refused("{\"a\":1,\"b\":[1,2],\"a\":3}", "the key 'a' is there twice");
   refused("{\"a\":16777217,\"b\":[1,2]}", "label '16777217' cannot be used", {.label = "a"});
-  refused("{\"a\":null,\"b\":[1,2]}", "the label is missing", {.label = "a", .missing = muster::missing_values::zero});
-  refused("{\"b\":[1,2]}", "the label is missing", {.label = "a", .missing = muster::missing_values::zero});
+  refused("{\"a\":null,\"b\":[1,2]}", "the label is missing",
+          {.label = "a", .missing = muster::data::missing_values::zero});
+  refused("{\"b\":[1,2]}", "the label is missing", {.label = "a", .missing = muster::data::missing_values::zero});
   refused("{\"a\":[1],\"b\":[1,2]}", "the label 'a' is an array", {.label = "a"});
   refused("{\"a\":{\"b\":[1]},\"b\":[1,2]}", "the label 'a' is an object", {.label = "a"});
   refused("{\"a\":" + std::string(100'000, '[') + "}", "this line is not JSON");

@@ -106,19 +106,20 @@ TEST_CASE("what is written in LIBSVM's format is read back, in both layouts, in 
 
     std::size_t entries = 0;
     for (const auto& sample : samples) entries += sample.features.size();
-    const auto read = muster::parse_libsvm(text, "text");
+    const auto read = muster::data::parse_libsvm(text, "text");
     CHECK(read.is_sparse() == (2 * entries < rows * features));
     check(read, samples, features);
 
     for (const auto layout : {muster::layout::dense, muster::layout::sparse}) {
       const std::size_t wider = features + random.below(10);
-      const auto expected = muster::parse_libsvm(text, "text", {.layout = layout, .min_features = wider, .threads = 1});
+      const auto expected =
+          muster::data::parse_libsvm(text, "text", {.layout = layout, .min_features = wider, .threads = 1});
       REQUIRE(expected.is_sparse() == (layout == muster::layout::sparse));
       check(expected, samples, wider);
       const muster::read_options options{
           .layout = layout, .min_features = wider, .threads = 1 + static_cast<int>(random.below(3))};
-      const auto cut = muster::detail::dataset_of_text(text, *muster::detail::format_of_libsvm("text", options), "text",
-                                                       options, 1 + random.below(200));
+      const auto cut = muster::data::detail::dataset_of_text(
+          text, *muster::data::detail::format_of_libsvm("text", options), "text", options, 1 + random.below(200));
       check(cut, samples, wider);
       REQUIRE(cut.digest() == expected.digest());
     }
@@ -126,14 +127,15 @@ TEST_CASE("what is written in LIBSVM's format is read back, in both layouts, in 
 }
 
 TEST_CASE("the labels of the public sets mean what they say") {
-  const auto read = muster::parse_libsvm("+1 1:1\n-1 1:1\n0 1:1\n1 1:1\n7 1:1\n", "text");
+  const auto read = muster::data::parse_libsvm("+1 1:1\n-1 1:1\n0 1:1\n1 1:1\n7 1:1\n", "text");
   CHECK(std::vector<float>(read.labels().begin(), read.labels().end()) == std::vector<float>{1, -1, 0, 1, 7});
   CHECK(read.classes() == std::vector<float>{-1, 0, 1, 7});
   CHECK(read.name() == "text");
 }
 
 TEST_CASE("samples without features, zeros that are written and numbers too small for a float are all right") {
-  const auto read = muster::parse_libsvm("1\n0 2:0 3:1e-60\n1 # nothing\n", "text", {.layout = muster::layout::sparse});
+  const auto read =
+      muster::data::parse_libsvm("1\n0 2:0 3:1e-60\n1 # nothing\n", "text", {.layout = muster::layout::sparse});
   REQUIRE(read.size() == 3);
   CHECK(read.features() == 3);
   CHECK(read.sparse(0).values.empty());
@@ -142,7 +144,7 @@ TEST_CASE("samples without features, zeros that are written and numbers too smal
 }
 
 TEST_CASE("the largest index there is can be read, sparse") {
-  const auto read = muster::parse_libsvm("1 4294967295:2\n", "text");
+  const auto read = muster::data::parse_libsvm("1 4294967295:2\n", "text");
   CHECK(read.is_sparse());
   CHECK(read.features() == 4294967295u);
   CHECK(read.sparse(0).indices[0] == 4294967294u);
@@ -173,7 +175,7 @@ TEST_CASE("lines that say no sample can be kept as bad records, dense or sparse,
       in_dense.labels = in_sparse.labels = {label};
       for (std::uint32_t index = i == 0 ? 7 : std::uint32_t(random.below(8)); index < 8;
            index += 1 + std::uint32_t(random.below(4))) {
-        const muster::sparse_entry entry{index, static_cast<float>(random.below(100))};
+        const muster::data::sparse_entry entry{index, static_cast<float>(random.below(100))};
         text += " " + std::to_string(index + 1) + ":" + std::to_string(entry.value);
         std::memcpy(in_dense.bytes.data() + 4 * index, &entry.value, 4);
         const auto bytes = bytes_of(std::span(&entry, 1));
@@ -188,8 +190,8 @@ TEST_CASE("lines that say no sample can be kept as bad records, dense or sparse,
     std::uint64_t digest = 0;
     for (const std::size_t piece : {std::size_t{1}, std::size_t{100}, std::size_t{1} << 20}) {
       const muster::read_options options{.layout = layout, .threads = 2, .keep_bad_records = true};
-      const auto read =
-          muster::detail::dataset_of_text(text, *muster::detail::format_of_libsvm("t", options), "t", options, piece);
+      const auto read = muster::data::detail::dataset_of_text(
+          text, *muster::data::detail::format_of_libsvm("t", options), "t", options, piece);
       CHECK(read.features() == 8);
       check_source(read, layout == muster::layout::dense ? dense : sparse, seed);
       REQUIRE(read.bad().size() == bad_lines.size());

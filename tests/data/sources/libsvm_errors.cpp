@@ -93,7 +93,8 @@ TEST_CASE("everything that is wrong is refused with its line, its column and the
       const std::string before = "# top\n1 1:1\r\n\n-1 2:1 # 1:x\n";
       for (const char* end : {"", "\n", "\r\n", " \n", "\n1 x\n"}) {
         const std::string text = before + bad.line + end;
-        check_refused([&] { return muster::parse_libsvm(text, "file", {.layout = layout}); }, 5, bad.column, bad.text);
+        check_refused([&] { return muster::data::parse_libsvm(text, "file", {.layout = layout}); }, 5, bad.column,
+                      bad.text);
       }
     }
   }
@@ -121,8 +122,8 @@ TEST_CASE("of many errors the first in the file is told, whatever thread meets i
     const auto piece = 1 + random.below(500);
     CAPTURE(seed, round, expected_error->line, piece);
     const muster::read_options options{.layout = muster::layout::sparse, .threads = 3};
-    const auto format = muster::detail::format_of_libsvm("file", options);
-    check_refused([&] { return muster::detail::dataset_of_text(text, *format, "name", options, piece); }, first,
+    const auto format = muster::data::detail::format_of_libsvm("file", options);
+    check_refused([&] { return muster::data::detail::dataset_of_text(text, *format, "name", options, piece); }, first,
                   expected_error->column, expected_error->text);
   }
 }
@@ -130,15 +131,15 @@ TEST_CASE("of many errors the first in the file is told, whatever thread meets i
 TEST_CASE("a text without samples or without features is refused as a whole") {
   for (const char* text : {"", "\n", "\n\r\n  \n", "# 1 1:2\n", "   # only a note"}) {
     CAPTURE(std::string(text));
-    CHECK_THROWS_WITH(muster::parse_libsvm(text, "file"), contains("file: has no samples"));
+    CHECK_THROWS_WITH(muster::data::parse_libsvm(text, "file"), contains("file: has no samples"));
   }
-  CHECK_THROWS_WITH(muster::parse_libsvm("1\n-1\n", "file"), contains("file: has no features"));
+  CHECK_THROWS_WITH(muster::data::parse_libsvm("1\n-1\n", "file"), contains("file: has no features"));
   // If lines were left out, the error is about the first line.
-  CHECK_THROWS_WITH(muster::parse_libsvm("1 1:inf\n", "file", {.keep_bad_records = true}),
+  CHECK_THROWS_WITH(muster::data::parse_libsvm("1 1:inf\n", "file", {.keep_bad_records = true}),
                     contains("file:1:5: value 'inf' of feature 1 is not finite"));
-  CHECK_THROWS_WITH(muster::parse_libsvm("1\nx 1:2\n", "file", {.keep_bad_records = true}),
+  CHECK_THROWS_WITH(muster::data::parse_libsvm("1\nx 1:2\n", "file", {.keep_bad_records = true}),
                     contains("file:2:1: label 'x' is not a number"));
-  CHECK(muster::parse_libsvm("1\n-1\n", "file", {.min_features = 4}).features() == 4);
+  CHECK(muster::data::parse_libsvm("1\n-1\n", "file", {.min_features = 4}).features() == 4);
 }
 
 TEST_CASE("a dense layout that no memory holds is refused") {
@@ -146,7 +147,7 @@ TEST_CASE("a dense layout that no memory holds is refused") {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
   std::string text;
   for (int i = 0; i < 64000; ++i) text += "1 4294967295:1\n";
-  CHECK_THROWS_WITH(muster::parse_libsvm(text, "file", {.layout = muster::layout::dense}),
+  CHECK_THROWS_WITH(muster::data::parse_libsvm(text, "file", {.layout = muster::layout::dense}),
                     contains("file: does not fit into memory (64000 samples of 4294967295 features, dense)"));
 #endif
 }

@@ -39,19 +39,19 @@ TEST_CASE("the arrays of an NPZ file are sources") {
     check_source(source, expected, 91);
     CHECK(source.mapped());
     CHECK(muster::to_string(source.schema()) == "x float32[2], label label");
-    CHECK(muster::open_npz(path, "y").schema().labels.empty());
-    CHECK_THROWS_WITH(muster::open_npz(path),
+    CHECK(muster::data::open_npz(path, "y").schema().labels.empty());
+    CHECK_THROWS_WITH(muster::data::open_npz(path),
                       contains("a.npz: has 2 arrays ('x', 'y')") && contains("add ?array=NAME"));
-    CHECK_THROWS_WITH(muster::open_npz(path, "note"), contains("has no array 'note'"));
+    CHECK_THROWS_WITH(muster::data::open_npz(path, "note"), contains("has no array 'note'"));
   }
 #ifdef MUSTER_HAS_ZLIB
   std::vector<member> packed = members;
   for (member& each : packed) each.deflated = zip::deflated(each.content);
-  check_source(muster::open_npz(folder.write("b.npz", archive(packed)), "x", "y"), expected, 92);
+  check_source(muster::data::open_npz(folder.write("b.npz", archive(packed)), "x", "y"), expected, 92);
   const auto refused = [&](const std::function<void(member&)>& change, const std::string& why) {
     auto changed = packed;
     change(changed[0]);
-    CHECK_THROWS_WITH(muster::open_npz(folder.write("c.npz", archive(changed)), "x"),
+    CHECK_THROWS_WITH(muster::data::open_npz(folder.write("c.npz", archive(changed)), "x"),
                       contains("c.npz/x.npy: ") && contains(why));
   };
   refused([](member& each) { each.crc ^= 1; }, "is not valid gzip data");
@@ -67,7 +67,7 @@ TEST_CASE("the arrays of an NPZ file are sources") {
   refused([](member& each) { each.deflated[0] = '\xff'; }, "is not valid gzip data");
 #endif
   const auto odd = [&](const member& array, const std::string& why) {
-    CHECK_THROWS_WITH(muster::open_npz(folder.write("odd.npz", archive({array}))),
+    CHECK_THROWS_WITH(muster::data::open_npz(folder.write("odd.npz", archive({array}))),
                       contains("odd.npz/x.npy") && contains(why));
   };
   odd({"x.npy", npy("<f4", "(3, 2)", text(x)) + "1"}, "has 25 bytes of numbers where its header promises 24");
@@ -78,10 +78,10 @@ TEST_CASE("the arrays of an NPZ file are sources") {
 TEST_CASE("an archive that is no ZIP, or a hostile one, is refused with byte and member") {
   const std::vector<member> members = {{"a", "first"}, {"b", "second"}};
   const std::string good = archive(members);
-  REQUIRE(muster::detail::read_zip(std::as_bytes(std::span(good)), "t").size() == 2);
-  CHECK(muster::detail::read_zip(std::as_bytes(std::span(good)), "t")[1].size == 6);
+  REQUIRE(muster::data::detail::read_zip(std::as_bytes(std::span(good)), "t").size() == 2);
+  CHECK(muster::data::detail::read_zip(std::as_bytes(std::span(good)), "t")[1].size == 6);
   const auto refused = [](const std::string& text, const std::string& why) {
-    CHECK_THROWS_WITH(muster::detail::read_zip(std::as_bytes(std::span(text)), "t"),
+    CHECK_THROWS_WITH(muster::data::detail::read_zip(std::as_bytes(std::span(text)), "t"),
                       contains("t: byte ") && contains(why));
   };
   refused("", "is not a ZIP archive");
@@ -90,7 +90,7 @@ TEST_CASE("an archive that is no ZIP, or a hostile one, is refused with byte and
   for (std::size_t size = 2; size < good.size(); ++size) {
     CAPTURE(size);
     const std::string cut = good.substr(0, size);
-    CHECK_THROWS_AS(muster::detail::read_zip(std::as_bytes(std::span(cut)), "t"), muster::data_error);
+    CHECK_THROWS_AS(muster::data::detail::read_zip(std::as_bytes(std::span(cut)), "t"), muster::data_error);
   }
   const auto changed = [&](const std::function<void(std::vector<member>&)>& change, const std::string& why,
                            const zip::layout& layout = {}) {

@@ -22,7 +22,7 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
   const std::string query =
       "SELECT i AS id, i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, "
       "(-i)::bigint AS d FROM generate_series(1, 2500) AS i ORDER BY i";
-  const auto read = muster::read_postgres(connection, query, {.label = "y", .ignore = {"id"}});
+  const auto read = muster::data::read_postgres(connection, query, {.label = "y", .ignore = {"id"}});
   REQUIRE(read.size() == 2500);
   REQUIRE(read.features() == 4);
   CHECK(read.name() == "postgres:postgres");
@@ -34,32 +34,34 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
     REQUIRE(read.row(k)[2] == float((k + 1) % 2 == 0));
     REQUIRE(read.row(k)[3] == -static_cast<float>(i));
   }
-  const auto alike = muster::read_postgres(connection, "SELECT 1, 2, '1e-50'");  // two columns with the same name
+  const auto alike = muster::data::read_postgres(connection, "SELECT 1, 2, '1e-50'");  // two columns with the same name
   CHECK(alike.row(0)[1] == 2);
   CHECK(alike.row(0)[2] == 0);
-  CHECK_THROWS_WITH(muster::read_postgres(connection, "SELECT 1e300::float8"),
+  CHECK_THROWS_WITH(muster::data::read_postgres(connection, "SELECT 1e300::float8"),
                     contains("larger than a float can hold"));
   const auto by_name = muster::open_dataset("postgres:" + connection + "?query=SELECT 1 AS a, 2 AS \"b\"&label=a");
   CHECK(by_name.label(0) == 1);
   CHECK(by_name.row(0)[0] == 2);
 
   using muster::configuration_error;
-  CHECK_THROWS_WITH(muster::read_postgres(connection, "SELECT NULL::int AS a, 1 AS b"),
+  CHECK_THROWS_WITH(muster::data::read_postgres(connection, "SELECT NULL::int AS a, 1 AS b"),
                     contains("postgres:postgres:1:1: a value is missing"));
   CHECK(std::isnan(
-      muster::read_postgres(connection, "SELECT NULL::int", {.missing = muster::missing_values::nan}).row(0)[0]));
-  CHECK_THROWS_WITH(muster::read_postgres(connection, "SELECT 1 AS a, 'x' AS b"),
+      muster::data::read_postgres(connection, "SELECT NULL::int", {.missing = muster::data::missing_values::nan})
+          .row(0)[0]));
+  CHECK_THROWS_WITH(muster::data::read_postgres(connection, "SELECT 1 AS a, 'x' AS b"),
                     contains(":1:2: 'x' is not a number"));
-  const auto data = muster::read_postgres(connection, "VALUES ('1'), ('x'), ('3')", {}, {.keep_bad_records = true});
+  const auto data =
+      muster::data::read_postgres(connection, "VALUES ('1'), ('x'), ('3')", {}, {.keep_bad_records = true});
   REQUIRE(data.bad().size() == 1);
   CHECK(data.bad()[0].id == 1);
-  CHECK_THROWS_WITH(muster::read_postgres(connection, "SELECT 1 AS price", {.label = "prize"}),
+  CHECK_THROWS_WITH(muster::data::read_postgres(connection, "SELECT 1 AS price", {.label = "prize"}),
                     contains("did you mean 'price'?"));
-  CHECK_THROWS_WITH(muster::read_postgres(connection, "SELEKT 1"), contains("refuses the query (ERROR"));
-  CHECK_THROWS_AS(muster::read_postgres(connection, "SELECT 1; DROP TABLE x"), configuration_error);
-  CHECK_THROWS_AS(muster::read_postgres(connection, "SELECT 1 WHERE false"), muster::data_error);
+  CHECK_THROWS_WITH(muster::data::read_postgres(connection, "SELEKT 1"), contains("refuses the query (ERROR"));
+  CHECK_THROWS_AS(muster::data::read_postgres(connection, "SELECT 1; DROP TABLE x"), configuration_error);
+  CHECK_THROWS_AS(muster::data::read_postgres(connection, "SELECT 1 WHERE false"), muster::data_error);
   CHECK_THROWS_AS(muster::open_dataset("postgres:" + connection), configuration_error);
-  CHECK_THROWS_WITH(muster::read_postgres("host=/nowhere password=secret", "SELECT 1"),
+  CHECK_THROWS_WITH(muster::data::read_postgres("host=/nowhere password=secret", "SELECT 1"),
                     contains("cannot connect") && !contains("secret"));
 }
 
@@ -83,16 +85,17 @@ TEST_CASE("a label of PostgreSQL is kept exactly, or its row is bad") {
                                                                 {"'NaN'::float8", std::nullopt},
                                                                 {"'NaN'::numeric", std::nullopt},
                                                                 {"'Infinity'::float4", std::nullopt}};
-  for (const auto missing : {muster::missing_values::fail, muster::missing_values::zero, muster::missing_values::nan}) {
+  for (const auto missing :
+       {muster::data::missing_values::fail, muster::data::missing_values::zero, muster::data::missing_values::nan}) {
     for (const auto& [value, label] : cases) {
       CAPTURE(value);
       for (const std::string key : {"", "k"}) {
         const std::string query = "SELECT 1 AS k, 2 AS a, " + value + " AS y";
-        const muster::postgres_options options{.label = "y", .ignore = {"k"}, .missing = missing, .key = key};
-        const auto source =
-            key.empty() ? muster::any_record_source(
-                              muster::read_postgres(postgres.connection(), query, options, {.keep_bad_records = true}))
-                        : muster::postgres_source(postgres.connection(), query, options, {.keep_bad_records = true});
+        const muster::data::postgres_options options{.label = "y", .ignore = {"k"}, .missing = missing, .key = key};
+        const auto source = key.empty() ? muster::data::any_record_source(muster::data::read_postgres(
+                                              postgres.connection(), query, options, {.keep_bad_records = true}))
+                                        : muster::data::postgres_source(postgres.connection(), query, options,
+                                                                        {.keep_bad_records = true});
         std::vector<muster::bad_record> bad;
         const muster::sample_id id = 0;
         float found = -1;
@@ -103,7 +106,7 @@ TEST_CASE("a label of PostgreSQL is kept exactly, or its row is bad") {
       }
     }
   }
-  CHECK_THROWS_WITH(muster::read_postgres(postgres.connection(), "SELECT 1 AS y, 2 AS y, 3 AS z", {.label = "y"}),
+  CHECK_THROWS_WITH(muster::data::read_postgres(postgres.connection(), "SELECT 1 AS y, 2 AS y, 3 AS z", {.label = "y"}),
                     contains("two columns of postgres:postgres have the name 'y'"));
 }
 
@@ -115,7 +118,7 @@ TEST_CASE("keys of PostgreSQL have all of their digits, whatever its roles print
   for (const std::string key :
        {"i / 3.0::float8", "(i / 3.0)::float4", "'2024-10-27'::timestamp + i * interval '0.7 second'"}) {
     CAPTURE(key);
-    const auto source = muster::postgres_source(
+    const auto source = muster::data::postgres_source(
         postgres.connection(), "SELECT " + key + " AS k, i AS a FROM generate_series(0, 39999) AS i", {.key = "k"});
     std::vector<muster::sample_id> ids(source.size());
     std::iota(ids.begin(), ids.end(), muster::sample_id{0});
@@ -133,17 +136,17 @@ TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also wh
   const std::string query =
       "SELECT i % 3 AS y, i / 7.0::float8 AS a, (i * 0.001)::numeric AS b, i % 2 = 0 AS c, (-i)::bigint AS d, "
       "CASE WHEN i % 1000 = 5 THEN NULL ELSE i::real / 3 END AS e, i * 2 AS id FROM generate_series(1, 40000) AS i";
-  muster::postgres_options options{.label = "y", .missing = muster::missing_values::zero, .key = "id"};
-  const auto expected_rows = muster::read_postgres(connection, query + " ORDER BY i",
-                                                   {.label = "y", .ignore = {"id"}, .missing = options.missing});
-  const auto ranges = muster::postgres_source(connection, query, options);
+  muster::data::postgres_options options{.label = "y", .missing = muster::data::missing_values::zero, .key = "id"};
+  const auto expected_rows = muster::data::read_postgres(connection, query + " ORDER BY i",
+                                                         {.label = "y", .ignore = {"id"}, .missing = options.missing});
+  const auto ranges = muster::data::postgres_source(connection, query, options);
   REQUIRE(ranges.size() == expected_rows.size());
   REQUIRE(ranges.schema() == expected_rows.schema());
   CHECK_FALSE(ranges.mapped());
   CHECK(ranges.name() == "postgres:postgres");
-  CHECK(muster::postgres_source(connection, query, options).digest() == ranges.digest());
+  CHECK(muster::data::postgres_source(connection, query, options).digest() == ranges.digest());
 
-  const auto read = [](const muster::any_record_source& source, std::vector<muster::sample_id> ids) {
+  const auto read = [](const muster::data::any_record_source& source, std::vector<muster::sample_id> ids) {
     std::vector<std::byte> bytes(ids.size() * source.schema().record_bytes());
     std::vector<float> labels(ids.size());
     source.read(ids, {bytes, labels});
@@ -157,13 +160,13 @@ TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also wh
       "SELECT pg_terminate_backend(pid)::int FROM pg_stat_activity WHERE pid <> pg_backend_pid() AND "
       "backend_type = 'client backend'";
   {
-    const auto fresh = muster::postgres_source(connection, query, options);
+    const auto fresh = muster::data::postgres_source(connection, query, options);
     (void)read(fresh, {0});  // opens a connection
-    (void)muster::read_postgres(connection, terminate);
+    (void)muster::data::read_postgres(connection, terminate);
     CHECK(read(fresh, all) == expected);
     std::vector<std::jthread> readers;
     std::array<bool, 3> equal{};
-    const auto parallel = muster::postgres_source(connection, query, options);
+    const auto parallel = muster::data::postgres_source(connection, query, options);
     for (bool& is_equal : equal) readers.emplace_back([&] { is_equal = read(parallel, all) == expected; });
     readers.clear();
     CHECK(equal == std::array{true, true, true});
@@ -178,10 +181,10 @@ TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also wh
     });
     CHECK(read(fresh, all) == expected);
   }
-  options.missing = muster::missing_values::fail;
-  const auto strict = muster::postgres_source(connection, query, options);
+  options.missing = muster::data::missing_values::fail;
+  const auto strict = muster::data::postgres_source(connection, query, options);
   CHECK_THROWS_WITH(read(strict, all), contains("postgres:postgres:5:6: a value is missing (NULL or NaN) in column e"));
-  const auto data = muster::postgres_source(connection, query, options, {.keep_bad_records = true});
+  const auto data = muster::data::postgres_source(connection, query, options, {.keep_bad_records = true});
   std::vector<muster::bad_record> bad;
   std::vector<float> labels(all.size());
   data.read(all, {{}, labels}, &bad);
@@ -189,20 +192,20 @@ TEST_CASE("rows of PostgreSQL by ranges of a key are those of the query, also wh
   CHECK(labels[4] == 0);
 
   options.label = "";
-  CHECK_THROWS_WITH(read(muster::postgres_source(
+  CHECK_THROWS_WITH(read(muster::data::postgres_source(
                              connection, "SELECT i / 2 AS id, i AS a FROM generate_series(1, 40000) AS i", options),
                          all),
                     contains("has other rows from id"));
-  CHECK_THROWS_WITH(muster::postgres_source(connection, "SELECT NULL::int AS id, 1 AS a", options),
+  CHECK_THROWS_WITH(muster::data::postgres_source(connection, "SELECT NULL::int AS id, 1 AS a", options),
                     contains("is missing in 1 rows"));
-  CHECK_THROWS_AS(muster::postgres_source(connection, "SELECT 1 AS id, 1 AS a WHERE false", options),
+  CHECK_THROWS_AS(muster::data::postgres_source(connection, "SELECT 1 AS id, 1 AS a WHERE false", options),
                   muster::data_error);
   options.key = "idd";
-  CHECK_THROWS_WITH(muster::postgres_source(connection, query, options), contains("did you mean 'id'?"));
+  CHECK_THROWS_WITH(muster::data::postgres_source(connection, query, options), contains("did you mean 'id'?"));
   options.key = "id";
   options.timeout = muster::seconds(0.3);
   const auto disconnected =
-      muster::postgres_source(connection, "SELECT i AS id, i AS a FROM generate_series(1, 10) AS i", options);
+      muster::data::postgres_source(connection, "SELECT i AS id, i AS a FROM generate_series(1, 10) AS i", options);
   postgres.stop();
   CHECK_THROWS_WITH(read(disconnected, {3}), contains("postgres:postgres: cannot be read, and has been tried again"));
 }

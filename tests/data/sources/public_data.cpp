@@ -18,7 +18,7 @@ TEST_CASE("a9a is read") {
     std::cout << "SKIPPED: a9a and a9a.t are neither in MUSTER_TEST_DATA nor in ../shared/data\n";
     return;
   }
-  const auto train = muster::read_libsvm(*train_path);
+  const auto train = muster::data::read_libsvm(*train_path);
   CHECK(train.size() == 32560);
   CHECK(train.features() == 122);  // the sample with feature 123 is not in this copy
   CHECK(train.is_sparse());
@@ -30,15 +30,16 @@ TEST_CASE("a9a is read") {
     for (const float value : train.sparse(i).values) REQUIRE(value == 1);
   }
 
-  CHECK(muster::read_libsvm(*test_path).features() == 122);
-  const auto test = muster::read_libsvm(*test_path, {.min_features = 123});
+  CHECK(muster::data::read_libsvm(*test_path).features() == 122);
+  const auto test = muster::data::read_libsvm(*test_path, {.min_features = 123});
   CHECK(test.size() == 16281);
   CHECK(test.features() == 123);
 
-  const muster::mapped_file text(*train_path);
-  const auto format = muster::detail::format_of_libsvm("a9a", {});
-  CHECK(muster::detail::dataset_of_text(text.text(), *format, "a9a", {.threads = 3}, 1000).digest() == train.digest());
-  const auto dense = muster::read_libsvm(*train_path, {.layout = muster::layout::dense});
+  const muster::data::mapped_file text(*train_path);
+  const auto format = muster::data::detail::format_of_libsvm("a9a", {});
+  CHECK(muster::data::detail::dataset_of_text(text.text(), *format, "a9a", {.threads = 3}, 1000).digest() ==
+        train.digest());
+  const auto dense = muster::data::read_libsvm(*train_path, {.layout = muster::layout::dense});
   for (std::size_t i = 0; i < train.size(); i += 97) {
     float sum = 0;
     for (const float value : dense.row(i)) sum += value;
@@ -55,7 +56,7 @@ TEST_CASE("MNIST is read from its compressed files") {
     return;
   }
 #ifdef MUSTER_HAS_ZLIB
-  const auto mnist = muster::open_idx(*images, *labels);
+  const auto mnist = muster::data::open_idx(*images, *labels);
   CHECK(muster::to_string(mnist.schema()) == "image uint8[28x28], label label");
   std::vector<std::uint64_t> counts(10);
   double sum = 0;
@@ -66,7 +67,7 @@ TEST_CASE("MNIST is read from its compressed files") {
   CHECK(counts == std::vector<std::uint64_t>{980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009});
   CHECK(sum / (10000 * 784 * 255.0) == Approx(0.1325).margin(0.0001));  // the known mean for this data set
 #else
-  CHECK_THROWS_AS(muster::open_idx(*images, *labels), muster::data_error);
+  CHECK_THROWS_AS(muster::data::open_idx(*images, *labels), muster::data_error);
 #endif
 }
 
@@ -82,8 +83,8 @@ TEST_CASE("CIFAR-10 is read", "[slow]") {
     std::cout << "SKIPPED: make_cifar10.py fails here (it needs python3-pil and python3-numpy)\n";
     return;
   }
-  const auto train = muster::open_cifar10(folder / "data_batch_1.bin");
-  const auto test = muster::open_cifar10(folder / "", muster::cifar_split::test);
+  const auto train = muster::data::open_cifar10(folder / "data_batch_1.bin");
+  const auto test = muster::data::open_cifar10(folder / "", muster::data::cifar_split::test);
   CHECK(train.digest() != test.digest());
   for (const auto& split : {train, test}) {
     REQUIRE(split.size() >= 600);

@@ -31,9 +31,9 @@ TEST_CASE("tensors of every type come back from a safetensors file") {
   for (int round = 0; round < 50; ++round) {
     CAPTURE(round);
     std::vector<std::vector<std::byte>> values;
-    std::vector<muster::tensor_view> tensors;
+    std::vector<muster::data::tensor_view> tensors;
     for (std::size_t count = random.below(6); tensors.size() < count;) {
-      muster::tensor_view tensor;
+      muster::data::tensor_view tensor;
       tensor.name = "tensor \"" + std::to_string(tensors.size()) + "\" \xc3\xa4";
       tensor.type = static_cast<muster::dtype>(1 + random.below(13));
       for (auto extents = random.below(4); extents > 0; --extents) tensor.shape.push_back(random.below(5));
@@ -45,14 +45,15 @@ TEST_CASE("tensors of every type come back from a safetensors file") {
     std::map<std::string, std::string> metadata;
     if (random.below(2) == 0) metadata = {{"format", "pt"}, {"a \"text\"", "\n"}};
     const std::string path = folder / "file.safetensors";
-    muster::write_safetensors(path, tensors, metadata);
+    muster::data::write_safetensors(path, tensors, metadata);
 
-    const muster::safetensors_file file(path);
+    const muster::data::safetensors_file file(path);
     CHECK(file.metadata() == metadata);
     REQUIRE(file.tensors().size() == tensors.size());
     for (std::size_t k = 0; k < tensors.size(); ++k) {
-      const muster::safetensor& found = file.tensor(tensors[k].name);
-      CHECK(static_cast<const muster::record_field&>(found) == static_cast<const muster::record_field&>(tensors[k]));
+      const muster::data::safetensor& found = file.tensor(tensors[k].name);
+      CHECK(static_cast<const muster::data::record_field&>(found) ==
+            static_cast<const muster::data::record_field&>(tensors[k]));
       CHECK(std::ranges::equal(file.values(found), values[k]));
       CHECK(found.offset % size_of(found.type) == 0);
     }
@@ -65,9 +66,9 @@ TEST_CASE("a tensor of a safetensors file is a source, and parameters are floats
   const std::vector<std::int64_t> labels = {7, 8, 16777217};
   const std::vector<muster::float16> halves = {muster::float16(0.5f), muster::float16(-2.0f)};
   const std::string path = folder / "a b.safetensors";
-  muster::write_safetensors(
-      path, std::vector<muster::tensor_view>{{{"x", muster::dtype::float32, {3, 2}}, bytes_of(std::span(values))},
-                                             {{"y", muster::dtype::int64, {3}}, bytes_of(std::span(labels))}});
+  muster::data::write_safetensors(
+      path, std::vector<muster::data::tensor_view>{{{"x", muster::dtype::float32, {3, 2}}, bytes_of(std::span(values))},
+                                                   {{"y", muster::dtype::int64, {3}}, bytes_of(std::span(labels))}});
   std::vector<expected_record> expected;
   const auto raw = bytes_of(std::span(values));
   for (int k = 0; k < 3; ++k)
@@ -78,17 +79,18 @@ TEST_CASE("a tensor of a safetensors file is a source, and parameters are floats
   check_source(source, expected, 72);
   CHECK(muster::to_string(source.schema()) == "x float32[2], label label");
   CHECK(source.mapped());
-  CHECK(source.digest() == muster::open_safetensors(path, "x", "y").digest());
-  CHECK(muster::open_safetensors(path, "y").schema().labels.empty());
+  CHECK(source.digest() == muster::data::open_safetensors(path, "x", "y").digest());
+  CHECK(muster::data::open_safetensors(path, "y").schema().labels.empty());
 
   const auto refused = [&](const std::string& tensor, const std::string& label, const std::string& why) {
-    CHECK_THROWS_WITH(muster::open_safetensors(path, tensor, label), contains("a b.safetensors") && contains(why));
+    CHECK_THROWS_WITH(muster::data::open_safetensors(path, tensor, label),
+                      contains("a b.safetensors") && contains(why));
   };
   refused("", "", "has 2 tensors ('y', 'x'), and it is not clear which has the records; add ?tensor=NAME");
   refused("z", "", "has no tensor 'z' (it has 'y', 'x')");
-  CHECK(muster::open_safetensors(path, "y", "x").schema().labels.size() == 2);
+  CHECK(muster::data::open_safetensors(path, "y", "x").schema().labels.size() == 2);
 
-  const muster::safetensors_file file(path);
+  const muster::data::safetensors_file file(path);
   std::vector<float> output(6);
   file.read("x", std::vector<std::uint64_t>{3, 2}, output);
   CHECK(output == values);
@@ -97,9 +99,9 @@ TEST_CASE("a tensor of a safetensors file is a source, and parameters are floats
   CHECK_THROWS_WITH(file.read("y", std::vector<std::uint64_t>{3}, std::span(output).first(3)),
                     contains("tensor 'y' has elements of I64"));
   CHECK_THROWS_WITH(file.read("xx", std::vector<std::uint64_t>{3}, output), contains("did you mean 'x'?"));
-  muster::write_safetensors(
-      path, std::vector<muster::tensor_view>{{{"h", muster::dtype::float16, {2}}, std::as_bytes(std::span(halves))}});
-  muster::safetensors_file(path).read("h", std::vector<std::uint64_t>{2}, std::span(output).first(2));
+  muster::data::write_safetensors(path, std::vector<muster::data::tensor_view>{
+                                            {{"h", muster::dtype::float16, {2}}, std::as_bytes(std::span(halves))}});
+  muster::data::safetensors_file(path).read("h", std::vector<std::uint64_t>{2}, std::span(output).first(2));
   CHECK(output[0] == 0.5f);
   CHECK(output[1] == -2.0f);
 }
@@ -108,12 +110,12 @@ TEST_CASE("a hostile safetensors file is refused with file, byte and tensor") {
   const temporary_folder folder;
   const auto refused = [&](const std::string& text, const std::string& why) {
     const std::string path = folder.write("file", text);
-    CHECK_THROWS_WITH(muster::safetensors_file(path), contains("file: byte ") && contains(why));
+    CHECK_THROWS_WITH(muster::data::safetensors_file(path), contains("file: byte ") && contains(why));
   };
-  CHECK(muster::safetensors_file(folder.write("good", file_of("{" + entry("a", "2", 0, 8) + "}   ", 8)))
+  CHECK(muster::data::safetensors_file(folder.write("good", file_of("{" + entry("a", "2", 0, 8) + "}   ", 8)))
             .tensors()
             .size() == 1);
-  CHECK(muster::safetensors_file(folder.write("none", file_of("{}"))).tensors().empty());
+  CHECK(muster::data::safetensors_file(folder.write("none", file_of("{}"))).tensors().empty());
   refused("short", "ends within the length of its header");
   refused(std::string(8, '\xff') + "{}", "has a header of 18446744073709551615 bytes (at most 100000000 are allowed");
   refused(file_of("{}").substr(0, 9), "ends within its header of 2 bytes");
@@ -152,15 +154,15 @@ TEST_CASE("a hostile safetensors file is refused with file, byte and tensor") {
   refused(file_of("{\"a\":" + std::string(1'000'000, '[')), "tensor 'a' has an array");
   refused(file_of(R"({"a\nb":1})"), R"(tensor 'a\x0ab' has a number)");
   CHECK_THROWS_WITH(
-      muster::open_safetensors(folder.write("f8", file_of("{" + entry("a", "8", 0, 8, "F8_E4M3") + "}", 8))),
+      muster::data::open_safetensors(folder.write("f8", file_of("{" + entry("a", "8", 0, 8, "F8_E4M3") + "}", 8))),
       contains("tensor 'a' has elements that are not numbers of this machine"));
-  CHECK_THROWS_WITH(muster::open_safetensors(folder.write("one", file_of("{" + entry("a", "", 0, 4) + "}", 4))),
+  CHECK_THROWS_WITH(muster::data::open_safetensors(folder.write("one", file_of("{" + entry("a", "", 0, 4) + "}", 4))),
                     contains("tensor 'a' has no records (its shape has no extents)"));
-  CHECK_THROWS_WITH(muster::open_safetensors(folder.write("zero", file_of("{" + entry("a", "3,0", 0, 0) + "}"))),
+  CHECK_THROWS_WITH(muster::data::open_safetensors(folder.write("zero", file_of("{" + entry("a", "3,0", 0, 0) + "}"))),
                     contains("tensor 'a' has no records (its shape has an extent of 0)"));
   const std::byte bytes[4] = {};
-  const auto unwritten = [&](std::vector<muster::tensor_view> tensors, const std::string& why) {
-    CHECK_THROWS_WITH(muster::write_safetensors(folder / "out", tensors), contains(why));
+  const auto unwritten = [&](std::vector<muster::data::tensor_view> tensors, const std::string& why) {
+    CHECK_THROWS_WITH(muster::data::write_safetensors(folder / "out", tensors), contains(why));
     CHECK_FALSE(std::filesystem::exists(folder / "out"));
   };
   unwritten({{{"a", muster::dtype::float32, {2}}, bytes}}, "tensor 'a' cannot be written");

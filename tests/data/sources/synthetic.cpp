@@ -33,19 +33,19 @@ bool same_rows(const muster::dataset& a, std::size_t first, const muster::datase
 }  // namespace
 
 TEST_CASE("a row of epsilon depends on its seed and its number alone") {
-  const auto all = muster::synthetic_epsilon(700, 5);
+  const auto all = muster::data::synthetic_epsilon(700, 5);
   for (const int threads : {1, 2, 7})
-    CHECK(muster::synthetic_epsilon(700, 5, {.threads = threads}).digest() == all.digest());
-  CHECK(same_rows(muster::synthetic_epsilon(300, 5), 0, all, 0, 300));
-  CHECK(same_rows(muster::synthetic_epsilon(300, 5, {.first_row = 123}), 0, all, 123, 300));
-  CHECK(muster::synthetic_epsilon(700, 6).digest() != all.digest());
+    CHECK(muster::data::synthetic_epsilon(700, 5, {.threads = threads}).digest() == all.digest());
+  CHECK(same_rows(muster::data::synthetic_epsilon(300, 5), 0, all, 0, 300));
+  CHECK(same_rows(muster::data::synthetic_epsilon(300, 5, {.first_row = 123}), 0, all, 123, 300));
+  CHECK(muster::data::synthetic_epsilon(700, 6).digest() != all.digest());
   CHECK_FALSE(same_rows(all, 0, all, 1, 1));
   CHECK(all.name() == "epsilon:700");
-  CHECK_THROWS_AS(muster::synthetic_epsilon(0, 1), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::synthetic_epsilon(0, 1), muster::configuration_error);
 }
 
 TEST_CASE("epsilon looks like epsilon: dense rows of unit length, two classes of equal size") {
-  const auto data = muster::synthetic_epsilon(4000, 9);
+  const auto data = muster::data::synthetic_epsilon(4000, 9);
   CHECK(data.features() == 2000);
   CHECK_FALSE(data.is_sparse());
   CHECK(data.classes() == std::vector<float>{-1, 1});
@@ -65,16 +65,16 @@ TEST_CASE("epsilon looks like epsilon: dense rows of unit length, two classes of
 }
 
 TEST_CASE("the model behind epsilon is right in 91 cases of 100, on training and test rows, and fits no other seed") {
-  const auto train = muster::synthetic_epsilon(8000, 1);
-  const auto test = muster::synthetic_epsilon(8000, 1, {.first_row = 8000});
-  const auto model = muster::epsilon_model(1);
+  const auto train = muster::data::synthetic_epsilon(8000, 1);
+  const auto test = muster::data::synthetic_epsilon(8000, 1, {.first_row = 8000});
+  const auto model = muster::data::epsilon_model(1);
   CHECK(accuracy(train, model) == Approx(0.91).margin(0.01));
   CHECK(accuracy(test, model) == Approx(0.91).margin(0.01));
-  CHECK(accuracy(train, muster::epsilon_model(2)) < 0.75);
+  CHECK(accuracy(train, muster::data::epsilon_model(2)) < 0.75);
 }
 
 TEST_CASE("epsilon has the same bits everywhere") {
-  const auto data = muster::synthetic_epsilon(1000, 1);
+  const auto data = muster::data::synthetic_epsilon(1000, 1);
   CHECK(data.digest() == 0x32ea9eda0f217ab9);
   CHECK(std::bit_cast<std::uint32_t>(data.row(0)[0]) == 0xbefd7525);
   CHECK(std::bit_cast<std::uint32_t>(data.row(999)[1999]) == 0x3ac2fe0c);

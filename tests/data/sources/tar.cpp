@@ -18,8 +18,8 @@ std::string npy(const std::string& shape, const std::vector<float>& values) {
   return text.append(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float));
 }
 
-std::vector<muster::detail::tar_member> members_of(const std::string& text) {
-  return muster::detail::read_tar(std::as_bytes(std::span(text)), "t");
+std::vector<muster::data::detail::tar_member> members_of(const std::string& text) {
+  return muster::data::detail::read_tar(std::as_bytes(std::span(text)), "t");
 }
 
 }  // namespace
@@ -45,7 +45,7 @@ TEST_CASE("the files of a sample in tar archives are a record") {
   CHECK(source.notes() == std::vector<std::string>{"1 files without an ending, or hidden files, are left out"});
   std::vector<muster::bad_record> bad;
   std::vector<float> labels(1);
-  const auto problem_of = [&](const muster::any_record_source& from, muster::sample_id id) {
+  const auto problem_of = [&](const muster::data::any_record_source& from, muster::sample_id id) {
     bad.clear();
     std::vector<float> into(from.schema().labels.size());
     from.read({&id, 1}, {{}, into}, &bad);
@@ -153,7 +153,7 @@ TEST_CASE("a tar archive that is damaged or cut is refused with byte and member"
   CHECK_THROWS_WITH(muster::open_source("tar:" + (folder / "u-{0..1}.tar")), contains("u-0.tar: cannot be opened"));
   CHECK_THROWS_AS(muster::open_source("tar:" + (folder / "u-{3..1}.tar")), muster::configuration_error);
   CHECK_THROWS_AS(muster::open_source("tar:" + (folder / "u-{1..9999999}.tar")), muster::configuration_error);
-  CHECK(muster::detail::expand_ranges("a{8..10}b{0..1}") ==
+  CHECK(muster::data::detail::expand_ranges("a{8..10}b{0..1}") ==
         std::vector<std::string>{"a8b0", "a8b1", "a9b0", "a9b1", "a10b0", "a10b1"});
-  CHECK(muster::detail::expand_ranges("a{b}c..{") == std::vector<std::string>{"a{b}c..{"});
+  CHECK(muster::data::detail::expand_ranges("a{b}c..{") == std::vector<std::string>{"a{b}c..{"});
 }

@@ -23,7 +23,7 @@ struct read_result {
   friend bool operator==(const read_result&, const read_result&) = default;
 };
 
-read_result read(const muster::any_record_source& source, const std::vector<muster::sample_id>& ids) {
+read_result read(const muster::data::any_record_source& source, const std::vector<muster::sample_id>& ids) {
   read_result found;
   found.sizes.resize(ids.size());
   source.sizes(ids, found.sizes);
@@ -38,18 +38,19 @@ read_result read(const muster::any_record_source& source, const std::vector<must
   return found;
 }
 
-muster::any_record_source csv_records(const std::string& text, const muster::csv_options& csv,
-                                      const muster::read_options& options, const muster::detail::text_limits& limits) {
-  auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
-  auto format = muster::detail::format_of_csv(file->text(), "t", csv, options);
-  return muster::detail::records_of_text(std::move(file), std::move(format), "csv:t", options, limits);
+muster::data::any_record_source csv_records(const std::string& text, const muster::data::csv_options& csv,
+                                            const muster::read_options& options,
+                                            const muster::data::detail::text_limits& limits) {
+  auto file = std::make_shared<const muster::data::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  auto format = muster::data::detail::format_of_csv(file->text(), "t", csv, options);
+  return muster::data::detail::records_of_text(std::move(file), std::move(format), "csv:t", options, limits);
 }
 
-muster::any_record_source libsvm_records(const std::string& text, const muster::read_options& options,
-                                         const muster::detail::text_limits& limits) {
-  auto file = std::make_shared<const muster::mapped_file>(std::vector<char>(text.begin(), text.end()));
-  return muster::detail::records_of_text(std::move(file), muster::detail::format_of_libsvm("t", options), "libsvm:t",
-                                         options, limits);
+muster::data::any_record_source libsvm_records(const std::string& text, const muster::read_options& options,
+                                               const muster::data::detail::text_limits& limits) {
+  auto file = std::make_shared<const muster::data::mapped_file>(std::vector<char>(text.begin(), text.end()));
+  return muster::data::detail::records_of_text(std::move(file), muster::data::detail::format_of_libsvm("t", options),
+                                               "libsvm:t", options, limits);
 }
 
 std::string random_table(muster::random_stream& random) {
@@ -103,15 +104,15 @@ TEST_CASE("records of text are the same parsed as they are read as in memory, wh
         .min_features = random.below(2) * 20,
         .threads = 2,
         .keep_bad_records = true};
-    const muster::detail::text_limits limits{.piece_bytes = 1 + random.below(500),
-                                             .cache_bytes = 1 + random.below(20000)};
+    const muster::data::detail::text_limits limits{.piece_bytes = 1 + random.below(500),
+                                                   .cache_bytes = 1 + random.below(20000)};
     CAPTURE(repeat);
     CAPTURE(text);
     CAPTURE(limits.piece_bytes);
     CAPTURE(limits.cache_bytes);
-    const muster::csv_options csv{.label = "2", .missing = muster::missing_values::nan};
-    const muster::any_record_source expected_source =
-        table ? muster::parse_csv(text, "t", csv, options) : muster::parse_libsvm(text, "t", options);
+    const muster::data::csv_options csv{.label = "2", .missing = muster::data::missing_values::nan};
+    const muster::data::any_record_source expected_source =
+        table ? muster::data::parse_csv(text, "t", csv, options) : muster::data::parse_libsvm(text, "t", options);
     const auto parts = table ? csv_records(text, csv, options, limits) : libsvm_records(text, options, limits);
     REQUIRE(parts.schema() == expected_source.schema());
     REQUIRE(parts.size() == expected_source.size());
@@ -120,7 +121,7 @@ TEST_CASE("records of text are the same parsed as they are read as in memory, wh
     std::iota(ids.begin(), ids.end(), muster::sample_id{0});
     const read_result expected = read(expected_source, ids);
     read_result found = read(parts, ids);
-    if (expected_source.schema().form == muster::record_form::sparse) {
+    if (expected_source.schema().form == muster::data::record_form::sparse) {
       // A bad line has space for as many entries as colons, and no entries.
       for (const auto& [id, problem] : expected.bad) REQUIRE(found.sizes[id] == 0);
     }
@@ -153,7 +154,7 @@ TEST_CASE("a bad line of text that is parsed as it is read ends the reading, unl
 
 TEST_CASE("the digest of text that is parsed as it is read is of the text and of how it is read") {
   const std::string text = "a,b\n1,2\n3,4\n";
-  const auto digest = [&](const std::string& csv_text, const muster::csv_options& csv, int threads) {
+  const auto digest = [&](const std::string& csv_text, const muster::data::csv_options& csv, int threads) {
     return csv_records(csv_text, csv, {.threads = threads}, {.piece_bytes = 4}).digest();
   };
   const auto reference = digest(text, {.label = "b"}, 1);
@@ -161,7 +162,7 @@ TEST_CASE("the digest of text that is parsed as it is read is of the text and of
   CHECK(digest(text, {.label = "1"}, 1) == reference);
   CHECK(digest(text, {.label = "a"}, 1) != reference);
   CHECK(digest(text, {.ignore = {"b"}}, 1) != reference);
-  CHECK(digest(text, {.label = "b", .missing = muster::missing_values::zero}, 1) != reference);
+  CHECK(digest(text, {.label = "b", .missing = muster::data::missing_values::zero}, 1) != reference);
   CHECK(digest("a,b\n1,2\n3,5\n", {.label = "b"}, 1) != reference);
 }
 
@@ -198,7 +199,7 @@ TEST_CASE("open_source() holds small text, and parses large text as it is read, 
   // The records and labels of a window of the default order fit into the cache. Otherwise each read would parse a
   // block.
   CHECK(16 * streamed.block_records() * (streamed.schema().record_bytes() + sizeof(float)) <
-        muster::detail::text_limits{}.cache_bytes);
+        muster::data::detail::text_limits{}.cache_bytes);
   CHECK_FALSE(streamed.known_bad().has_value());
   const muster::sample_id id = streamed.size() - 1;
   float values[2] = {};

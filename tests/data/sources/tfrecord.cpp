@@ -31,18 +31,19 @@ TEST_CASE("TFRecord files are read in order, and what is damaged is a bad record
     }
     paths.push_back(folder.write(std::to_string(file), text));
   }
-  check_source(muster::tfrecord_files(paths), expected, 52);
-  CHECK(muster::tfrecord_files(paths).digest() == muster::tfrecord_files(paths, {.threads = 1}).digest());
-  CHECK(muster::tfrecord_files(paths).digest() != muster::tfrecord_files({paths[0]}).digest());
+  check_source(muster::data::tfrecord_files(paths), expected, 52);
+  CHECK(muster::data::tfrecord_files(paths).digest() == muster::data::tfrecord_files(paths, {.threads = 1}).digest());
+  CHECK(muster::data::tfrecord_files(paths).digest() != muster::data::tfrecord_files({paths[0]}).digest());
   for (auto& record : expected) record.bad = false;
-  CHECK_NOTHROW(muster::tfrecord_files(paths, {.check = false}).view(3));
+  CHECK_NOTHROW(muster::data::tfrecord_files(paths, {.check = false}).view(3));
 }
 
 TEST_CASE("a file that is no TFRecord file, or not whole, is refused with the byte") {
   const temporary_folder folder;
   const std::string good = frame("abc") + frame("de");
   const auto refused = [&](const std::string& text, const std::string& why) {
-    CHECK_THROWS_WITH(muster::tfrecord_files({folder.write("file", text)}), contains("file: byte ") && contains(why));
+    CHECK_THROWS_WITH(muster::data::tfrecord_files({folder.write("file", text)}),
+                      contains("file: byte ") && contains(why));
   };
   refused(good.substr(0, good.size() - 1), "byte 19: the file ends within a payload of 2 bytes at record 1");
   refused(good.substr(0, 25), "byte 19: the file ends within a length at record 1");
@@ -50,6 +51,6 @@ TEST_CASE("a file that is no TFRecord file, or not whole, is refused with the by
   std::string damaged = good;
   damaged[20] ^= 1;
   refused(damaged, "byte 19: a length does not match its checksum");
-  CHECK_THROWS_AS(muster::tfrecord_files(std::vector<std::string>{}), muster::configuration_error);
-  CHECK_THROWS_AS(muster::tfrecord_files({folder / "missing"}), muster::data_error);
+  CHECK_THROWS_AS(muster::data::tfrecord_files(std::vector<std::string>{}), muster::configuration_error);
+  CHECK_THROWS_AS(muster::data::tfrecord_files({folder / "missing"}), muster::data_error);
 }

@@ -24,8 +24,8 @@ struct fixture {
         entries += value != 0.0f;
       }
     }
-    auto as_dense = muster::dataset_builder::dense("dense", rows, features);
-    auto as_sparse = muster::dataset_builder::sparse("sparse", rows, features, entries);
+    auto as_dense = muster::data::dataset_builder::dense("dense", rows, features);
+    auto as_sparse = muster::data::dataset_builder::sparse("sparse", rows, features, entries);
     std::size_t k = 0;
     for (std::size_t i = 0; i < rows; ++i) {
       targets.push_back(random.below(2) == 0 ? -1.0f : 1.0f);

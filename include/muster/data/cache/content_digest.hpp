@@ -12,7 +12,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/parallel.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 inline constexpr std::size_t digest_block_bytes = std::size_t{1} << 18;  // part of the digest's definition
 
@@ -68,4 +68,4 @@ inline void add_sampled_content(digest& result, std::span<const std::byte> bytes
              [&](std::size_t i) { return i + 1 == samples ? bytes.size() - sample_bytes : i * step; });
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -9,7 +9,7 @@
 #include <cstdint>
 #include <span>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Waits until no other process has the file locked, and locks it. The kernel releases the lock when the file is closed
 /// or the process ends. Returns false, with errno set, on failure.
@@ -32,4 +32,4 @@ inline bool write_at(int file, std::span<const std::byte> bytes, std::uint64_t a
   return true;
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

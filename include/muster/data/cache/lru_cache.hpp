@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Blocks by number, up to a total size of `budget` bytes (the sum of their size()). The least recently used blocks are
 /// evicted. Any thread may call any function. A block remains valid as long as a caller holds it.
@@ -68,4 +68,4 @@ class lru_cache {
   std::array<std::mutex, 64> creation_mutexes_;  // mutex k is held while a block with key % 64 == k is created
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -17,7 +17,7 @@
 #include <muster/data/cache.hpp>
 #include <muster/data/cursor.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The description of a set of cached records, and the offset of each record when all records are concatenated on
 /// 64-byte boundaries. Two sets with equal keys and sizes are treated as equal.
@@ -33,7 +33,7 @@ struct cached_records {
 
   /// Returns the offset of a record; for `sample` == size, the size of all records together.
   [[nodiscard]] std::uint64_t begin(std::uint64_t sample) const noexcept {
-    return record_bytes != 0 ? sample * round_up(record_bytes, buffer_alignment) : begins[sample];
+    return record_bytes != 0 ? sample * muster::detail::round_up(record_bytes, buffer_alignment) : begins[sample];
   }
   /// Returns the size of a record in bytes.
   [[nodiscard]] std::size_t length(std::uint64_t sample) const noexcept {
@@ -111,10 +111,10 @@ class record_store {
 
   // The following members are used for a file.
   std::string path_;
-  descriptor file_;
+  muster::detail::descriptor file_;
   bool writable_ = true;
   std::uint64_t file_bytes_ = 0;
   std::byte* mapped_ = nullptr;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

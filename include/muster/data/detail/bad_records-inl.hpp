@@ -16,7 +16,7 @@
 #include <muster/core/descriptor.hpp>
 #include <muster/core/inline.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline std::string json_line(std::string_view source_name, const bad_record& bad) {
@@ -33,7 +33,7 @@ inline std::string json_line(std::string_view source_name, const bad_record& bad
 struct bad_record_log::state {
   explicit state(bad_record_options chosen) : options(std::move(chosen)) {
     if (options.policy != bad_record_policy::quarantine) return;
-    file = detail::descriptor(::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
+    file = muster::detail::descriptor(::open(options.file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666));
     if (!file) refuse();
   }
 
@@ -54,7 +54,7 @@ struct bad_record_log::state {
   }
 
   const bad_record_options options;
-  detail::descriptor file;
+  muster::detail::descriptor file;
   std::mutex mutex;
   std::set<std::pair<std::string, sample_id>, std::less<>> noted;  // source and id; guarded by mutex
   std::map<std::string, std::uint64_t> by_file;                    // guarded by mutex
@@ -88,4 +88,4 @@ MUSTER_INLINE std::map<std::string, std::uint64_t> bad_record_log::count_by_file
   return state_->by_file;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -8,7 +8,7 @@
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 // Size of a piece: large compared with the cost of distributing it, and small compared with a batch, so that threads
 // finish at about the same time.
 inline constexpr std::size_t slot_piece_bytes = std::size_t{128} << 10;
@@ -169,4 +169,4 @@ MUSTER_INLINE void batch_ring::finish_first() {
   if (slot.failure) std::rethrow_exception(slot.failure);
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

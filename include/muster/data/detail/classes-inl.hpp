@@ -14,7 +14,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline bool is_class(float label, std::size_t classes) {
@@ -22,7 +22,7 @@ inline bool is_class(float label, std::size_t classes) {
 }
 
 inline std::string no_class(float label, std::size_t classes) {
-  return detail::printed("label %.9g", static_cast<double>(label)) +
+  return muster::detail::printed("label %.9g", static_cast<double>(label)) +
          " is not a class (classes are whole numbers from 0, and there are " + std::to_string(classes) +
          "); correct it, or choose other data";
 }
@@ -136,7 +136,7 @@ MUSTER_INLINE any_record_source with_classes(any_record_source source, const std
         constexpr std::size_t most = 5;
         throw data_error({std::string(source.name())},
                          "has the class '" + name + "' (the expected classes are " +
-                             detail::joined(std::span(names).first(std::min(most, names.size())), ", ") +
+                             muster::detail::joined(std::span(names).first(std::min(most, names.size())), ", ") +
                              (names.size() > most ? ", ..." : "") + "); leave it out, or train with it");
       }
       numbers.push_back(static_cast<float>(found - names.begin()));
@@ -145,4 +145,4 @@ MUSTER_INLINE any_record_source with_classes(any_record_source source, const std
   return detail::class_source(std::move(source), names.size(), names, std::move(numbers));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

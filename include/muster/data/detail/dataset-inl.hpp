@@ -15,7 +15,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::size_t floats_per_line = buffer_alignment / sizeof(float);
@@ -194,6 +194,6 @@ MUSTER_INLINE dataset dataset_builder::finish(int threads) {
   return dataset(std::shared_ptr<const detail::samples>(std::move(samples_)));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -19,7 +19,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 // Fills the cutout with zeros.
 inline void erase(const image_conversion& conversion, const image_choice& choice, float* output) noexcept {
@@ -426,6 +426,6 @@ MUSTER_INLINE void image_augmentation::operator()(std::span<const std::byte> inp
   detail::convert_image(conversion_, choice, input.data(), reinterpret_cast<float*>(result.data()));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

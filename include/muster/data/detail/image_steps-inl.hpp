@@ -18,7 +18,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline detail::image_shape image_in(const record_schema& input_schema, const char* step) {
@@ -56,7 +56,7 @@ inline std::array<float, 3> three_of(spec_reader& reader, const std::string& key
   std::array<float, 3> numbers = {fallback, fallback, fallback};
   const auto text = reader.take(key);
   if (!text) return numbers;
-  const auto parts = detail::split(*text, '/');
+  const auto parts = muster::detail::split(*text, '/');
   if (parts.size() != 1 && parts.size() != 3)
     reader.refuse(key + " is not one number or three", "write for example " + key + "=0.485/0.456/0.406");
   for (std::size_t c = 0; c < 3; ++c) {
@@ -70,7 +70,7 @@ inline std::array<float, 3> three_of(spec_reader& reader, const std::string& key
 inline std::pair<std::uint32_t, std::uint32_t> sides_of(spec_reader& reader) {
   constexpr std::uint64_t most = 1 << 16;
   const std::string text = reader.value("size");
-  const auto parts = detail::split(text, 'x');
+  const auto parts = muster::detail::split(text, 'x');
   if (parts.size() != 2)
     reader.refuse("size '" + text + "' is not two numbers with x between them", "write for example 224x224");
   const auto side = [&](std::size_t k) {
@@ -181,7 +181,7 @@ MUSTER_INLINE prepare::prepare(const source_statistics& standardised, image_layo
 
 MUSTER_INLINE loader operator|(loader pipeline, const prepare& steps) {
   if (steps.text.empty()) return pipeline;
-  for (const auto step : detail::split(steps.text, '|'))
+  for (const auto step : muster::detail::split(steps.text, '|'))
     detail::read_step(step, [&](auto function) { pipeline = std::move(pipeline) | map(std::move(function)); });
   return pipeline;
 }
@@ -193,7 +193,7 @@ MUSTER_INLINE preparation::preparation(const prepare& steps, const record_schema
     steps_.push_back({std::move(function), buffer<std::byte>(size)});
   };
   if (steps.text.empty()) return;
-  for (const auto text : detail::split(steps.text, '|')) detail::read_step(text, add);
+  for (const auto text : muster::detail::split(steps.text, '|')) detail::read_step(text, add);
 }
 
 MUSTER_INLINE void preparation::operator()(std::span<const std::byte> input, std::span<std::byte> output) {
@@ -211,6 +211,6 @@ MUSTER_INLINE void preparation::operator()(std::span<const std::byte> input, std
   if (steps_.empty()) std::memcpy(output.data(), input.data(), output.size());
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -13,7 +13,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constinit std::atomic<const detail::jpeg_functions*> functions{nullptr};
@@ -62,7 +62,8 @@ MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& inp
                               " are not JPEG files (they are not bytes); use normalise for decoded images");
   }
   if (detail::functions.load() == nullptr) {
-    throw configuration_error("JPEG cannot be read (" + detail::linked_without("jpeg") + "); link muster::jpeg");
+    throw configuration_error("JPEG cannot be read (" + muster::detail::linked_without("jpeg") +
+                              "); link muster::jpeg");
   }
   if (options_.height == 0 || options_.width == 0)
     throw configuration_error("cannot decode a JPEG to an image without pixels (its height or width is 0); set both");
@@ -95,6 +96,6 @@ MUSTER_INLINE void random_jpeg_crop::operator()(std::span<const std::byte> input
   jpeg.decode(input, window, options_.height, options_.width, flip, result.data());
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

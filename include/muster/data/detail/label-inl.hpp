@@ -15,7 +15,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 MUSTER_INLINE bool detail::canonicalize_labels(std::span<float> labels) noexcept {
   bool finite = true;
@@ -31,7 +31,7 @@ MUSTER_INLINE void any_record_source::refuse(std::span<const sample_id> ids, con
                                              const std::function<std::string(std::span<const float>)>& problem) const {
   const auto not_finite = [](std::span<const float> labels) -> std::string {
     const auto wrong = std::ranges::find_if(labels, [](float label) { return !std::isfinite(label); });
-    return wrong == labels.end() ? "" : detail::no_label(detail::printed("%g", static_cast<double>(*wrong)));
+    return wrong == labels.end() ? "" : detail::no_label(muster::detail::printed("%g", static_cast<double>(*wrong)));
   };
   std::vector<std::uint64_t> bytes(rows.bytes.empty() ? 0 : ids.size());
   if (!bytes.empty()) sizes(ids, bytes);
@@ -56,6 +56,6 @@ MUSTER_INLINE void any_record_source::refuse(std::span<const sample_id> ids, con
   std::ranges::move(all, std::back_inserter(*bad));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

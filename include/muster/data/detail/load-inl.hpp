@@ -19,7 +19,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::size_t records_of_task = 256;
@@ -158,16 +158,16 @@ inline void check_numbers(const any_record_source& source, sample_id first, bool
   std::size_t offset = 0;
   for (const record_field& field : schema.fields) {
     const std::size_t bytes = field.bytes();
-    detail::with_one_of<float16, bfloat16, float, double, long double>(field.type, [&](auto kind) {
+    muster::detail::with_one_of<float16, bfloat16, float, double, long double>(field.type, [&](auto kind) {
       for (std::size_t k = 0; k < run.sizes.size(); ++k) {
         const auto record = std::span(run.bytes).subspan(k * record_bytes, record_bytes);
         const auto found = first_infinite<decltype(kind)>(record.subspan(offset, bytes));
         if (!found) continue;
-        const data_error wrong(source.location_of(first + k),
-                               detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) +
-                                   field.name +
-                                   " (a feature is a float32, whose maximum is 3.4e38); scale it, or leave the record "
-                                   "out as a bad record");
+        const data_error wrong(
+            source.location_of(first + k),
+            muster::detail::printed("has the number %Lg in field ", static_cast<long double>(*found)) + field.name +
+                " (a feature is a float32, whose maximum is 3.4e38); scale it, or leave the record "
+                "out as a bad record");
         refuse(wrong, first + k, keep_bad, record, std::span(run.labels).subspan(k * width, width), run.bad);
       }
     });
@@ -208,6 +208,6 @@ MUSTER_INLINE dataset load(const any_record_source& source, const read_options& 
   return form == record_form::fixed ? detail::load_fixed(source, options) : detail::load_sparse(source, options);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -15,7 +15,7 @@
 #include <muster/data/order/batch_sampler.hpp>
 #include <muster/data/record_step.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 // Returns the start of a source's first epoch for the requested order and batches.
@@ -79,7 +79,7 @@ inline void leave_out_bad(detail::batch_slot& slot) {
 }  // namespace detail
 
 struct loader::engine {
-  engine(detail::loader_source source, const muster::cursor& start) : plan(start), reads(!source.ids_alone) {
+  engine(detail::loader_source source, const data::cursor& start) : plan(start), reads(!source.ids_alone) {
     if (source.records) last = detail::make_source_step(*std::move(source.records));
     if (last) plan.set_mixture(last->source().mixture_order());
     if (last && !last->source().available_shards().names.empty()) plan.set_sharded();
@@ -158,7 +158,7 @@ struct loader::engine {
   }
 
   /// Lets threads start to prepare the part of the batch at `position`.
-  void begin(const muster::cursor& position, batch_shard shard) {
+  void begin(const data::cursor& position, batch_shard shard) {
     auto slot = ring->take();
     slot->position = position;
     slot->shard = shard;
@@ -169,7 +169,7 @@ struct loader::engine {
 
   /// Announces the records of a later batch, which follows the blocks that are currently mixed, so that remote records
   /// are fetched in time.
-  void expect(muster::cursor position, batch_shard shard) {
+  void expect(data::cursor position, batch_shard shard) {
     if (last->source().block_records() == 0) return;
     position = detail::batch_sampler::after(position, std::max(position.block * position.window, position.batch));
     plan.ids_of(position, shard, expected);
@@ -187,7 +187,7 @@ struct loader::engine {
                                           "); raise it or make batches smaller");
     }
     while (ring->size() <= most) {
-      const muster::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].position, shard.world);
+      const data::cursor next = detail::batch_sampler::after((*ring)[ring->size() - 1].position, shard.world);
       if (detail::batch_sampler::batch_size(next) == 0) break;
       begin(next, shard);
     }
@@ -267,8 +267,8 @@ struct loader::engine {
 };
 
 MUSTER_INLINE loader::loader(detail::loader_source source, const std::optional<shuffle>& order,
-                             const muster::batch& batches) {
-  const muster::cursor start = detail::start_of(source, order, batches);
+                             const data::batch& batches) {
+  const data::cursor start = detail::start_of(source, order, batches);
   engine_ = std::make_unique<engine>(std::move(source), start);
 }
 MUSTER_INLINE loader::loader(loader&&) noexcept = default;
@@ -296,7 +296,7 @@ MUSTER_INLINE loader operator|(loader pipeline, on_bad_records pipeline_step) {
   return pipeline;
 }
 
-MUSTER_INLINE void loader::open(const muster::cursor& start) { engine_->plan.open(start); }
+MUSTER_INLINE void loader::open(const data::cursor& start) { engine_->plan.open(start); }
 MUSTER_INLINE void loader::commit() { engine_->plan.commit(); }
 MUSTER_INLINE void loader::next_epoch() { engine_->plan.next_epoch(); }
 MUSTER_INLINE std::uint64_t loader::newest() const { return engine_->last ? engine_->last->source().newest() : 0; }
@@ -312,7 +312,7 @@ MUSTER_INLINE void loader::assign_samples_to(std::vector<held_shards> shards_of_
   engine_->assign_samples_to(std::move(shards_of_ranks));
 }
 MUSTER_INLINE bool loader::may_grow() const noexcept { return engine_->plan.may_grow(); }
-MUSTER_INLINE const muster::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
+MUSTER_INLINE const data::cursor& loader::cursor() const noexcept { return engine_->plan.cursor(); }
 MUSTER_INLINE sampler_handle loader::cursor() noexcept {
   engine_->plan.set_classes(schema().classes);
   return sampler_handle(engine_->plan);
@@ -347,7 +347,7 @@ MUSTER_INLINE void loader::replace(detail::loader_source source) {
 
 MUSTER_INLINE minibatch loader::next(batch_shard shard) {
   engine& e = *engine_;
-  const muster::cursor& at = e.plan.cursor();
+  const data::cursor& at = e.plan.cursor();
   minibatch batch;
   batch.global_size = detail::batch_sampler::batch_size(at, shard.world);
   batch.epoch = at.epoch;
@@ -410,4 +410,4 @@ MUSTER_INLINE std::vector<minibatch> minibatch::split(int batch_count) const {
   return parts;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

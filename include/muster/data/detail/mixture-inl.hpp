@@ -15,7 +15,7 @@
 #include <muster/data/order/proportions.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 [[noreturn]] inline void refuse(const std::string& reason, const std::string& suggestion) {
@@ -136,4 +136,4 @@ MUSTER_INLINE void mixture::read(std::span<const sample_id> ids, const record_ro
   }
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -31,7 +31,7 @@
 #include <muster/data/sources/tfrecord.hpp>
 #include <muster/data/sources/tfrecord_examples.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
@@ -58,7 +58,7 @@ inline std::vector<std::string> paths_of(spec_reader& spec, std::size_t least, s
 // Takes the options of a source at an address: SCHEME:https://..., or the address itself.
 inline http_options http_of(spec_reader& spec, http_options options) {
   const std::string_view path = std::string_view(spec.text()).substr(spec.name().size() + 1);
-  if (!detail::is_remote(path) && !detail::is_remote(spec.text())) return options;
+  if (!muster::detail::is_remote(path) && !muster::detail::is_remote(spec.text())) return options;
   options.cache = spec.take("cache").value_or(options.cache);
   options.disk = spec.whole_of("disk", options.disk);
   options.timeout = seconds(spec.number_of("timeout", options.timeout.count(), 0, true));
@@ -97,7 +97,7 @@ inline char delimiter_of(spec_reader& spec) {
 }
 
 inline std::vector<std::string> words_of(std::string_view text) {
-  const auto words = detail::listed(text);
+  const auto words = muster::detail::listed(text);
   return {words.begin(), words.end()};
 }
 
@@ -203,7 +203,7 @@ inline std::vector<std::uint64_t> shape_of(spec_reader& spec) {
   const auto text = spec.take("shape");
   std::vector<std::uint64_t> shape;
   if (!text) return shape;
-  for (const auto word : detail::split(*text, 'x')) {
+  for (const auto word : muster::detail::split(*text, 'x')) {
     const auto extent = parse_number<std::uint64_t>(word);
     if (!extent)
       spec.refuse("shape '" + *text + "' is not a list of numbers separated by x", "write such as shape=3x32x32");
@@ -277,7 +277,7 @@ inline opened_source open_record_files(spec_reader& spec, const read_options& op
   chosen.shards = spec.name() == "shards";
   if (!chosen.shards) chosen.every = spec.whole_of("every", 0);
   chosen.follow = flag(spec, "follow", chosen.every != 0);
-  const bool far = detail::is_remote(spec.name() + "://");
+  const bool far = muster::detail::is_remote(spec.name() + "://");
   chosen.http = http_of(spec, options.http);
   if (chosen.shards) {
     constexpr std::uint64_t most_weight = 1'000'000'000;
@@ -311,7 +311,8 @@ inline opened_source open_query(spec_reader& spec, const read_options& defaults)
   if (query.empty()) spec.refuse("it has no query, and a database has many tables", "add ?query=SELECT...");
   const detail::query_opener open = opener_of_queries;
   if (open == nullptr) {  // the specification is not shown, because it may contain a password
-    throw configuration_error("postgres: cannot be read (" + linked_without("postgres") + "); link muster::postgres");
+    throw configuration_error("postgres: cannot be read (" + muster::detail::linked_without("postgres") +
+                              "); link muster::postgres");
   }
   return open(connection, query, postgres, options);
 }
@@ -402,8 +403,8 @@ inline any_record_source open_mixture(std::string_view text, const read_options&
     const auto weight =
         parse_number<double>(weight_at == std::string::npos ? "" : std::string_view(word).substr(weight_at + 1));
     if (!weight) {
-      throw configuration_error("source 'mix:" + detail::without_secrets(text) + "' cannot be used ('" +
-                                detail::without_secrets(word) +
+      throw configuration_error("source 'mix:" + muster::detail::without_secrets(text) + "' cannot be used ('" +
+                                muster::detail::without_secrets(word) +
                                 "' has no weight); write such as mix:records:a=0.7,records:b=0.3");
     }
     std::string name = word.substr(0, weight_at);
@@ -414,7 +415,7 @@ inline any_record_source open_mixture(std::string_view text, const read_options&
 }
 
 inline opened_source open_any(std::string_view specification, const read_options& options) {
-  detail::prepare_process();
+  muster::detail::prepare_process();
   constexpr std::string_view mix = "mix:";
   if (specification.starts_with(mix)) return open_mixture(specification.substr(mix.size()), options);
   auto spec = spec_reader::of_source(specification);
@@ -447,7 +448,7 @@ MUSTER_INLINE void register_source(const source_info& info, source_opener open) 
   auto& table = detail::known_sources();
   std::vector<std::string> schemes;
   for (const detail::known_source& source : table) schemes.emplace_back(source.info.scheme);
-  detail::require_registrable("source", info.scheme, schemes, open != nullptr);
+  muster::detail::require_registrable("source", info.scheme, schemes, open != nullptr);
   const auto stored = [](std::string_view text) -> std::string_view { return texts.emplace_back(text); };
   table.push_back({{stored(info.scheme), stored(info.placeholder), stored(info.options), stored(info.help)}, open});
 }
@@ -466,4 +467,4 @@ MUSTER_INLINE dataset open_dataset(std::string_view specification, const read_op
   return load(*opened.records, options);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

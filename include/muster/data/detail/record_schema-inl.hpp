@@ -7,7 +7,7 @@
 #include <muster/core/inline.hpp>
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 MUSTER_INLINE dtype detail::dtype_named(std::string_view name) noexcept {
   for (int i = 1; i <= static_cast<int>(dtype::extended); ++i) {
@@ -30,7 +30,8 @@ MUSTER_INLINE std::string to_string(const record_schema& schema) {
   if (schema.form == record_form::bytes) add("bytes");
   if (schema.form == record_form::sparse) add("sparse float32 of " + std::to_string(schema.features) + " features");
   for (const record_field& field : schema.fields) {
-    const std::string shape = detail::joined(field.shape, "x", [](auto extent) { return std::to_string(extent); });
+    const std::string shape =
+        muster::detail::joined(field.shape, "x", [](auto extent) { return std::to_string(extent); });
     add(field.name + " " + std::string(to_string(field.type)) + (shape.empty() ? "" : "[" + shape + "]"));
   }
   for (const std::string& label : schema.labels) {
@@ -38,12 +39,12 @@ MUSTER_INLINE std::string to_string(const record_schema& schema) {
     const auto listed_classes = std::span(schema.classes).first(std::min(most, schema.classes.size()));
     const bool has_classes = &label == schema.labels.data() && !listed_classes.empty();
     add("label " + label +
-        (has_classes
-             ? " of " + std::to_string(schema.classes.size()) + " classes (" + detail::joined(listed_classes, ", ") +
-                   (listed_classes.size() < schema.classes.size() ? ", ...)" : ")")
-             : ""));
+        (has_classes ? " of " + std::to_string(schema.classes.size()) + " classes (" +
+                           muster::detail::joined(listed_classes, ", ") +
+                           (listed_classes.size() < schema.classes.size() ? ", ...)" : ")")
+                     : ""));
   }
   return text;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

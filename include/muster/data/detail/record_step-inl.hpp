@@ -11,7 +11,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 MUSTER_INLINE void record_step::follow(std::unique_ptr<record_step> before) {
   before_ = std::move(before);
@@ -152,4 +152,4 @@ MUSTER_INLINE void transform_step::failed(const chain_request& request, sample_i
   }
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

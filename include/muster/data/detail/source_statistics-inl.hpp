@@ -20,7 +20,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::uint64_t most_columns = 1 << 16;
@@ -215,6 +215,6 @@ MUSTER_INLINE source_statistics detail::statistics_from_text(std::string_view te
   }
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -12,7 +12,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 MUSTER_INLINE record_schema standardise::output(const record_schema& input_schema) {
   const auto& columns = statistics_.columns;
@@ -66,6 +66,6 @@ MUSTER_INLINE loader operator|(loader pipeline, standardise_by_source pipeline_s
   return std::move(pipeline) | map(standardise(std::move(found), pipeline_step.output));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

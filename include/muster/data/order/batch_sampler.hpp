@@ -17,7 +17,7 @@
 #include <muster/data/order/permutation.hpp>
 #include <muster/data/order/proportions.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The order of the samples in one epoch, for any sample_order. A value.
 class sampler {
@@ -47,12 +47,12 @@ class sampler {
 class batch_sampler {
  public:
   /// Starts at `start`, whose batch size must not be 0.
-  explicit batch_sampler(const muster::cursor& start) noexcept : cursor_(start) {}
+  explicit batch_sampler(const data::cursor& start) noexcept : cursor_(start) {}
 
   /// Moves to `start`. Throws configuration_error, and does not move, if `start` is a cursor of
   /// another dataset, order, seed, batch size or version, or is not at a boundary between two batches. The error names
   /// the difference.
-  void open(const muster::cursor& start);
+  void open(const data::cursor& start);
 
   /// Sets the number of ranks among which batches are divided. It matters if the batch size is `per_rank`.
   void set_world(int world) noexcept { world_ = world; }
@@ -111,7 +111,7 @@ class batch_sampler {
     ++cursor_.epoch;
   }
 
-  [[nodiscard]] const muster::cursor& cursor() const noexcept { return cursor_; }
+  [[nodiscard]] const data::cursor& cursor() const noexcept { return cursor_; }
   /// Returns true if the version selected by grow_to() takes effect after the batch at the cursor: the last batch of
   /// its epoch, or the last of `every` batches. Batches are counted only while no joined samples are in use.
   [[nodiscard]] bool may_grow() const noexcept;
@@ -123,18 +123,18 @@ class batch_sampler {
   [[nodiscard]] std::uint64_t steps_per_epoch() const noexcept;
 
   /// Returns the number of samples in the batch at `position`, over all `world` ranks, or 0 at the end of the epoch.
-  [[nodiscard]] static std::uint64_t batch_size(const muster::cursor& position, int world = 1) noexcept;
+  [[nodiscard]] static std::uint64_t batch_size(const data::cursor& position, int world = 1) noexcept;
   /// Returns the position of the batch after the batch at `position`. At the end of an epoch it is the first batch of
   /// the next epoch.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& position, int world = 1) noexcept {
+  [[nodiscard]] static data::cursor after(const data::cursor& position, int world = 1) noexcept {
     return after(position, batch_size(position, world));
   }
   /// Returns the position `samples` samples after `position`. At the end of an epoch it is the start of the next epoch.
-  [[nodiscard]] static muster::cursor after(const muster::cursor& position, std::uint64_t samples) noexcept;
+  [[nodiscard]] static data::cursor after(const data::cursor& position, std::uint64_t samples) noexcept;
   /// Returns the cursor at the start of the epoch without joined samples. It identifies the epoch.
-  [[nodiscard]] static muster::cursor start_of_epoch(muster::cursor position) noexcept;
+  [[nodiscard]] static data::cursor start_of_epoch(data::cursor position) noexcept;
   /// Writes the ids of `shard`'s samples in the batch at `position`, in order, to `ids`.
-  void ids_of(const muster::cursor& position, batch_shard shard, std::vector<sample_id>& ids);
+  void ids_of(const data::cursor& position, batch_shard shard, std::vector<sample_id>& ids);
 
  private:
   // A run of samples with an order of its own that contains a cursor: the samples with which the epoch began, or the
@@ -145,20 +145,20 @@ class batch_sampler {
     std::uint64_t end;       // number of samples that batches use
     std::uint64_t position;  // position of the cursor in the segment
   };
-  [[nodiscard]] static segment segment_of(const muster::cursor& position) noexcept;
+  [[nodiscard]] static segment segment_of(const data::cursor& position) noexcept;
   // Returns the position `samples` samples after `place`, perhaps in a later epoch. At a boundary it is the end of
   // the epoch and not the start of the next epoch.
-  [[nodiscard]] static muster::cursor advanced(muster::cursor position, std::uint64_t samples) noexcept;
-  [[nodiscard]] static bool is_between_batches(const muster::cursor& place) noexcept;
+  [[nodiscard]] static data::cursor advanced(data::cursor position, std::uint64_t samples) noexcept;
+  [[nodiscard]] static bool is_between_batches(const data::cursor& place) noexcept;
   [[nodiscard]] std::uint64_t step_size() const noexcept;
   [[nodiscard]] std::uint64_t steps(std::uint64_t samples) const noexcept;
   // Writes the samples at the positions [first, first + ids.size()) after `position` to `ids`. They must be in a single
   // segment.
-  void ids(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);
-  void ids_of_mixture(const muster::cursor& position, std::uint64_t first, std::span<sample_id> ids);
+  void ids(const data::cursor& position, std::uint64_t first, std::span<sample_id> ids);
+  void ids_of_mixture(const data::cursor& position, std::uint64_t first, std::span<sample_id> ids);
   void assign_ranks(std::span<const sample_id> ids, const rank_weights& weights);
 
-  muster::cursor cursor_;
+  data::cursor cursor_;
   int world_ = 1;
   std::function<std::uint64_t(std::uint64_t size)> open_version_;
   std::uint64_t selected_size_ = 0, every_ = 0;
@@ -181,4 +181,4 @@ class batch_sampler {
   std::array<sampler, 2> orders_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -11,7 +11,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/order/feistel.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// An order of the ids 0 .. size - 1 in which `block` neighbours stay near each other. The blocks are in shuffled
 /// order, and the samples of each `window` consecutive blocks are shuffled together. A reader of an epoch therefore
@@ -111,4 +111,4 @@ class block_window_permutation {
   feistel_permutation blocks_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

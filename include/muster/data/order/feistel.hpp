@@ -11,7 +11,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/order/permutation.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// An order of the ids 0 .. size - 1 that is computed and not stored. It needs a few bytes for any size up to 2^63, and
 /// any position is computed in O(1). It is a Feistel network (Luby and Rackoff 1988, https://doi.org/10.1137/0217022)
@@ -95,4 +95,4 @@ class feistel_permutation {
   unsigned low_bits_ = 0;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

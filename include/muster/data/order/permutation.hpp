@@ -11,7 +11,7 @@
 #include <muster/core/random.hpp>
 #include <muster/data/cursor.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// An order of the ids 0 .. size - 1. All orders of few samples are equally likely over seeds and epochs; of many
 /// samples only 2^64 of the size! orders are possible. An order is the same on every platform. It is the shuffle of
@@ -61,4 +61,4 @@ class permutation {
   std::vector<std::uint32_t> ids_;
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

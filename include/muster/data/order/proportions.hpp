@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// An endless sequence of positions in which every part has its proportion. Up to any position each part is less than
 /// two positions ahead of or behind its proportion (less than one position if there are two parts), and exact if all
@@ -96,4 +96,4 @@ class proportions {
   std::vector<std::uint64_t> first_records_{0}, weights_before_{0};
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

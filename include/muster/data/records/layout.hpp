@@ -13,7 +13,7 @@
 #include <muster/core/round_up.hpp>
 #include <muster/data/records/remote_folder.hpp>
 
-namespace muster { inline namespace v0 { namespace detail::records {
+namespace muster { inline namespace v0 { namespace data { namespace detail::records {
 
 // Magic numbers at the start and the end of a file: a byte that does not occur in text, a name, and line ends that a
 // text-mode transfer would change.
@@ -105,7 +105,8 @@ struct shard {
   };
   [[nodiscard]] range place(std::uint64_t record, std::uint64_t first_of_block) const noexcept {
     if (ends == nullptr) return {(record - first_of_block) * stride, record_bytes};
-    const std::uint64_t begin = record == first_of_block ? 0 : round_up(ends[record - 1], header.alignment);
+    const std::uint64_t begin =
+        record == first_of_block ? 0 : muster::detail::round_up(ends[record - 1], header.alignment);
     return {begin, ends[record] - begin};
   }
   [[nodiscard]] std::size_t block_of(std::uint64_t record) const noexcept;
@@ -159,6 +160,6 @@ void set_block_codec(const block_codec* codec) noexcept;
 /// Throws configuration_error on a big-endian machine.
 void require_little_endian(const std::string& path);
 
-}}}  // namespace muster::v0::detail::records
+}}}}  // namespace muster::v0::data::detail::records
 
 #include <muster/data/records/detail/layout-inl.hpp>

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A file in a folder of records.
 struct manifest_entry {
@@ -20,7 +20,7 @@ struct manifest_entry {
 /// File name of the manifest in its folder.
 inline constexpr std::string_view manifest_name = "MANIFEST";
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

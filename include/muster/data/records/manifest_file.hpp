@@ -10,7 +10,7 @@
 #include <muster/core/descriptor.hpp>
 #include <muster/data/records/manifest.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The parsed text of a manifest. `bytes` is the length of the text up to the end of its last complete group.
 struct manifest_content {
@@ -56,9 +56,9 @@ class manifest_file {
   void require(bool done) const;
 
   std::string path_;
-  descriptor file_;
+  muster::detail::descriptor file_;
   std::vector<manifest_entry> entries_;
   std::size_t complete_bytes_ = 0;  // number of bytes up to the end of the last complete group
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

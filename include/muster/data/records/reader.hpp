@@ -14,7 +14,7 @@
 #include <muster/data/sources/http.hpp>
 #include <muster/data/sources/mapped_file.hpp>  // also so that a program with muster::zstd reads compressed blocks
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The policy for comparing a record with its checksum when the record is read.
 enum class record_checks { every_read, never };
@@ -108,7 +108,7 @@ class record_files : public detail::source_with_facts {
 };
 static_assert(mapped_record_source<record_files>);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

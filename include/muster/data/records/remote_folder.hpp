@@ -11,7 +11,7 @@
 
 #include <muster/data/sources/http.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The bytes [begin, begin + size) of a file that was added to a folder.
 struct remote_part {
@@ -60,4 +60,4 @@ void set_remote_opener(remote_opener opener) noexcept;
 /// linked.
 [[nodiscard]] std::shared_ptr<remote_folder> open_remote_folder(const std::string& path, const http_options& options);
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -11,7 +11,7 @@
 #include <muster/data/cursor.hpp>
 #include <muster/data/record_schema.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A rule that assigns each record of a source to a shard. A value.
 class shard_rule {
@@ -45,7 +45,7 @@ class shard_rule {
   std::size_t offset_ = 0, bytes_ = std::numeric_limits<std::size_t>::max();  // position of the key in the record
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

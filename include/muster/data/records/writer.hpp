@@ -14,7 +14,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/records/manifest.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 class manifest_file;
@@ -137,7 +137,7 @@ class record_set_writer {
   bool resumable_ = false, alone_ = false;
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

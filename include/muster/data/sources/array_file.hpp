@@ -12,7 +12,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The contents of a file's header.
 struct array_header {
@@ -49,4 +49,4 @@ struct named_array {
                                               const std::vector<named_array>& arrays, const std::string& values,
                                               const std::string& labels, const std::string& called);
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

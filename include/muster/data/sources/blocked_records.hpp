@@ -17,7 +17,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The destination of parsed rows. Each pointer is to the data of the first row.
 struct row_places {
@@ -192,4 +192,4 @@ inline void blocked_records::read(std::span<const sample_id> ids, const record_r
   }
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

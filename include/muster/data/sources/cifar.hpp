@@ -5,7 +5,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The set of CIFAR images to open.
 enum class cifar_split { train, test };
@@ -22,7 +22,7 @@ enum class cifar100_labels { fine, coarse, both };
 [[nodiscard]] fixed_records open_cifar100(const std::string& path, cifar_split split = cifar_split::train,
                                           cifar100_labels labels = cifar100_labels::fine);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -13,7 +13,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 [[nodiscard]] inline bool is_digit(char c) noexcept { return static_cast<unsigned char>(c - '0') < 10; }
 
@@ -144,7 +144,7 @@ using float_parser = std::from_chars_result (*)(const char* first, const char* l
 /// Returns the fastest implementation of parse_float() on this machine, for text with many numbers.
 [[nodiscard]] float_parser fastest_float_parser() noexcept;
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>
 

@@ -11,7 +11,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A field (or a label) of every record in a section of a file, at `offset`, `offset + stride` and so on.
 struct record_stretch {
@@ -129,7 +129,7 @@ using to_float = float (*)(const std::byte*) noexcept;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

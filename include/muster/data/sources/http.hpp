@@ -7,7 +7,7 @@
 
 #include <muster/core/clock.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Options of the local copies of files on a server.
 ///
@@ -26,7 +26,7 @@ struct http_options {
   seconds timeout{60};
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

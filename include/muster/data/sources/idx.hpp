@@ -5,7 +5,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Opens an IDX file, plain or compressed. Record i is slice i along the first extent, with the shape of the remaining
 /// extents. Its field is named "image" if there are two remaining extents and "values" otherwise. `labels` names an IDX
@@ -15,7 +15,7 @@ namespace muster { inline namespace v0 {
 [[nodiscard]] fixed_records open_idx(const std::string& path, const std::string& labels = "",
                                      const http_options& http = {});
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

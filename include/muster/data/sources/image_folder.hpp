@@ -11,7 +11,7 @@
 #include <muster/data/bad_records.hpp>
 #include <muster/data/record_source.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, in any case), unchanged. A record_source of record_form::bytes
 /// with the number of the class as its label. Classes are numbered in the order of their names: numbers first, in
@@ -42,7 +42,7 @@ class image_folder : public detail::source_with_facts {
 };
 static_assert(record_source<image_folder>);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -9,7 +9,7 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/csv.hpp>  // missing_values
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Options of reading JSON lines.
 struct jsonl_options {
@@ -39,7 +39,7 @@ namespace detail {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -9,7 +9,7 @@
 #include <muster/data/dataset.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Reads a LIBSVM file, plain or compressed (gzip or Zstandard).
 ///
@@ -34,7 +34,7 @@ class text_format;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

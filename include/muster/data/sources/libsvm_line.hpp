@@ -19,7 +19,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail::libsvm {
+namespace muster { inline namespace v0 { namespace data { namespace detail::libsvm {
 
 inline constexpr std::uint64_t largest_index = std::numeric_limits<std::uint32_t>::max();
 inline constexpr std::ptrdiff_t few_digits = 9;    // an index with so many digits is never too large
@@ -158,6 +158,6 @@ class parse_error_builder {
   line_of_text line_;
 };
 
-}}}  // namespace muster::v0::detail::libsvm
+}}}}  // namespace muster::v0::data::detail::libsvm
 
 #include <muster/core/detail/exact_end.hpp>

@@ -15,7 +15,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 
@@ -136,7 +136,7 @@ class mapped_file {
   std::optional<std::uint64_t> state_ = 0;
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -9,7 +9,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Opens an array of an NPZ file as records, like open_npy(). `array` may be empty if the file has a single array
 /// beside the labels. `labels` names an array with the labels; empty: the records have no labels. A stored array is
@@ -37,7 +37,7 @@ struct zip_member {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -9,7 +9,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/sources/csv.hpp>  // missing_values
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Options of reading the rows of a query.
 struct postgres_options {
@@ -61,7 +61,7 @@ void set_query_opener(query_opener opener) noexcept;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -8,7 +8,7 @@
 
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The layout of the records in a raw file. All numbers have this machine's byte order.
 struct raw_layout {
@@ -41,7 +41,7 @@ namespace detail {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -14,7 +14,7 @@
 #include <muster/data/record_schema.hpp>
 #include <muster/data/sources/fixed_records.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A tensor of a file: its name, its type and its shape (row-major; a tensor without extents is a single number).
 struct safetensor : record_field {
@@ -83,7 +83,7 @@ void write_safetensors(const std::string& path, std::span<const tensor_view> ten
 [[nodiscard]] fixed_records open_safetensors(const std::string& path, const std::string& tensor = "",
                                              const std::string& labels = "", const http_options& http = {});
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

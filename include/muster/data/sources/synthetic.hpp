@@ -7,7 +7,7 @@
 
 #include <muster/data/dataset.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Number of features in a row of synthetic_epsilon(), equal to the epsilon dataset's.
 inline constexpr std::size_t epsilon_features = 2000;
@@ -39,7 +39,7 @@ struct epsilon_options {
 /// Returns the weights of the linear function for the labels of a seed: the best possible linear model, of unit length.
 [[nodiscard]] std::vector<float> epsilon_model(std::uint64_t seed);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

@@ -13,7 +13,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// The place of a column that is not a feature.
 inline constexpr std::size_t ignored_place = std::numeric_limits<std::size_t>::max();
@@ -72,6 +72,6 @@ inline table_columns plan_columns(const std::vector<std::string>& names, const s
   return plan;
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

@@ -15,7 +15,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The files of a sample that make a record, and the treatment of their content.
 struct tar_options {
@@ -84,7 +84,7 @@ class tar_samples : public detail::source_with_facts {
 };
 static_assert(mapped_record_source<tar_samples>);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

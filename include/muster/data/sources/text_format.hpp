@@ -25,7 +25,7 @@
 #include <muster/data/sources/blocked_records.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Returns the number of times that `text` has `byte`. As fast as memory.
 [[nodiscard]] std::uint64_t count_byte(std::string_view text, char byte) noexcept;
@@ -307,7 +307,7 @@ inline any_record_source records_of_text(std::shared_ptr<const mapped_file> text
 
 inline opened_source open_text(std::string name, const std::string& path, const read_options& options,
                                const std::function<std::shared_ptr<const text_format>(std::string_view text)>& make) {
-  name = without_secrets(name);
+  name = muster::detail::without_secrets(name);
   auto file = std::make_shared<const mapped_file>(path, compressed_files::decoded, options.http);
   auto format = make(file->text());
   if (options.on_demand && file->text().size() > most_text_in_memory)
@@ -317,4 +317,4 @@ inline opened_source open_text(std::string name, const std::string& path, const 
   throw data_error({path}, "was changed while it was read (the samples would be from both versions); start again");
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

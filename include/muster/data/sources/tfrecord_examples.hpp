@@ -12,7 +12,7 @@
 #include <muster/data/record_source.hpp>
 #include <muster/data/sources/tfrecord.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// A feature of every message, which becomes a field of every record.
 ///
@@ -77,7 +77,7 @@ struct example_row {
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

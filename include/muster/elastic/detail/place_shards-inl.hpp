@@ -39,19 +39,19 @@ inline std::string shard_file_of(int rank, std::uint64_t set) {
 inline bool is_placed(const fs::path& folder, const std::string& own, std::uint64_t set) {
   std::error_code ignored;
   fs::create_directories(folder, ignored);
-  const auto entries = detail::read_contents(folder.string(), false).entries;
+  const auto entries = data::detail::read_contents(folder.string(), false).entries;
   const std::string end = shard_file_of(0, set).substr(shard_file_of(0, set).rfind('-'));
-  for (const manifest_entry& entry : entries) {
+  for (const data::manifest_entry& entry : entries) {
     if (entry.file.ends_with(end)) continue;
     throw configuration_error("'" + folder.string() +
                               "' has other records already (nothing is overwritten); choose another folder");
   }
-  const bool is_empty = std::ranges::find(entries, own, &manifest_entry::file) == entries.end();
+  const bool is_empty = std::ranges::find(entries, own, &data::manifest_entry::file) == entries.end();
   return !entries.empty() && (is_empty || fs::exists(folder / own, ignored));
 }
 
 // Writes the records of a message.
-inline void append(record_file_writer& writer, std::string_view message, std::size_t labels_each) {
+inline void append(data::record_file_writer& writer, std::string_view message, std::size_t labels_each) {
   detail::wire_reader reader(std::as_bytes(std::span(message)));
   std::vector<float> labels(labels_each);
   while (reader.good() && !reader.rest().empty()) {
@@ -62,7 +62,8 @@ inline void append(record_file_writer& writer, std::string_view message, std::si
 }
 
 // Returns the message for each rank, made of the records of a run that begins with `first`.
-inline std::vector<std::string> messages_of(const detail::record_run& run, sample_id first, const shard_rule& rule) {
+inline std::vector<std::string> messages_of(const data::detail::record_run& run, sample_id first,
+                                            const data::shard_rule& rule) {
   std::vector<detail::wire_writer> writers(rule.shards());
   const std::size_t labels_each = run.sizes.empty() ? 0 : run.labels.size() / run.sizes.size();
   std::size_t at = 0;
@@ -95,42 +96,42 @@ inline bool scatter_messages(group& ranks, const std::vector<std::string>& messa
   return true;
 }
 
-inline void write_manifest(const fs::path& folder, const std::vector<manifest_entry>& entries,
+inline void write_manifest(const fs::path& folder, const std::vector<data::manifest_entry>& entries,
                            const std::string& schema, int rank) {
   const fs::path temporary = folder / ("MANIFEST.rank-" + std::to_string(rank));  // ranks may share one folder
   fs::remove(temporary);
   {
-    detail::manifest_file manifest(temporary.string(), true);
+    data::detail::manifest_file manifest(temporary.string(), true);
     manifest.append(entries);
-    manifest.note(detail::schema_note + schema);
+    manifest.note(data::detail::schema_note + schema);
   }
-  fs::rename(temporary, folder / manifest_name);
+  fs::rename(temporary, folder / data::manifest_name);
 }
 
 }  // namespace detail
 
-MUSTER_INLINE void place_shards(group& ranks, const std::optional<any_record_source>& records,
+MUSTER_INLINE void place_shards(group& ranks, const std::optional<data::any_record_source>& records,
                                 const std::string& folder, const placement_options& options) {
   const bool is_root = ranks.rank() == options.root;
   const auto world = static_cast<std::uint32_t>(ranks.size());
   if (is_root && !records)
     throw configuration_error("rank " + std::to_string(options.root) + " has no data to cut; pass its records");
-  std::optional<shard_rule> rule;
+  std::optional<data::shard_rule> rule;
   if (is_root) rule.emplace(options.rule, world, records->schema(), records->size(), records->columns());
   std::uint64_t set = is_root ? digest().add(records->digest()).add(options.rule).add(std::uint64_t{world}).value() : 0;
   broadcast(ranks, set, options.root);
   const std::string own = detail::shard_file_of(ranks.rank(), set);
   if (allreduce(ranks, std::uint64_t{detail::is_placed(folder, own, set) ? 1u : 0u}, min) == 1) return;
 
-  const std::string schema_text =
-      detail::broadcast_string(ranks, is_root ? detail::records::schema_to_json(records->schema()) : "", options.root);
-  const record_schema schema = detail::records::schema_from_json(schema_text, folder, 0);
+  const std::string schema_text = detail::broadcast_string(
+      ranks, is_root ? data::detail::records::schema_to_json(records->schema()) : "", options.root);
+  const data::record_schema schema = data::detail::records::schema_from_json(schema_text, folder, 0);
   constexpr std::uint64_t run_bytes = std::uint64_t{2} << 20;
   constexpr std::uint64_t most_of_run = 4096;
   const std::uint64_t each =
       std::clamp<std::uint64_t>(run_bytes / std::max<std::size_t>(schema.record_bytes(), 1024), 1, most_of_run);
-  record_file_writer writer((detail::fs::path(folder) / own).string(), schema);
-  detail::record_run run;
+  data::record_file_writer writer((detail::fs::path(folder) / own).string(), schema);
+  data::detail::record_run run;
   std::string mine;
   std::uint64_t written = 0;
   for (sample_id first = 0;; first += each) {
@@ -143,10 +144,10 @@ MUSTER_INLINE void place_shards(group& ranks, const std::optional<any_record_sou
     detail::append(writer, mine, schema.labels.size());
     written += mine.size();
   }
-  const record_file_summary summary = written != 0 ? writer.commit() : record_file_summary();
+  const data::record_file_summary summary = written != 0 ? writer.commit() : data::record_file_summary();
   std::vector<std::uint64_t> of_all(3 * std::size_t{world});
   allgather(ranks, std::array{summary.records, summary.bytes, summary.digest}, of_all);
-  std::vector<manifest_entry> entries;
+  std::vector<data::manifest_entry> entries;
   for (std::size_t rank = 0; rank < world; ++rank) {
     const auto* const facts = &of_all[3 * rank];
     if (facts[0] != 0)

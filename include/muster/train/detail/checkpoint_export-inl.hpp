@@ -25,7 +25,7 @@ namespace detail {
 inline tensor_shape tensor_in(std::string_view text) {
   tensor_shape shape;
   const auto colon = text.rfind(':');
-  if (const auto type = colon == std::string_view::npos ? dtype::none : dtype_named(text.substr(colon + 1));
+  if (const auto type = colon == std::string_view::npos ? dtype::none : data::detail::dtype_named(text.substr(colon + 1));
       type != dtype::none) {
     shape.type = type;
     text = text.substr(0, colon);
@@ -70,13 +70,13 @@ MUSTER_INLINE void export_parameters(const std::string& checkpoint, const std::s
                                           " bytes, and the tensors that it names need " +
                                           std::to_string(floats * sizeof(float)) +
                                           "); give the tensors names without blanks");
-  std::vector<tensor_view> tensors;
+  std::vector<data::tensor_view> tensors;
   for (std::size_t k = 0; k < shapes.size(); ++k) {
-    tensor_view view{{shapes[k].name, shapes[k].type, {shapes[k].extents.begin(), shapes[k].extents.end()}}, {}};
+    data::tensor_view view{{shapes[k].name, shapes[k].type, {shapes[k].extents.begin(), shapes[k].extents.end()}}, {}};
     view.values = values.subspan(places[k].first * sizeof(float), view.bytes());
     tensors.push_back(std::move(view));
   }
-  write_safetensors(path, tensors, {{"steps", std::to_string(image.head.position.steps)}});
+  data::write_safetensors(path, tensors, {{"steps", std::to_string(image.head.position.steps)}});
 }
 
 }}  // namespace muster::v0

@@ -36,7 +36,7 @@ inline std::vector<std::string> gather_texts(group& ranks, const std::vector<std
 }  // namespace detail
 
 MUSTER_INLINE source_statistics statistics(const loader& training_data, group& ranks) {
-  const any_record_source& source = training_data.source();
+  const data::any_record_source& source = training_data.source();
   const std::string name(training_data.name());
   std::vector<std::string> texts(1);
   std::exception_ptr failure;
@@ -48,19 +48,19 @@ MUSTER_INLINE source_statistics statistics(const loader& training_data, group& r
     }
   };
   guarded([&] {
-    if (ranks.rank() == 0) texts[0] = detail::to_text(detail::kept_statistics(source));
+    if (ranks.rank() == 0) texts[0] = data::detail::to_text(data::detail::kept_statistics(source));
   });
-  source_statistics all = detail::statistics_from_text(detail::gather_texts(ranks, texts, failure).front(), name);
+  source_statistics all = data::detail::statistics_from_text(detail::gather_texts(ranks, texts, failure).front(), name);
   const std::uint64_t first = all.records + all.left_out;
   if (first == source.size()) return all;
-  texts.assign(detail::statistics_parts, "");
-  const index_range mine = part_of(detail::statistics_parts, {ranks.rank(), ranks.size()});
+  texts.assign(data::detail::statistics_parts, "");
+  const index_range mine = part_of(data::detail::statistics_parts, {ranks.rank(), ranks.size()});
   guarded([&] {
     for (std::uint64_t part = mine.first; part < mine.last; ++part)
-      texts[part] = detail::to_text(detail::statistics_of_part(source, first, static_cast<int>(part)));
+      texts[part] = data::detail::to_text(data::detail::statistics_of_part(source, first, static_cast<int>(part)));
   });
   for (const std::string& text : detail::gather_texts(ranks, texts, failure))
-    all.merge(detail::statistics_from_text(text, name));
+    all.merge(data::detail::statistics_from_text(text, name));
   return all;
 }
 

@@ -264,17 +264,17 @@ inline std::string first_non_finite(const minibatch& batch, const loader& traini
         found = std::string(std::isnan(value) ? "nan" : "inf") + " in " + field + "[" + std::to_string(place) + "]";
       rest = rest.subspan(sizeof number);
     };
-    for (const record_field& field : batch.schema->fields) {
+    for (const data::record_field& field : batch.schema->fields) {
       const auto after_field = rest.subspan(field.bytes());
       detail::with_one_of<float16, bfloat16, float, double>(field.type, [&](auto kind) {
         for (std::uint64_t n = 0; n < field.elements(); ++n) check(kind, field.name, n);
       });
       rest = after_field;
     }
-    while (batch.schema->form == record_form::sparse && !rest.empty()) {
-      sparse_entry entry;
+    while (batch.schema->form == data::record_form::sparse && !rest.empty()) {
+      data::sparse_entry entry;
       std::memcpy(&entry, rest.data(), sizeof entry);
-      rest = rest.subspan(offsetof(sparse_entry, value));
+      rest = rest.subspan(offsetof(data::sparse_entry, value));
       check(float{}, "features", entry.index);
     }
     if (!found.empty()) return training_data.source().location_of(batch.samples[k]).to_string() + " has " + found;

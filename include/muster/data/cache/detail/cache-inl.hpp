@@ -17,7 +17,7 @@
 #include <muster/data/cache/record_store.hpp>
 #include <muster/data/record_step.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 class cache_step final : public record_step {
  public:
   explicit cache_step(cache_options options) : options_(std::move(options)) {
@@ -85,7 +85,7 @@ class cache_step final : public record_step {
       before().sizes(ids, records_.lengths);
       records_.begins.push_back(0);
       for (const std::uint64_t length : records_.lengths)
-        records_.begins.push_back(records_.begins.back() + round_up(length, buffer_alignment));
+        records_.begins.push_back(records_.begins.back() + muster::detail::round_up(length, buffer_alignment));
     }
     if (options_.memory != 0) open(memory_, "memory", options_.memory);
     if (!options_.folder.empty()) open(disk_, "'" + options_.folder + "'", options_, options_.disk);
@@ -153,4 +153,4 @@ MUSTER_INLINE std::unique_ptr<record_step> make_cache_step(cache_options options
   return std::make_unique<cache_step>(std::move(options));
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -19,7 +19,7 @@
 #include <muster/core/text.hpp>
 #include <muster/data/cache/locked_file.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 inline constexpr std::uint64_t words_at = 4096;  // offset in the file, after the header
 inline constexpr std::uint64_t cache_format = 3;
 inline constexpr std::uint64_t header_magic = 0x314843434d55534dULL;
@@ -56,7 +56,7 @@ inline bool is_at(int file, const std::string& path) noexcept {
 // zeros.
 inline bool is_cache(const std::filesystem::path& path) {
   std::uint64_t magic = 0;
-  const descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  const muster::detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   return file && ::pread(file.get(), &magic, sizeof magic, 0) >= 0 && (magic == header_magic || magic == 0);
 }
 
@@ -88,7 +88,7 @@ MUSTER_INLINE record_store::record_store(const cached_records& records, const ca
       file_bytes_(records_offset(record_count_) + records.begin(record_count_)) {
   if (record_count_ == 0) throw std::runtime_error("no record fits into cache_options::disk");
   const std::uint64_t key = digest().add(records.key).add(records.size).add(cache_format).value();
-  path_ = options.folder + '/' + hex(key) + ".cache";
+  path_ = options.folder + '/' + muster::detail::hex(key) + ".cache";
   std::filesystem::create_directories(options.folder);
   open_file(options);
 }
@@ -101,7 +101,7 @@ MUSTER_INLINE std::uint64_t record_store::labels_offset(std::uint64_t record_cou
   return words_at + 8 * record_count;
 }
 MUSTER_INLINE std::uint64_t record_store::records_offset(std::uint64_t record_count) const noexcept {
-  return round_up(labels_offset(record_count) + record_count * records_.label_bytes, buffer_alignment);
+  return muster::detail::round_up(labels_offset(record_count) + record_count * records_.label_bytes, buffer_alignment);
 }
 
 MUSTER_INLINE record_store::header record_store::header_of(std::int64_t created) const {
@@ -125,10 +125,10 @@ MUSTER_INLINE bool record_store::has_valid_header(seconds fresh_for) const {
 
 MUSTER_INLINE void record_store::open_file(const cache_options& options) {
   for (bool found = false; !found;) {
-    file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+    file_ = muster::detail::descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
     writable_ = static_cast<bool>(file_);
     if (!file_ && (errno == EACCES || errno == EROFS)) {  // a file that other processes have filled can still be read
-      file_ = descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
+      file_ = muster::detail::descriptor(::open(path_.c_str(), O_RDONLY | O_CLOEXEC));
     }
     if (!file_ || !lock_file(file_.get())) fail(errno, "open");
     struct stat status {};
@@ -175,7 +175,7 @@ MUSTER_INLINE void record_store::make_room(const cache_options& options) const {
   std::uint64_t sum = 0;
   std::error_code ignored;
   for (const auto& found : std::filesystem::directory_iterator(options.folder)) {
-    if (!matches_name_pattern(found.path().filename().string(), "%.cache") || !is_cache(found.path()) ||
+    if (!muster::detail::matches_name_pattern(found.path().filename().string(), "%.cache") || !is_cache(found.path()) ||
         found.path() == path_)
       continue;
     const auto size = found.file_size(ignored);
@@ -230,4 +230,4 @@ MUSTER_INLINE bool record_store::put(sample_id id, std::span<const std::byte> re
   return true;
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -12,7 +12,7 @@
 #include <muster/core/inline.hpp>
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 MUSTER_INLINE bool sampler::is_order_of(const cursor& position) const noexcept {
   return epoch_start_ == batch_sampler::start_of_epoch(position);
@@ -59,12 +59,12 @@ MUSTER_INLINE void sampler::fill(std::uint64_t first, std::span<sample_id> ids) 
   }
 }
 
-MUSTER_INLINE muster::cursor batch_sampler::start_of_epoch(muster::cursor where) noexcept {
+MUSTER_INLINE data::cursor batch_sampler::start_of_epoch(data::cursor where) noexcept {
   where.position = where.joined = where.joined_last = where.joined_used = 0;
   return where;
 }
 
-MUSTER_INLINE batch_sampler::segment batch_sampler::segment_of(const muster::cursor& where) noexcept {
+MUSTER_INLINE batch_sampler::segment batch_sampler::segment_of(const data::cursor& where) noexcept {
   const std::uint64_t remaining = where.joined - where.joined_used;
   segment found{0, where.size - where.joined, 0, where.position - where.joined_used};
   if (remaining != 0) found = {where.size - where.joined_last, where.joined_last, 0, where.joined_last - remaining};
@@ -72,7 +72,7 @@ MUSTER_INLINE batch_sampler::segment batch_sampler::segment_of(const muster::cur
   return found;
 }
 
-MUSTER_INLINE std::uint64_t batch_sampler::batch_size(const muster::cursor& where, int world) noexcept {
+MUSTER_INLINE std::uint64_t batch_sampler::batch_size(const data::cursor& where, int world) noexcept {
   const segment in = segment_of(where);
   const std::uint64_t remaining = in.end - in.position;
   if (where.per_rank == 0 || world < 1) return std::min(where.batch, remaining);
@@ -80,7 +80,7 @@ MUSTER_INLINE std::uint64_t batch_sampler::batch_size(const muster::cursor& wher
   return remaining / ranks < where.batch ? remaining : where.batch * ranks;
 }
 
-MUSTER_INLINE muster::cursor batch_sampler::advanced(muster::cursor where, std::uint64_t samples) noexcept {
+MUSTER_INLINE data::cursor batch_sampler::advanced(data::cursor where, std::uint64_t samples) noexcept {
   for (;;) {
     const segment in = segment_of(where);
     const std::uint64_t count = std::min(samples, in.end - in.position);
@@ -98,8 +98,8 @@ MUSTER_INLINE muster::cursor batch_sampler::advanced(muster::cursor where, std::
   }
 }
 
-MUSTER_INLINE muster::cursor batch_sampler::after(const muster::cursor& position, std::uint64_t samples) noexcept {
-  muster::cursor next = advanced(position, samples);
+MUSTER_INLINE data::cursor batch_sampler::after(const data::cursor& position, std::uint64_t samples) noexcept {
+  data::cursor next = advanced(position, samples);
   if (batch_size(next) != 0) return next;
   next = start_of_epoch(next);
   ++next.epoch;
@@ -124,17 +124,17 @@ MUSTER_INLINE std::uint64_t batch_sampler::steps(std::uint64_t samples) const no
 }
 
 MUSTER_INLINE std::uint64_t batch_sampler::steps_per_epoch() const noexcept {
-  muster::cursor began = cursor_;
+  data::cursor began = cursor_;
   began.joined_used = began.joined;
   return steps(segment_of(began).end + cursor_.joined);
 }
 
 // Returns true if commits can lead to this cursor.
-MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& place) noexcept {
+MUSTER_INLINE bool batch_sampler::is_between_batches(const data::cursor& place) noexcept {
   const auto is_place = [&](const segment& in) {
     return in.position <= in.end && (in.position % place.batch == 0 || in.position == in.end);
   };
-  muster::cursor began = place;
+  data::cursor began = place;
   began.joined_used = began.joined;
   began.position += place.joined - place.joined_used;
   return place.joined <= place.size && place.joined_last <= place.joined &&
@@ -143,14 +143,14 @@ MUSTER_INLINE bool batch_sampler::is_between_batches(const muster::cursor& place
          is_place(segment_of(began));
 }
 
-MUSTER_INLINE void batch_sampler::open(const muster::cursor& start) {
-  const auto compare = [&](const muster::cursor& expected) {
+MUSTER_INLINE void batch_sampler::open(const data::cursor& start) {
+  const auto compare = [&](const data::cursor& expected) {
     if (const std::string difference = detail::difference(start, expected); !difference.empty()) {
       throw configuration_error("cannot resume from this cursor (" + difference +
                                 "); open it with the data and settings with which it was saved");
     }
   };
-  muster::cursor expected = cursor_;
+  data::cursor expected = cursor_;
   const bool another_version = open_version_ && start.size != cursor_.size;
   if (another_version) {
     expected.size = start.size;
@@ -190,11 +190,11 @@ MUSTER_INLINE void batch_sampler::commit() {
   cursor_ = advanced(cursor_, 0);  // past remaining samples that do not fill a batch
 }
 
-MUSTER_INLINE void batch_sampler::ids(const muster::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
+MUSTER_INLINE void batch_sampler::ids(const data::cursor& where, std::uint64_t first, std::span<sample_id> ids) {
   if (ids.empty()) return;
   if (mixture_) return ids_of_mixture(where, where.position + first, ids);
   const segment in = segment_of(where);
-  muster::cursor own = start_of_epoch(where);
+  data::cursor own = start_of_epoch(where);
   own.dataset = 0;  // joined samples do not change the order
   own.size = in.size;
   if (in.begin != 0 && where.order != sample_order::sequential) own.seed = mix(where.seed + in.begin);
@@ -208,7 +208,7 @@ MUSTER_INLINE void batch_sampler::ids(const muster::cursor& where, std::uint64_t
 
 // The requested positions of a part are adjacent in the part's own sequence of epochs. They are looked up together, and
 // then written to their positions in the mixture.
-MUSTER_INLINE void batch_sampler::ids_of_mixture(const muster::cursor& position, std::uint64_t first,
+MUSTER_INLINE void batch_sampler::ids_of_mixture(const data::cursor& position, std::uint64_t first,
                                                  std::span<sample_id> ids) {
   places_.resize(ids.size());
   for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -221,7 +221,7 @@ MUSTER_INLINE void batch_sampler::ids_of_mixture(const muster::cursor& position,
     const auto part = places_[k].part;
     const std::uint64_t size = mixture_->size(part);
     const std::uint64_t drawn = position.epoch * mixture_->in_epoch(part) + places_[k].earlier;
-    muster::cursor own = position;
+    data::cursor own = position;
     own.epoch = drawn / size;
     own.size = size;
     own.seed = position.order == sample_order::sequential ? 0 : mix(position.seed + part);
@@ -244,8 +244,7 @@ MUSTER_INLINE void batch_sampler::assign_samples_to(std::vector<held_shards> hel
   }
 }
 
-MUSTER_INLINE void batch_sampler::ids_of(const muster::cursor& position, batch_shard shard,
-                                         std::vector<sample_id>& ids) {
+MUSTER_INLINE void batch_sampler::ids_of(const data::cursor& position, batch_shard shard, std::vector<sample_id>& ids) {
   const std::uint64_t count = batch_size(position, shard.world);
   const index_range own = part_of(count, shard);
   if (held_by_rank_.empty()) {
@@ -301,16 +300,16 @@ MUSTER_INLINE void batch_sampler::assign_ranks(std::span<const sample_id> ids, c
   }
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 
 // Returns the properties of a sequence of epochs by name. The properties of the data are first.
 MUSTER_INLINE std::vector<std::pair<std::string, std::string>> properties_of(const cursor& position) {
   return {{"number of samples", std::to_string(position.size)},
-          {"dataset's digest", detail::hex(position.dataset)},
+          {"dataset's digest", muster::detail::hex(position.dataset)},
           {"version", std::to_string(position.version)},
           {"order", std::string(to_string(position.order))},
           {"seed", std::to_string(position.seed)},
@@ -324,11 +323,11 @@ MUSTER_INLINE std::vector<std::pair<std::string, std::string>> properties_of(con
 }  // namespace detail
 
 MUSTER_INLINE sampler_handle::sampler_handle(detail::batch_sampler& plan) noexcept
-    : muster::cursor(plan.cursor()), plan_(&plan) {}
+    : data::cursor(plan.cursor()), plan_(&plan) {}
 MUSTER_INLINE std::vector<std::pair<std::string, std::string>> sampler_handle::properties() const {
   auto all = detail::properties_of(current());
   if (!plan_->reads_one_source()) all.erase(all.begin(), all.begin() + 2);
-  if (!plan_->classes().empty()) all.emplace_back("names of classes", detail::joined(plan_->classes(), "/"));
+  if (!plan_->classes().empty()) all.emplace_back("names of classes", muster::detail::joined(plan_->classes(), "/"));
   return all;
 }
 MUSTER_INLINE const cursor& sampler_handle::current() const noexcept { return plan_->cursor(); }
@@ -356,4 +355,4 @@ MUSTER_INLINE std::string detail::difference(const cursor& saved, const cursor& 
   return text;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -16,7 +16,7 @@
 #include <muster/core/plugin.hpp>
 #include <muster/core/wire.hpp>
 
-namespace muster { inline namespace v0 { namespace detail::records {
+namespace muster { inline namespace v0 { namespace data { namespace detail::records {
 inline constinit std::atomic<const block_codec*> codec{nullptr};
 
 inline constexpr const char* copy_again = "copy it again or write it again";
@@ -28,7 +28,7 @@ inline void set_block_codec(const block_codec* functions) noexcept { codec = fun
 inline const block_codec& require_block_codec(const std::string& path) {
   const block_codec* const functions = codec;
   if (functions == nullptr) {
-    throw configuration_error("'" + path + "' has compressed blocks (" + linked_without("zstd") +
+    throw configuration_error("'" + path + "' has compressed blocks (" + muster::detail::linked_without("zstd") +
                               "); link muster::zstd");
   }
   return *functions;
@@ -148,7 +148,7 @@ inline void shard::open(std::uint64_t size) {
     throw data_error({path, 0, 0, 0}, "is not a file of muster's records (its first bytes differ); check the path");
   }
   if (size < page + sizeof(file_footer)) refuse(size, "is truncated");
-  header = wire_reader(part(0, sizeof header)).number<file_header>();
+  header = muster::detail::wire_reader(part(0, sizeof header)).number<file_header>();
   if (header.version != format_version) {
     throw data_error({path, 0, 0, 8}, "has version " + std::to_string(header.version) +
                                           " of the format (this program supports " + std::to_string(format_version) +
@@ -167,7 +167,7 @@ inline void shard::open(std::uint64_t size) {
 
   const std::uint64_t footer_at = size - sizeof(file_footer);
   const auto footer_bytes = part(footer_at, sizeof footer);
-  footer = wire_reader(footer_bytes).number<file_footer>();
+  footer = muster::detail::wire_reader(footer_bytes).number<file_footer>();
   if (std::memcmp(footer.magic, footer_magic, sizeof footer.magic) != 0 || footer.file_bytes != size ||
       crc32c(footer_bytes.first(offsetof(file_footer, crc))) != footer.crc) {
     refuse(footer_at, "has no valid footer (it was truncated, or damaged at its end)");
@@ -183,7 +183,7 @@ inline void shard::open(std::uint64_t size) {
   if (crc32c(tables) != footer.tables_crc) refuse(places.labels, "has tables that do not match their checksum");
 
   record_bytes = schema.record_bytes();
-  stride = round_up(record_bytes, header.alignment);
+  stride = muster::detail::round_up(record_bytes, header.alignment);
   const auto at = [&](std::uint64_t place) { return tables.data() + (place - places.labels); };
   labels = reinterpret_cast<const float*>(tables.data());
   crcs = reinterpret_cast<const std::uint32_t*>(at(places.crcs));
@@ -235,4 +235,4 @@ inline std::uint32_t shard::crc_of(std::uint64_t record, std::span<const std::by
   return count == 0 ? crc : crc32c(std::as_bytes(std::span(labels + record * count, count)), crc);
 }
 
-}}}  // namespace muster::v0::detail::records
+}}}}  // namespace muster::v0::data::detail::records

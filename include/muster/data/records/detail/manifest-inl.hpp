@@ -28,13 +28,13 @@
 // by single blanks. CRC is the CRC32C of the text after the blank that follows CRC. CRC and DIGEST are hexadecimal.
 // MORE is the number of lines that follow in the same group.
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::string_view heading = "muster-records 1";
 
 inline std::string with_crc(const std::string& line) {
-  return detail::hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
+  return muster::detail::hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
 }
 
 inline bool usable_name(std::string_view name) {
@@ -116,7 +116,7 @@ MUSTER_INLINE detail::manifest_content detail::contents_of(std::string_view text
 }
 
 MUSTER_INLINE detail::manifest_file::manifest_file(std::string path, bool wait) : path_(std::move(path)) {
-  file_ = descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
+  file_ = muster::detail::descriptor(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666));
   if (file_ && !wait && ::flock(file_.get(), LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
     throw configuration_error("another process does the same work ('" + path_ + "' is locked); wait for it");
   }
@@ -144,7 +144,7 @@ MUSTER_INLINE void detail::manifest_file::append(std::span<const manifest_entry>
                                 "slash); choose another name");
     }
     added += detail::with_crc(entry.file + ' ' + std::to_string(entry.records) + ' ' + std::to_string(entry.bytes) +
-                              ' ' + detail::hex(entry.digest) + ' ' + std::to_string(entries.size() - k - 1));
+                              ' ' + muster::detail::hex(entry.digest) + ' ' + std::to_string(entries.size() - k - 1));
   }
   write(added);
   entries_.insert(entries_.end(), entries.begin(), entries.end());
@@ -156,8 +156,8 @@ MUSTER_INLINE void detail::manifest_file::write(const std::string& lines) {
   const std::string added = (complete_bytes_ == 0 ? detail::with_crc(std::string(detail::heading)) : "") + lines;
   require(::ftruncate(file_.get(), static_cast<off_t>(complete_bytes_)) == 0 &&
           write_at(file_.get(), std::as_bytes(std::span(added)), complete_bytes_) && ::fsync(file_.get()) == 0);
-  if (complete_bytes_ == 0) flush_folder(path_);
+  if (complete_bytes_ == 0) muster::detail::flush_folder(path_);
   complete_bytes_ += added.size();
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -19,7 +19,7 @@
 #include <muster/data/records/manifest.hpp>
 #include <muster/data/records/manifest_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace format = detail::records;
 
 struct record_files::state : detail::source_facts {
@@ -372,4 +372,4 @@ MUSTER_INLINE std::vector<record_file_info> record_files::files() const {
   return list;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

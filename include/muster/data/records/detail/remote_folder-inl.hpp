@@ -11,16 +11,16 @@
 #include <muster/core/plugin.hpp>
 #include <muster/core/spec.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 inline constinit std::atomic<remote_opener> opener_of_addresses{nullptr};
 
 MUSTER_INLINE void set_remote_opener(remote_opener opener) noexcept { opener_of_addresses = opener; }
 
 MUSTER_INLINE std::shared_ptr<remote_folder> open_remote_folder(const std::string& path, const http_options& options) {
-  if (!is_remote(path)) return nullptr;
+  if (!muster::detail::is_remote(path)) return nullptr;
   const remote_opener open = opener_of_addresses;
   if (open == nullptr) {
-    throw configuration_error(path + " cannot be read (" + linked_without("http") +
+    throw configuration_error(path + " cannot be read (" + muster::detail::linked_without("http") +
                               "); link muster::http, or copy the data to a disk");
   }
   static std::mutex mutex;
@@ -34,4 +34,4 @@ MUSTER_INLINE std::shared_ptr<remote_folder> open_remote_folder(const std::strin
   return found;
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

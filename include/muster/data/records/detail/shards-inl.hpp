@@ -12,7 +12,7 @@
 #include <muster/core/number.hpp>
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 [[noreturn]] inline void refuse(std::string_view rule, const std::string& reason, const std::string& suggestion) {
@@ -22,7 +22,7 @@ namespace detail {
 
 inline std::vector<double> numbers_of(std::string_view list, std::string_view rule) {
   std::vector<double> numbers;
-  for (const auto word : detail::split(list, ',')) {
+  for (const auto word : muster::detail::split(list, ',')) {
     const auto number = parse_number<double>(word);
     if (!number || !(*number >= 0) || !std::isfinite(*number))
       refuse(rule, "'" + std::string(word) + "' is not a weight", "write such as weights:2,1,1");
@@ -121,4 +121,4 @@ MUSTER_INLINE std::uint32_t shard_rule::operator()(sample_id id, std::span<const
   return chosen;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

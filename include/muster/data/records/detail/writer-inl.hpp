@@ -20,7 +20,7 @@
 #include <muster/data/records/layout.hpp>
 #include <muster/data/records/manifest_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace format = detail::records;
 
 struct record_file_writer::state {
@@ -49,7 +49,7 @@ struct record_file_writer::state {
 
   void pad_to(std::uint64_t alignment) {
     static constexpr std::byte zeros[format::page]{};
-    out.write(std::span(zeros).first(detail::round_up(out.size(), alignment) - out.size()));
+    out.write(std::span(zeros).first(muster::detail::round_up(out.size(), alignment) - out.size()));
   }
 
   void write_header() {
@@ -81,9 +81,9 @@ struct record_file_writer::state {
     if (codec != nullptr) {
       if (record.size() > format::most_raw_bytes)
         refuse("a record exceeds the maximum block size", "do not compress it");
-      const std::uint64_t begin = detail::round_up(block.size(), options.alignment);
+      const std::uint64_t begin = muster::detail::round_up(block.size(), options.alignment);
       if (!block.empty() && begin + record.size() > options.block_bytes) end_block();
-      block.resize(detail::round_up(block.size(), options.alignment));
+      block.resize(muster::detail::round_up(block.size(), options.alignment));
       block.insert(block.end(), record.begin(), record.end());
       if (schema.form != record_form::fixed) ends.push_back(block.size());
     } else {
@@ -124,7 +124,7 @@ struct record_file_writer::state {
     };
     table(labels);
     table(crcs);
-    table(std::string(detail::round_up(out.size(), 8) - out.size(), '\0'));
+    table(std::string(muster::detail::round_up(out.size(), 8) - out.size(), '\0'));
     table(ends);
     table(blocks);
     footer.tables_crc = crc;
@@ -173,14 +173,14 @@ namespace detail {
 // Returns the part of a file name that is common to all files of a work. A writer uses it to find files that a killed
 // writer has not noted.
 inline std::string mark_of(const std::string& notes) {
-  return "-" + detail::hex(digest().add(std::filesystem::path(notes).filename().string()).value(), 8);
+  return "-" + muster::detail::hex(digest().add(std::filesystem::path(notes).filename().string()).value(), 8);
 }
 
 // Returns a file name that no other writer in the folder has chosen, on any host.
 inline std::string fresh_name(std::optional<std::uint32_t> shard, const std::string& notes) {
   std::random_device random;
-  const auto kind = shard ? detail::printed("shard-%05u", *shard) : "records";
-  return kind + (notes.empty() ? "-" : mark_of(notes)) + detail::printed("%08x%08x.muster", random(), random());
+  const auto kind = shard ? muster::detail::printed("shard-%05u", *shard) : "records";
+  return kind + (notes.empty() ? "-" : mark_of(notes)) + muster::detail::printed("%08x%08x.muster", random(), random());
 }
 
 // Removes the files of a work, except the files in the manifest and the pending files.
@@ -202,7 +202,7 @@ inline void remove_files_of(const std::string& notes, const std::vector<manifest
 inline constexpr const char* notes_prefix = ".unfinished-";
 inline constexpr const char* place_entry = "place";
 
-inline std::string name_of_notes(std::uint64_t work) { return notes_prefix + detail::hex(work); }
+inline std::string name_of_notes(std::uint64_t work) { return notes_prefix + muster::detail::hex(work); }
 
 inline std::string path_in(const std::string& folder, const std::string& name) {
   return (std::filesystem::path(folder) / name).string();
@@ -219,7 +219,7 @@ MUSTER_INLINE record_set_writer::record_set_writer(std::string folder, record_sc
     throw configuration_error("cannot create the folder '" + folder_ + "' (" +
                               (code ? code.message() : "a file with this name exists") + "); choose another folder");
   }
-  detail::remove_abandoned_files(folder_);
+  muster::detail::remove_abandoned_files(folder_);
   const auto entries = detail::read_contents(folder_, false).entries;
   if (entries.empty()) return;
   const format::shard existing(detail::path_in(folder_, entries.front().file));
@@ -274,7 +274,7 @@ MUSTER_INLINE std::uint64_t record_set_writer::resume(std::optional<std::uint64_
   std::error_code ignored;
   for (const fs::directory_entry& candidate : fs::directory_iterator(folder_, ignored)) {
     const std::string candidate_name = candidate.path().filename().string();
-    if (!detail::matches_name_pattern(candidate_name, std::string(detail::notes_prefix) + "%") ||
+    if (!muster::detail::matches_name_pattern(candidate_name, std::string(detail::notes_prefix) + "%") ||
         candidate_name == name)
       continue;
     try {
@@ -349,4 +349,4 @@ MUSTER_INLINE void record_set_writer::commit() {
   notes_.reset();
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -17,7 +17,7 @@
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/text_format.hpp>  // quoted
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 using detail::array_file;
@@ -78,7 +78,8 @@ inline fixed_records open_array(const std::string& scheme, const std::string& pa
                                 array_file (*open)(const std::string& path, const http_options&)) {
   const array_file values = open(path, http);
   const bool images = scheme == "idx" && values.header.shape.size() == 3;
-  return records_of_array(without_secrets(scheme + ":" + path) + (labels.empty() ? "" : "," + without_secrets(labels)),
+  return records_of_array(muster::detail::without_secrets(scheme + ":" + path) +
+                              (labels.empty() ? "" : "," + muster::detail::without_secrets(labels)),
                           images ? "image" : "values", values, labels.empty() ? array_file() : open(labels, http), path,
                           labels);
 }
@@ -255,8 +256,8 @@ MUSTER_INLINE fixed_records detail::open_named_arrays(const std::string& name, c
                                                       const std::string& labels, const std::string& called) {
   const auto list = [&] {
     constexpr std::size_t most = 8;
-    return joined(std::span(arrays).first(std::min(arrays.size(), most)), ", ",
-                  [](const named_array& each) { return detail::quoted(each.name); }) +
+    return muster::detail::joined(std::span(arrays).first(std::min(arrays.size(), most)), ", ",
+                                  [](const named_array& each) { return detail::quoted(each.name); }) +
            (arrays.size() > most ? ", ..." : "");
   };
   const auto find = [&](const std::string& wanted) {
@@ -285,12 +286,13 @@ MUSTER_INLINE fixed_records detail::open_named_arrays(const std::string& name, c
                      called + " " + detail::quoted(chosen) + " has no records (its shape has " +
                          (records.header.shape.empty() ? "no extents" : "an extent of 0") + "); name another " +
                          called);
-  return records_of_array(without_secrets(name), chosen, records, labels.empty() ? array_file() : find(labels),
-                          path + " " + detail::quoted(chosen), path + " " + detail::quoted(labels));
+  return records_of_array(muster::detail::without_secrets(name), chosen, records,
+                          labels.empty() ? array_file() : find(labels), path + " " + detail::quoted(chosen),
+                          path + " " + detail::quoted(labels));
 }
 
 MUSTER_INLINE fixed_records open_npy(const std::string& path, const std::string& labels, const http_options& http) {
   return detail::open_array("npy", path, labels, http, detail::open_npy_file);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -11,7 +11,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::uint64_t image_bytes = 3 * 32 * 32;
@@ -74,6 +74,6 @@ MUSTER_INLINE fixed_records open_cifar100(const std::string& path, cifar_split s
                              std::move(chosen));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

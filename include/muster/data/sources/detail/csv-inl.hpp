@@ -27,7 +27,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::string_view byte_order_mark = "\xef\xbb\xbf";
@@ -418,7 +418,7 @@ class csv_format final : public detail::text_format {
   static std::string listed(const std::vector<std::string>& fields) {
     constexpr std::size_t most = 5;
     const auto first_fields = std::span(fields).first(std::min(most, fields.size()));
-    return detail::joined(first_fields, ", ", [](const std::string& field) { return detail::quoted(field); }) +
+    return muster::detail::joined(first_fields, ", ", [](const std::string& field) { return detail::quoted(field); }) +
            (fields.size() > most ? ", ..." : "");
   }
 
@@ -485,6 +485,6 @@ MUSTER_INLINE dataset parse_csv(std::string_view text, const std::string& name, 
   return detail::dataset_of_text(text, detail::csv_format(text, name, csv, options), name, options);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -16,7 +16,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 #if defined(__x86_64__)
@@ -127,6 +127,6 @@ inline detail::float_parser detail::fastest_float_parser() noexcept {
   return [](const char* first, const char* last, float& value) noexcept { return parse_float(first, last, value); };
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

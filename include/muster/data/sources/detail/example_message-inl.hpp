@@ -26,7 +26,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 enum class list_kind : std::uint64_t { none = 0, bytes = 1, floats = 2, whole_numbers = 3 };
 
 /// A reader of the fields of a message in the encoding of protocol buffers
@@ -73,7 +73,7 @@ class message_reader {
   std::span<const std::byte> bytes;  // bytes of a field with another wire type
 
  private:
-  wire_reader reader_;
+  muster::detail::wire_reader reader_;
 };
 
 template <class T>
@@ -87,8 +87,9 @@ bool store_whole(std::byte* output, std::int64_t value) noexcept {
 // Returns the function that stores a whole number as `type`, or null if `type` is not a type of whole numbers.
 inline auto writer_of(dtype type) noexcept {
   bool (*writer)(std::byte*, std::int64_t) noexcept = nullptr;
-  with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
-              std::uint64_t>(type, [&](auto kind) { writer = store_whole<decltype(kind)>; });
+  muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+                              std::int64_t, std::uint64_t>(type,
+                                                           [&](auto kind) { writer = store_whole<decltype(kind)>; });
   return writer;
 }
 
@@ -256,6 +257,6 @@ MUSTER_INLINE std::string read_example(std::span<const std::byte> message, const
   return {};
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

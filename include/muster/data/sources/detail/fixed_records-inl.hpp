@@ -19,7 +19,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 template <class T>
@@ -43,8 +43,8 @@ struct label_reader {
 
 inline label_reader label_reader_of(dtype type) {
   label_reader reader;
-  detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
-                      std::uint64_t, float16, bfloat16, float, double, long double>(
+  muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+                              std::int64_t, std::uint64_t, float16, bfloat16, float, double, long double>(
       type == dtype::boolean ? dtype::uint8 : type, [&](auto kind) {
         using number = decltype(kind);
         constexpr bool small = sizeof(number) < sizeof(float);
@@ -57,7 +57,7 @@ inline label_reader label_reader_of(dtype type) {
           if constexpr (std::integral<number>)
             return std::to_string(element);
           else
-            return detail::printed("%.17Lg", static_cast<long double>(element));
+            return muster::detail::printed("%.17Lg", static_cast<long double>(element));
         };
         reader.may_fail = !small || !std::integral<number>;
       });
@@ -78,8 +78,8 @@ inline void add_schema(digest& hash, const record_schema& schema) {
 MUSTER_INLINE detail::to_float detail::float_reader(dtype type) noexcept {
   if (type == dtype::boolean) return detail::read_as<std::uint8_t>;
   to_float reader = nullptr;
-  with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
-              std::uint64_t, float16, bfloat16, float, double, long double>(
+  muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+                              std::int64_t, std::uint64_t, float16, bfloat16, float, double, long double>(
       type, [&](auto kind) { reader = detail::read_as<decltype(kind)>; });
   return reader;
 }
@@ -230,6 +230,6 @@ MUSTER_INLINE void fixed_records::read(std::span<const sample_id> ids, const rec
   }
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -17,7 +17,7 @@
 #include <muster/core/text.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 namespace fs = std::filesystem;
@@ -54,7 +54,7 @@ struct ignored_entries {
     if (++count <= most) first.push_back(name);
   }
   [[nodiscard]] std::string text(const std::string& kind) const {
-    return std::to_string(count) + " " + kind + " (" + detail::joined(first, ", ") +
+    return std::to_string(count) + " " + kind + " (" + muster::detail::joined(first, ", ") +
            (count > first.size() ? ", ...)" : ")");
   }
 };
@@ -115,7 +115,7 @@ struct image_folder::state : detail::source_facts {
 MUSTER_INLINE std::optional<std::uint64_t> image_folder::host_state() const { return state_->opened; }
 MUSTER_INLINE std::optional<std::uint64_t> image_folder::host_state_now() const {
   return detail::states_of(state_->images,
-                           [&](const state::image& each) { return detail::state_of(state_->path_of(each)); });
+                           [&](const state::image& each) { return muster::detail::state_of(state_->path_of(each)); });
 }
 
 MUSTER_INLINE image_folder::image_folder(const std::string& folder) {
@@ -138,8 +138,8 @@ MUSTER_INLINE image_folder::image_folder(const std::string& folder) {
   new_state->opened = detail::states_of(new_state->images, [&](const state::image& each) {
     struct stat status {};
     if (::stat(new_state->path_of(each).c_str(), &status) != 0) return std::optional<std::uint64_t>();
-    detail::wait_for_next_tick(status.st_ctim);
-    return std::optional(detail::state_of(status));
+    muster::detail::wait_for_next_tick(status.st_ctim);
+    return std::optional(muster::detail::state_of(status));
   });
   new_state->size = new_state->images.size();
   new_state->digest = all.value();
@@ -178,4 +178,4 @@ MUSTER_INLINE data_location image_folder::location_of(sample_id id) const {
   return {state_->path_of(state_->images[id])};
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

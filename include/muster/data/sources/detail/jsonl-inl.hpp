@@ -24,7 +24,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// Number of lines that decide the columns.
@@ -388,6 +388,6 @@ MUSTER_INLINE dataset read_jsonl(const std::string& path, const jsonl_options& j
                                  options);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

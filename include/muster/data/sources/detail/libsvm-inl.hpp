@@ -18,7 +18,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail::libsvm {
 
 // Returns the last index of a line, which is the largest because indices ascend. A word that is not an index counts as
@@ -224,6 +224,6 @@ MUSTER_INLINE dataset parse_libsvm(std::string_view text, const std::string& nam
   return detail::dataset_of_text(text, detail::libsvm::libsvm_format(name, options), name, options);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

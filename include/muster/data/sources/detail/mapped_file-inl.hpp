@@ -25,7 +25,7 @@
 #include <muster/data/cache/locked_file.hpp>
 #include <muster/data/records/remote_folder.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constinit std::atomic<detail::text_decoder> gzip_decoder{nullptr};
@@ -41,7 +41,7 @@ inline constinit std::atomic<detail::text_decoder> zstd_decoder{nullptr};
 class decoded_text {
  public:
   std::vector<char> memory;
-  detail::descriptor file;
+  muster::detail::descriptor file;
   std::size_t size = 0;
 
   void add(std::span<const char> piece) {
@@ -49,10 +49,10 @@ class decoded_text {
     if (size == 0) memory.reserve(detail::most_text_in_memory);
     if (!file && size + piece.size() > detail::most_text_in_memory) {
       const std::string folder = temporary_folder();
-      file = detail::descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
+      file = muster::detail::descriptor(::open(folder.c_str(), O_TMPFILE | O_RDWR | O_CLOEXEC, 0600));
       if (!file) {  // the file system does not support O_TMPFILE: creates a named file and removes the name
         std::string name = folder + "/muster-text-XXXXXX";
-        file = detail::descriptor(::mkostemp(name.data(), O_CLOEXEC));
+        file = muster::detail::descriptor(::mkostemp(name.data(), O_CLOEXEC));
         if (file) ::unlink(name.c_str());
       }
       write(memory, 0);
@@ -100,7 +100,7 @@ MUSTER_INLINE detail::text_decoder detail::set_zstd_decoder(text_decoder decoder
 }
 
 MUSTER_INLINE void mapped_file::open(const std::string& path) {
-  const detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const muster::detail::descriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   struct stat status {};
   if (!file || ::fstat(file.get(), &status) != 0) {
     detail::refuse(path, "cannot be opened", errno, "check the path and its permissions");
@@ -116,8 +116,8 @@ MUSTER_INLINE void mapped_file::open(const std::string& path) {
     state_ = detail::digest_block(bytes());
   } else if (status.st_size > 0) {
     may_change_ = true;
-    state_ = detail::state_of(status);
-    detail::wait_for_next_tick(status.st_ctim);
+    state_ = muster::detail::state_of(status);
+    muster::detail::wait_for_next_tick(status.st_ctim);
     map(file.get(), static_cast<std::size_t>(status.st_size), path);
   }
   if (text().empty()) throw data_error({path}, "is empty (it has no bytes); check how it was made");
@@ -146,7 +146,7 @@ MUSTER_INLINE void mapped_file::fetch(const std::string& path, const http_option
 
 MUSTER_INLINE mapped_file::mapped_file(const std::string& path, compressed_files compressed, const http_options& http)
     : path_(path) {
-  detail::is_remote(path) ? fetch(path, http) : open(path);
+  muster::detail::is_remote(path) ? fetch(path, http) : open(path);
   if (compressed == compressed_files::decoded && (text().starts_with(detail::gzip_mark) || detail::is_zstd(text())))
     decode(text(), path, std::numeric_limits<std::uint64_t>::max());
 }
@@ -166,7 +166,8 @@ MUSTER_INLINE void mapped_file::decode(std::string_view compressed, const std::s
   if (decoder == nullptr) {
     const std::string part = gzip ? "zlib" : "zstd";
     throw data_error({path}, "is compressed with " + std::string(gzip ? "gzip" : "Zstandard") + " (" +
-                                 detail::linked_without(part) + "); link muster::" + part + " or decompress the file");
+                                 muster::detail::linked_without(part) + "); link muster::" + part +
+                                 " or decompress the file");
   }
   detail::decoded_text plain;
   constexpr std::size_t forget_interval = std::size_t{16} << 20;  // bytes between calls of forget(), for low cost
@@ -196,7 +197,7 @@ MUSTER_INLINE void mapped_file::map(int file, std::size_t size, const std::strin
 }
 
 MUSTER_INLINE std::optional<std::uint64_t> mapped_file::host_state_now() const {
-  return may_change_ ? detail::state_of(path_) : state_;
+  return may_change_ ? muster::detail::state_of(path_) : state_;
 }
 
 MUSTER_INLINE void mapped_file::forget() const noexcept {
@@ -212,4 +213,4 @@ MUSTER_INLINE void mapped_file::unmap::operator()(const char* memory) const noex
   if (!owner) ::munmap(const_cast<char*>(memory), size);  // munmap requires the non-const pointer that mmap returned
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -14,7 +14,7 @@
 #include <muster/data/sources/array_file.hpp>
 #include <muster/data/sources/text_format.hpp>  // quoted
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// The parts of a ZIP archive, read from its end.
@@ -24,7 +24,7 @@ class zip_reader {
 
   std::vector<zip_member> read() {
     const auto [begin, end, count] = directory();
-    wire_reader entries(bytes_.subspan(begin, end - begin));
+    muster::detail::wire_reader entries(bytes_.subspan(begin, end - begin));
     std::vector<zip_member> members;
     std::vector<std::pair<std::uint64_t, std::uint64_t>> extents;  // begin of the local header, end of the data
     for (std::uint64_t k = 0; k < count; ++k) {
@@ -54,9 +54,9 @@ class zip_reader {
     throw data_error({path_, 0, 0, std::min<std::uint64_t>(at_, bytes_.size())},
                      problem + "; copy, download or write it again");
   }
-  wire_reader reader_at(std::uint64_t at) {
+  muster::detail::wire_reader reader_at(std::uint64_t at) {
     at_ = at;
-    return wire_reader(bytes_.subspan(std::min<std::uint64_t>(at, bytes_.size())));
+    return muster::detail::wire_reader(bytes_.subspan(std::min<std::uint64_t>(at, bytes_.size())));
   }
 
   /// Finds the directory from the end of the archive.
@@ -68,17 +68,17 @@ class zip_reader {
     at_ = text.size();
     if (end == text.npos || end + end_bytes + reader_at(end + 20).number<std::uint16_t>() != text.size())
       refuse("has no directory at its end (it is cut off, or has bytes after the directory)");
-    wire_reader record = reader_at(end + 4);
+    muster::detail::wire_reader record = reader_at(end + 4);
     const auto disk = record.number<std::uint16_t>(), disk_of_directory = record.number<std::uint16_t>();
     std::uint64_t here = record.number<std::uint16_t>(), count = record.number<std::uint16_t>();
     std::uint64_t size = record.number<std::uint32_t>(), begin = record.number<std::uint32_t>();
     constexpr std::uint32_t in_zip64 = 0xffffffff;
     if (count == 0xffff || size == in_zip64 || begin == in_zip64) {
-      wire_reader locator = reader_at(end - std::min(end, locator_bytes));
+      muster::detail::wire_reader locator = reader_at(end - std::min(end, locator_bytes));
       const bool is_locator = locator.chars(4) == "PK\6\7";
       (void)locator.number<std::uint32_t>();
       end = locator.number<std::uint64_t>();
-      wire_reader record64 = reader_at(end);
+      muster::detail::wire_reader record64 = reader_at(end);
       if (!is_locator || record64.chars(4) != "PK\6\6") refuse("has no ZIP64 directory where it is required");
       (void)record64.bytes(20);
       record64.read(here, count, size, begin);
@@ -93,9 +93,9 @@ class zip_reader {
 
   /// Reads the ZIP64 sizes, which replace numbers that do not fit 32 bits.
   void read_zip64(std::span<const std::byte> extra, std::initializer_list<std::uint64_t*> numbers) const {
-    for (wire_reader fields(extra); fields.rest().size() >= 4;) {
+    for (muster::detail::wire_reader fields(extra); fields.rest().size() >= 4;) {
       const auto kind = fields.number<std::uint16_t>();
-      wire_reader field(fields.bytes(fields.number<std::uint16_t>()));
+      muster::detail::wire_reader field(fields.bytes(fields.number<std::uint16_t>()));
       if (kind != 1) continue;
       for (std::uint64_t* number : numbers)
         if (*number == 0xffffffff) *number = field.number<std::uint64_t>();
@@ -104,7 +104,8 @@ class zip_reader {
   }
 
   /// Reads an entry of the directory. Returns the extent of the member in the archive.
-  std::pair<std::uint64_t, std::uint64_t> read_entry(wire_reader& entries, zip_member& member, std::uint64_t end) {
+  std::pair<std::uint64_t, std::uint64_t> read_entry(muster::detail::wire_reader& entries, zip_member& member,
+                                                     std::uint64_t end) {
     if (entries.chars(4) != "PK\1\2") refuse("has a directory without an entry where one must be");
     (void)entries.bytes(4);  // versions
     const auto flags = entries.number<std::uint16_t>(), method = entries.number<std::uint16_t>();
@@ -128,7 +129,7 @@ class zip_reader {
     member.is_deflated = method == 8;
     if (!member.is_deflated && member.size != member.packed) refuse(called + " with two sizes, although it is stored");
 
-    wire_reader header = reader_at(local);
+    muster::detail::wire_reader header = reader_at(local);
     const bool is_header = header.chars(4) == "PK\3\4";
     (void)header.bytes(22);  // the directory has these numbers, too
     const std::uint64_t local_name = header.number<std::uint16_t>(), local_extra = header.number<std::uint16_t>();
@@ -150,7 +151,7 @@ class zip_reader {
 inline std::shared_ptr<const mapped_file> inflated(const mapped_file& archive, const zip_member& member,
                                                    const std::string& name) {
   const auto data = archive.bytes().subspan(member.offset, member.packed);
-  wire_writer gzip(std::string("\x1f\x8b\x08\0\0\0\0\0\0\xff", 10));
+  muster::detail::wire_writer gzip(std::string("\x1f\x8b\x08\0\0\0\0\0\0\xff", 10));
   gzip.add_bytes(data);
   gzip.add(member.crc, static_cast<std::uint32_t>(member.size));
   return std::make_shared<const mapped_file>(archive, gzip.take(), name, member.size);
@@ -182,4 +183,4 @@ MUSTER_INLINE fixed_records open_npz(const std::string& path, const std::string&
   return detail::open_named_arrays("npz:" + path, path, arrays, array, labels, "array");
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -10,7 +10,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 MUSTER_INLINE fixed_records open_raw(const std::vector<std::string>& paths, const raw_layout& layout) {
   std::string name = "raw:";
@@ -56,6 +56,6 @@ MUSTER_INLINE fixed_records detail::open_raw(std::string name, const std::string
   return fixed_records(std::move(name), std::move(schema), std::move(records), std::move(labels));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

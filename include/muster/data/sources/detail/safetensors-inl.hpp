@@ -20,7 +20,7 @@
 #include <muster/data/sources/array_file.hpp>
 #include <muster/data/sources/text_format.hpp>  // quoted
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 static_assert(std::endian::native == std::endian::little, "safetensors has little-endian values");
@@ -178,7 +178,7 @@ MUSTER_INLINE detail::safetensors_header detail::read_safetensors_header(std::sp
   };
   if (bytes.size() < safetensors_length_bytes)
     refuse(bytes.size(), "ends within the length of its header; copy or download it again");
-  const auto length = wire_reader(bytes).number<std::uint64_t>();
+  const auto length = muster::detail::wire_reader(bytes).number<std::uint64_t>();
   const std::uint64_t rest = bytes.size() - safetensors_length_bytes;
   if (length > most_safetensors_header)
     refuse(0, "has a header of " + std::to_string(length) + " bytes (at most " +
@@ -210,7 +210,8 @@ MUSTER_INLINE void safetensors_file::read(std::string_view name, std::span<const
                                           std::span<float> output) const {
   const safetensor& found = tensor(name);
   const auto text = [](std::span<const std::uint64_t> extents) {
-    return "[" + detail::joined(extents, "x", [](std::uint64_t extent) { return std::to_string(extent); }) + "]";
+    return "[" + muster::detail::joined(extents, "x", [](std::uint64_t extent) { return std::to_string(extent); }) +
+           "]";
   };
   if (!std::ranges::equal(found.shape, shape) || found.elements() != output.size())
     throw data_error({file_->path(), 0, 0, found.offset}, "tensor " + detail::quoted(name) + " has the shape " +
@@ -272,4 +273,4 @@ MUSTER_INLINE fixed_records open_safetensors(const std::string& path, const std:
   return detail::open_named_arrays("safetensors:" + path, path, arrays, tensor, labels, "tensor");
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

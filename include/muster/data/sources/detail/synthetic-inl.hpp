@@ -20,7 +20,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 // Separates these random numbers from the numbers of other uses of the seed.
@@ -119,6 +119,6 @@ MUSTER_INLINE std::vector<float> epsilon_model(std::uint64_t seed) {
   return weights;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

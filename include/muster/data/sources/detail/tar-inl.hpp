@@ -25,7 +25,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// Returns the key and the ending of a file, in lower case; the ending is empty for a file that belongs to no sample.
@@ -188,7 +188,7 @@ struct tar_samples::state : detail::source_facts {
             others.push_back(ending);
         if (others.size() != 1)
           fail("the first sample has " + std::to_string(others.size()) + " files that may be the data (" +
-               detail::joined(others, ", ") + "); add ?data=ENDING");
+               muster::detail::joined(others, ", ") + "); add ?data=ENDING");
         options.data = others[0];
       }
       schema.labels = options.labels.size() == 1 ? std::vector<std::string>{"label"} : options.labels;
@@ -274,7 +274,7 @@ MUSTER_INLINE tar_samples::tar_samples(const std::vector<std::string>& paths, co
   muster::digest all;
   std::uint64_t left_out = 0;
   for (state::opened& file : new_state->files) {
-    new_state->name += (new_state->size != 0 ? "," : "") + detail::without_secrets(file.path);
+    new_state->name += (new_state->size != 0 ? "," : "") + muster::detail::without_secrets(file.path);
     file.first = new_state->size;
     new_state->size += file.samples.size();
     left_out += file.left_out;
@@ -332,6 +332,6 @@ MUSTER_INLINE data_location tar_samples::location_of(sample_id id) const {
   return {file.path, 0, 0, file.samples[id - file.first].header};
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

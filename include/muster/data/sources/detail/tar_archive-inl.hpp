@@ -12,7 +12,7 @@
 #include <muster/core/number.hpp>
 #include <muster/data/sources/text_format.hpp>  // quoted
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// Reads the members of an archive one after another, from the header at byte `begin` on.
@@ -163,4 +163,4 @@ MUSTER_INLINE std::vector<std::string> detail::expand_ranges(const std::string& 
   return paths;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

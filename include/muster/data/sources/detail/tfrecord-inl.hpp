@@ -16,7 +16,7 @@
 // A frame has the length of the payload (8 bytes, little-endian), the length's masked CRC32C (4 bytes), the payload,
 // and the payload's masked CRC32C (4 bytes).
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::uint64_t before_payload = 12;
@@ -27,7 +27,7 @@ inline std::uint32_t masked(std::uint32_t crc) { return std::rotr(crc, 15) + 0xa
 
 template <class T>
 T number_at(std::span<const std::byte> bytes, std::uint64_t offset) noexcept {
-  return detail::wire_reader(bytes.subspan(offset)).number<T>();
+  return muster::detail::wire_reader(bytes.subspan(offset)).number<T>();
 }
 
 }  // namespace detail
@@ -97,7 +97,7 @@ MUSTER_INLINE tfrecord_files::tfrecord_files(const std::vector<std::string>& pat
   });
   muster::digest all;
   for (state::opened& file : new_state->files) {
-    new_state->name += (new_state->size != 0 ? "," : "") + detail::without_secrets(file.path);
+    new_state->name += (new_state->size != 0 ? "," : "") + muster::detail::without_secrets(file.path);
     file.first = new_state->size;
     new_state->size += file.offsets.size();
     detail::add_sampled_content(all, file.file->bytes(), options.threads);
@@ -150,4 +150,4 @@ MUSTER_INLINE std::span<const std::byte> tfrecord_files::view(sample_id id) cons
           " does not match its checksum (it was damaged on the disk or on the way); copy or download the file again");
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

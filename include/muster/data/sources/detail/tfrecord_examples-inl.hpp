@@ -12,7 +12,7 @@
 #include <muster/core/number.hpp>
 #include <muster/core/text.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // largest size of a record
@@ -26,7 +26,7 @@ inline constexpr std::uint64_t most_bytes = std::uint64_t{1} << 30;  // largest 
 inline void read_shape(std::string_view written, example_feature& feature, const std::string& text) {
   feature.up_to = written.starts_with("..");
   if (feature.up_to) written.remove_prefix(2);
-  for (const auto word : detail::split(written, 'x')) {
+  for (const auto word : muster::detail::split(written, 'x')) {
     const auto extent = parse_number<std::uint64_t>(word);
     if (!extent || *extent == 0)
       refuse_features(text, "the shape of '" + feature.name + "' is not numbers with x between them");
@@ -61,7 +61,7 @@ inline record_schema schema_of(const example_columns& columns) {
 
 MUSTER_INLINE std::vector<example_feature> parse_example_features(const std::string& text) {
   std::vector<example_feature> features;
-  for (const auto word : detail::listed(text)) {
+  for (const auto word : muster::detail::listed(text)) {
     const auto colon = word.rfind(':');
     if (colon == std::string_view::npos || colon == 0)
       detail::refuse_features(text, "'" + std::string(word) + "' has no type");
@@ -148,4 +148,4 @@ MUSTER_INLINE void tfrecord_examples::read(std::span<const sample_id> ids, const
   }
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -12,7 +12,7 @@
 namespace muster { inline namespace v0 { namespace ps {
 namespace detail {
 
-using muster::detail::batch_sampler;
+using muster::data::detail::batch_sampler;
 
 // A lease has at most `most_batches`, and at most 1 / `shares` of the batches before the next save or the end. So
 // leases are short before the workers have to wait for each other.
@@ -85,7 +85,7 @@ inline std::string epoch_order::problem_with(const message& request) {
   auto start = plan.from;
   start.position = 0;
   const bool has_batches =
-      start.batch != 0 && plan.from.position <= start.size && detail::batch_sampler::batch_size(start) != 0;
+      start.batch != 0 && plan.from.position <= start.size && data::detail::batch_sampler::batch_size(start) != 0;
   return has_batches ? "" : "its data has no batch";
 }
 
@@ -215,7 +215,9 @@ inline const epoch_order::assignment* epoch_order::held_by(const member& node, s
   return found == claimed_.end() ? nullptr : &*found;
 }
 
-inline bool epoch_order::epoch_is_over() const noexcept { return detail::batch_sampler::batch_size(plan_.from) == 0; }
+inline bool epoch_order::epoch_is_over() const noexcept {
+  return data::detail::batch_sampler::batch_size(plan_.from) == 0;
+}
 
 inline bool epoch_order::is_at_end() const noexcept {
   const auto epochs_done = plan_.from.epoch + (epoch_is_over() ? 1 : 0);
@@ -243,7 +245,7 @@ inline std::uint32_t epoch_order::block_length(std::uint32_t part_count) const n
   const auto target = std::clamp<std::uint64_t>(left / detail::shares, 1, detail::most_batches);
   std::uint32_t count = 0;  // number of batches in this epoch
   for (cursor next = at; count < target; ++count) {
-    const auto samples = detail::batch_sampler::batch_size(next, static_cast<int>(part_count));
+    const auto samples = data::detail::batch_sampler::batch_size(next, static_cast<int>(part_count));
     if (samples == 0) break;
     next.position += samples;
   }
