@@ -53,8 +53,8 @@ image_data pair_of(muster::data::any_record_source train, muster::data::any_reco
   if (!fields.empty() && !of_test.empty() && fields.front().shape != of_test.front().shape) {
     throw muster::data_error({std::string(images.test.name())},
                              "the test images have another size than the training images (" +
-                                 muster::to_string(images.test.schema()) + " beside " +
-                                 muster::to_string(images.train.schema()) + "); give images of one size");
+                                 muster::data::to_string(images.test.schema()) + " beside " +
+                                 muster::data::to_string(images.train.schema()) + "); give images of one size");
   }
   const bool are_files = images.train.schema().form == muster::data::record_form::bytes && side != 0;
   images.class_names = images.train.schema().classes;

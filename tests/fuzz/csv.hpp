@@ -34,7 +34,7 @@ inline bool check_csv(std::string_view text) {
     });
     const muster::read_options options{.threads = 1, .keep_bad_records = true};
     check_on_demand(
-        text, [&] { return parse(options, muster::detail::text_piece_bytes); },
+        text, [&] { return parse(options, muster::data::detail::text_piece_bytes); },
         [&](auto file) {
           auto format = muster::data::detail::format_of_csv(file->text(), "input", csv, options);
           return muster::data::detail::records_of_text(std::move(file), std::move(format), "csv:input", options,

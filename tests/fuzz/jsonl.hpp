@@ -28,7 +28,7 @@ inline bool check_jsonl(std::string_view text) {
   const muster::read_options options{.threads = 1, .keep_bad_records = true};
   try {
     check_on_demand(
-        text, [&] { return parse(options, muster::detail::text_piece_bytes); },
+        text, [&] { return parse(options, muster::data::detail::text_piece_bytes); },
         [&](auto file) {
           auto format = muster::data::detail::format_of_jsonl(file->text(), "input", jsonl, options);
           return muster::data::detail::records_of_text(std::move(file), std::move(format), "jsonl:input", options,

@@ -305,7 +305,7 @@ std::string values_of_records(const std::string& folder) {
   std::ranges::sort(names);
   for (const auto& name : names) {
     const muster::data::record_files source(folder + "/" + name);
-    text += name + ": " + muster::to_string(source.schema()) + "\n";
+    text += name + ": " + muster::data::to_string(source.schema()) + "\n";
     char digest[64];
     std::snprintf(digest, sizeof digest, "digest %016llx\n", static_cast<unsigned long long>(source.digest()));
     text += digest;

@@ -113,18 +113,19 @@ http_server::http_server(std::string address, seconds timeout) : address_(std::m
                               " cannot have a query (requests to S3 are signed by muster); " +
                               "leave the query out, or write the https:// address of the file");
   }
-  use_bucket(decoded(address_.substr(host_at)));
+  use_bucket(muster::detail::decoded(address_.substr(host_at)));
 }
 
 std::string http_server::name_of_file(const std::string& name) { return escaped(name); }
 
 std::string http_server::name_in_address(const std::string& text) const {
-  return signature_.empty() && !address_.starts_with("s3://") ? normalised(text) : escaped(decoded(text));
+  return signature_.empty() && !address_.starts_with("s3://") ? normalised(text)
+                                                              : escaped(muster::detail::decoded(text));
 }
 
 std::string http_server::identity_of(const std::string& name) const {
   std::string identity = url_ + name;
-  for (const auto word : split(std::string_view(query_).substr(query_.empty() ? 0 : 1), '&')) {
+  for (const auto word : muster::detail::split(std::string_view(query_).substr(query_.empty() ? 0 : 1), '&')) {
     const auto hidden = muster::detail::without_secrets(word);
     std::string key(word.substr(0, word.find('=')));
     std::ranges::transform(key, key.begin(), [](unsigned char c) { return std::tolower(c); });

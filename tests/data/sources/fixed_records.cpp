@@ -90,7 +90,7 @@ TEST_CASE("CIFAR-10 is read from a folder, from what its archive unpacks to, and
   CHECK(muster::data::open_cifar10(inner).digest() == muster::data::open_cifar10(folder / "").digest());
   CHECK(muster::data::open_cifar10(inner).digest() !=
         muster::data::open_cifar10(inner, muster::data::cifar_split::test).digest());
-  CHECK(muster::to_string(muster::data::open_cifar10(inner).schema()) == "image uint8[3x32x32], label label");
+  CHECK(muster::data::to_string(muster::data::open_cifar10(inner).schema()) == "image uint8[3x32x32], label label");
 }
 
 TEST_CASE("CIFAR-100 has either label or both") {
@@ -99,8 +99,10 @@ TEST_CASE("CIFAR-100 has either label or both") {
   const std::string text = cifar_text(random, 7, {20, 100});
   folder.write("train.bin", text);
   using muster::data::cifar100_labels;
-  const std::pair<data::cifar100_labels, std::vector<std::size_t>> cases[] = {
-      {data::cifar100_labels::fine, {1}}, {data::cifar100_labels::coarse, {0}}, {data::cifar100_labels::both, {1, 0}}};
+  const std::pair<muster::data::cifar100_labels, std::vector<std::size_t>> cases[] = {
+      {muster::data::cifar100_labels::fine, {1}},
+      {muster::data::cifar100_labels::coarse, {0}},
+      {muster::data::cifar100_labels::both, {1, 0}}};
   for (const auto& [labels, places] : cases) {
     std::vector<expected_record> expected;
     expect_cifar(expected, text, 2, places);

@@ -38,7 +38,7 @@ TEST_CASE("the arrays of an NPZ file are sources") {
     const auto source = muster::open_source("npz:" + path + "?label=y");
     check_source(source, expected, 91);
     CHECK(source.mapped());
-    CHECK(muster::to_string(source.schema()) == "x float32[2], label label");
+    CHECK(muster::data::to_string(source.schema()) == "x float32[2], label label");
     CHECK(muster::data::open_npz(path, "y").schema().labels.empty());
     CHECK_THROWS_WITH(muster::data::open_npz(path),
                       contains("a.npz: has 2 arrays ('x', 'y')") && contains("add ?array=NAME"));

@@ -41,7 +41,7 @@ TEST_CASE("the files of a sample in tar archives are a record") {
   const auto b = text_bytes(std::string(700, 'b'));
   check_source(
       source, {{text_bytes("first"), {3}}, {b, {1}}, {{}, {0}, true}, {{}, {0}, true}, {text_bytes("last"), {0}}}, 101);
-  CHECK(muster::to_string(source.schema()) == "bytes, label label");
+  CHECK(muster::data::to_string(source.schema()) == "bytes, label label");
   CHECK(source.notes() == std::vector<std::string>{"1 files without an ending, or hidden files, are left out"});
   std::vector<muster::bad_record> bad;
   std::vector<float> labels(1);
@@ -90,7 +90,7 @@ TEST_CASE("numbers in tar archives are fixed records") {
   check_source(muster::open_source("tar:" + path + "?data=bin&type=float32&shape=2x2"), expected, 103);
   const auto arrays = muster::open_source("tar:" + path + "?data=npy");
   check_source(arrays, expected, 104);
-  CHECK(muster::to_string(arrays.schema()) == "npy float32[2x2]");
+  CHECK(muster::data::to_string(arrays.schema()) == "npy float32[2x2]");
   CHECK_THROWS_WITH(muster::open_source("tar:" + path),
                     contains("the first sample has 2 files that may be the data (bin, npy); add ?data=ENDING"));
 }

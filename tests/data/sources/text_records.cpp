@@ -192,7 +192,7 @@ TEST_CASE("open_source() holds small text, and parses large text as it is read, 
   CHECK(small.mapped());
   CHECK(small.known_bad() == 0);
   std::string large = text;
-  while (large.size() <= muster::detail::most_text_in_memory) large += large;
+  while (large.size() <= muster::data::detail::most_text_in_memory) large += large;
   const auto streamed = muster::open_source("csv:" + folder.write("large", large));
   CHECK_FALSE(streamed.mapped());
   CHECK(streamed.block_records() != 0);
