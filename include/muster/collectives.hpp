@@ -11,6 +11,7 @@
 #include <muster/comm/collectives/reduce.hpp>
 #include <muster/comm/collectives/reduce_scatter.hpp>
 #include <muster/comm/collectives/scatter.hpp>
+#include <muster/comm/collectives/uneven.hpp>
 #include <muster/comm/context.hpp>
 
 #ifndef MUSTER_COMPILED

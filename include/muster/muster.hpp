@@ -38,6 +38,7 @@
 #include <muster/comm/collectives/reduce.hpp>
 #include <muster/comm/collectives/reduce_scatter.hpp>
 #include <muster/comm/collectives/scatter.hpp>
+#include <muster/comm/collectives/uneven.hpp>
 #include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/group.hpp>

@@ -52,5 +52,16 @@ int main(int argc, char** argv) {
     std::fill(data.begin(), data.end(), std::uint8_t{0});
     muster::scatter(world, out, data, 1, slow);
     check(data, "scatter", [&](std::size_t at) { return value(at, me); });
+    out = {};
+    std::vector<std::size_t> counts(static_cast<std::size_t>(world.size()));
+    counts[1] = bytes;
+    counts[0] = 5;
+    fill(1);
+    data.insert(data.begin(), 5, std::uint8_t{0});
+    if (me == 0) std::fill(data.begin(), data.end(), std::uint8_t{7});
+    const auto own = std::span(data).subspan(me == 0 ? 0 : 5, counts[static_cast<std::size_t>(me)]);
+    muster::allgather(world, own, data, counts, slow);  // one rank has nearly everything
+    check({data.begin() + 5, data.end()}, "allgather", [](std::size_t at) { return value(at, 1); });
+    require(data[0] == 7 && data[4] == 7, "the small piece");
   });
 }

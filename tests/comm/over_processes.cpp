@@ -8,6 +8,7 @@
 
 #include <muster/testing/transport_kit.hpp>
 #include "comm/oracle.hpp"
+#include "comm/uneven_oracle.hpp"
 #include "require.hpp"
 
 namespace {
@@ -117,6 +118,7 @@ int main(int argc, char** argv) {
                   static_cast<unsigned long long>(cases.count), context.transport_name().c_str());
     }
     test::check_cases(cases, world);
+    test::check_uneven(cases, world);
     check_groups(world);
     check_any_source(world);
     for (const std::size_t room : {100'000, 99'999}) {

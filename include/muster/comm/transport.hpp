@@ -24,17 +24,25 @@
 
 namespace muster { inline namespace v0 {
 
+namespace detail {
+struct uneven_pieces;
+}
+
 /// The collective that a message belongs to. Every message carries the signature, and the receiver compares it with its
 /// own call, which detects ranks that disagree.
 struct collective_signature {
   std::uint64_t sequence = 0;  ///< number of the collective in its group
   std::uint64_t count = 0;     ///< elements of the larger buffer; gather, scatter, all_to_all: of a single piece
+  /// With uneven pieces the root is below 0: the complement of the root, or of a digest of the counts. A gather,
+  /// scatter or all_to_all then has the count 0.
   std::int32_t root = 0;
   collective kind = collective::none;
   dtype type = dtype::none;
   operation op = operation::none;
   muster::algorithm algorithm = muster::algorithm::automatic;
 
+  /// Returns true for a collective of uneven pieces.
+  [[nodiscard]] bool is_uneven() const noexcept { return root < 0; }
   bool operator==(const collective_signature&) const = default;
 };
 
@@ -166,6 +174,8 @@ struct collective_call : collective_signature {
   std::size_t element_size = 1;
   reduction reduce;
   seconds timeout{0};  ///< 0: the group's timeout
+  /// the division of the buffers if the call has uneven pieces, else null; lives as long as the call
+  const detail::uneven_pieces* uneven = nullptr;
   /// the collective that this call is a step of; null if it is not a step
   const collective_signature* step_of = nullptr;
   /// Returns the signature of the program's call, for comparison between ranks.
@@ -211,7 +221,8 @@ class transport {
   /// Starts a receive; the fields of the request are its arguments.
   virtual void receive(request& req) = 0;
   /// Starts a native collective. The call lives until the request is done. Returns false at every rank alike if the
-  /// transport has no native collective for this collective, type, operation or size; then nothing was started.
+  /// transport has no native collective for this collective, type, operation or size; then nothing was started. A call
+  /// with uneven pieces (`is_uneven`) is an allgather or a reduce_scatter.
   ///
   /// Without `prefers_native` a started collective cannot be cancelled: if a peer does not take part the collective may
   /// never end, and may write to the buffer until then. So the transport copies small buffers into its own memory, and

@@ -9,17 +9,16 @@
 
 namespace muster { inline namespace v0 { namespace detail {
 
-/// Sends piece p of every rank's `in` to rank p's `out`, in the order of ranks; `bytes` per piece. In each of N-1
-/// rounds every rank sends to one rank and receives from one rank, so that no rank is flooded.
-inline task direct_all_to_all(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes) {
+/// Sends piece p of every rank's `in` to rank p's `out`, in the order of ranks. In each of N-1 rounds every rank sends
+/// to one rank and receives from one rank, so that no rank is flooded.
+inline task direct_all_to_all(collective_context& ctx, rank_pieces in, rank_pieces out) {
   const int n = ctx.size();
   const int me = ctx.rank();
-  const auto piece = [bytes](int rank) { return static_cast<std::size_t>(rank) * bytes; };
-  if (bytes > 0) std::memcpy(out + piece(me), in + piece(me), bytes);
+  if (const auto own = in.at(me); !own.empty()) std::memcpy(out.at(me).data(), own.data(), own.size());
   for (int step = 1; step < n; ++step) {
     const int destination = (me + step) % n;
     const int source = (me + n - step) % n;
-    co_await ctx.exchange(destination, {in + piece(destination), bytes}, source, {out + piece(source), bytes});
+    co_await ctx.exchange(destination, in.at(destination), source, out.at(source));
   }
 }
 
@@ -191,33 +190,33 @@ inline task direct_allreduce(collective_context& ctx, blocks data, const reducti
 }
 
 /// Performs a gather: every rank sends directly to the root.
-inline task direct_gather(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_gather(collective_context& ctx, std::span<const std::byte> in, rank_pieces out, int root) {
   if (ctx.rank() != root) {
-    co_await ctx.send_to(root, {in, bytes});
+    co_await ctx.send_to(root, in);
     co_return;
   }
   for (int rank = 0; rank < ctx.size(); ++rank) {
-    std::byte* const place = out + static_cast<std::size_t>(rank) * bytes;
+    const auto place = out.at(rank);
     if (rank != root) {
-      co_await ctx.receive_from(rank, {place, bytes});
-    } else if (bytes > 0 && place != in) {
-      std::memcpy(place, in, bytes);
+      co_await ctx.receive_from(rank, place);
+    } else if (!place.empty() && place.data() != in.data()) {
+      std::memcpy(place.data(), in.data(), place.size());
     }
   }
 }
 
 /// Performs a scatter: the root sends directly to every rank.
-inline task direct_scatter(collective_context& ctx, const std::byte* in, std::byte* out, std::size_t bytes, int root) {
+inline task direct_scatter(collective_context& ctx, rank_pieces in, std::span<std::byte> out, int root) {
   if (ctx.rank() != root) {
-    co_await ctx.receive_from(root, {out, bytes});
+    co_await ctx.receive_from(root, out);
     co_return;
   }
   for (int rank = 0; rank < ctx.size(); ++rank) {
-    const std::byte* const place = in + static_cast<std::size_t>(rank) * bytes;
+    const auto place = in.at(rank);
     if (rank != root) {
-      co_await ctx.send_to(rank, {place, bytes});
-    } else if (bytes > 0 && place != out) {
-      std::memcpy(out, place, bytes);
+      co_await ctx.send_to(rank, place);
+    } else if (!place.empty() && place.data() != out.data()) {
+      std::memcpy(out.data(), place.data(), place.size());
     }
   }
 }

@@ -3,11 +3,13 @@
 
 #include <concepts>
 #include <cstddef>
+#include <memory>
 #include <span>
 #include <string>
 #include <type_traits>
 #include <utility>
 
+#include <muster/comm/block.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/comm/work.hpp>
@@ -68,8 +70,10 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          call_options.timeout);
 }
 
-// Throws configuration_error for a buffer of the wrong size. With a group the refusal is recorded as in
-// `group_state::refuse_call`; `ranks` is null for a communicator of devices, which has no record.
+// Throws configuration_error with the text. With a group the refusal is recorded as in `group_state::refuse_call`;
+// `ranks` is null for a communicator of devices, which has no record.
+[[noreturn]] void refuse_arguments(group* ranks, const std::string& text);
+// Throws configuration_error for a buffer of the wrong size; `ranks` as above.
 [[noreturn]] void refuse_size(group* ranks, collective kind, std::string_view buffer_name, std::size_t elements,
                               std::size_t required);
 // Throws configuration_error for a root that is not a rank of the group; `ranks` as above.
@@ -101,8 +105,8 @@ inline void require_size(group& ranks, collective kind, std::string_view buffer_
 
 /// Runs a call and waits for the end. Throws the error of the call.
 void run(group& ranks, collective_call&& call);
-/// Starts a call and returns without waiting.
-work start(group& ranks, collective_call&& call);
+/// Starts a call and returns without waiting. The operation owns `division`, the uneven pieces of the call.
+work start(group& ranks, collective_call&& call, std::unique_ptr<const uneven_pieces> division = nullptr);
 
 }  // namespace detail
 }}  // namespace muster::v0

@@ -14,12 +14,14 @@ MUSTER_INLINE std::string describe(const collective_signature& signature) {
   if (signature.kind == collective::finish) return "the end of its run";
   std::string text(to_string(signature.kind));
   if (signature.kind == collective::barrier) return text;
-  text += " of " + std::to_string(signature.count) + " " + std::string(to_string(signature.type));
-  if (is_record(signature.type)) text += " of " + std::to_string(size_of(signature.type)) + " bytes";
-  if (signature.op != operation::none) text += ", " + std::string(to_string(signature.op));
   const bool rooted = signature.kind == collective::broadcast || signature.kind == collective::reduce ||
                       signature.kind == collective::gather || signature.kind == collective::scatter;
-  if (rooted) text += ", root " + std::to_string(signature.root);
+  const bool has_count = !signature.is_uneven() || signature.count > 0;
+  text += " of " + (has_count ? std::to_string(signature.count) + " " : "") + std::string(to_string(signature.type));
+  if (is_record(signature.type)) text += " of " + std::to_string(size_of(signature.type)) + " bytes";
+  if (signature.op != operation::none) text += ", " + std::string(to_string(signature.op));
+  if (signature.is_uneven()) text += ", uneven pieces";
+  if (rooted) text += ", root " + std::to_string(signature.is_uneven() ? ~signature.root : signature.root);
   return text + ", by " + std::string(to_string(signature.algorithm));
 }
 
@@ -53,7 +55,20 @@ MUSTER_INLINE void check_arrival(const request& receive, int sender, const colle
   std::string text = "the ranks disagree about collective " + std::to_string(receive.signature.sequence) +
                      " of the group (this rank is in " + describe(receive.signature) + "; rank " +
                      std::to_string(sender) + " is in ";
-  text += signature == receive.signature ? "the same with blocks of another size" : describe(signature);
+  auto with_other_counts = signature;
+  const bool has_digest = signature.kind == collective::allgather || signature.kind == collective::reduce_scatter;
+  if (has_digest && signature.is_uneven() && receive.signature.is_uneven())
+    with_other_counts.root = receive.signature.root;
+  if (with_other_counts != receive.signature) {
+    text += describe(signature);
+  } else {
+    const std::size_t size = std::max<std::size_t>(size_of(signature.type), 1);
+    text += "the same with other counts";
+    if (bytes != receive.bytes) {
+      text += ": it sends " + std::to_string(bytes / size) + " elements in place of " +
+              std::to_string(receive.bytes / size);
+    }
+  }
   if (signature.sequence != receive.signature.sequence)
     text += ", its collective " + std::to_string(signature.sequence);
   throw mismatch_error(text + "); every rank must make the same calls in the same order");

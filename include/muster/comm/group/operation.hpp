@@ -2,6 +2,7 @@
 #pragma once
 
 #include <exception>
+#include <memory>
 #include <utility>
 
 #include <muster/comm/collectives/call.hpp>
@@ -24,6 +25,7 @@ class operation_state {
   }
 
   collective_call call;
+  std::unique_ptr<const uneven_pieces> division;  // the uneven pieces of an asynchronous call
   collective_context steps;
   task body;
   bool begun = false;

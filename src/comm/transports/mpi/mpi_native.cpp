@@ -58,7 +58,7 @@ std::optional<call_plan> make_plan(const collective_call& call, int rank, int ra
   const collective kind = call.kind;
   const auto n = static_cast<std::size_t>(rank_count);
   const bool has_blocks = kind == collective::allgather || kind == collective::reduce_scatter;
-  if (has_blocks && call.count % n != 0) return std::nullopt;
+  if (call.is_uneven() || (has_blocks && call.count % n != 0)) return std::nullopt;
   call_plan plan;
   if (reduces(kind)) {
     plan.type = type_of(call.type);

@@ -37,11 +37,16 @@ inline task by_reduce(collective_context& ctx, const collective_call& call) {
   co_await tree_reduce(ctx, held, bytes, call.root, call.reduce);
 }
 
+// Returns the division of `data`, the output of an allgather or the input of a reduce_scatter.
+inline blocks blocks_of(const collective_call& call, std::byte* data, int rank_count) {
+  return {data, call.count, call.element_size, rank_count, call.uneven == nullptr ? nullptr : call.uneven->blocks()};
+}
+
 inline task by_ring_reduce_scatter(collective_context& ctx, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   std::byte* const held = ctx.scratch(bytes);
   if (bytes > 0) std::memcpy(held, call.in, bytes);
-  const blocks divided{held, call.count, call.element_size, ctx.size()};
+  const blocks divided = blocks_of(call, held, ctx.size());
   co_await ring_reduce_scatter(ctx, divided, call.reduce);
   const auto mine = divided.at(ctx.rank());
   if (!mine.empty()) std::memcpy(call.out, mine.data(), mine.size());
@@ -54,7 +59,7 @@ inline task make_allreduce(collective_context& ctx, const collective_call& call,
 }
 
 inline task make_allgather(collective_context& ctx, const collective_call& call, algorithm selected) {
-  const blocks divided{call.out, call.count, call.element_size, ctx.size()};
+  const blocks divided = blocks_of(call, call.out, ctx.size());
   const auto mine = divided.at(ctx.rank());
   if (!mine.empty() && mine.data() != call.in) std::memcpy(mine.data(), call.in, mine.size());
   if (selected == algorithm::ring) return ring_allgather(ctx, divided);
@@ -66,7 +71,8 @@ inline task by_wider_sum(collective_context& ctx, const collective_call& call, a
   const auto& wide = *call.reduce.wide();
   const bool is_scattered = call.kind == collective::reduce_scatter;
   const bool receives_result = call.kind != collective::reduce || ctx.rank() == call.root;
-  const std::size_t results = is_scattered ? block_of(call.count, ctx.rank(), ctx.size()).count : call.count;
+  const std::size_t results =
+      is_scattered ? blocks_of(call, nullptr, ctx.size()).elements(ctx.rank()).count : call.count;
   std::byte* const elements = ctx.scratch(call.count * wide.element_size);
   std::byte* const sums = is_scattered ? ctx.scratch(results * wide.element_size) : elements;
   if (call.count > 0) wide.widen(call.in, elements, call.count, ctx.size());
@@ -74,15 +80,28 @@ inline task by_wider_sum(collective_context& ctx, const collective_call& call, a
   inner.type = wide.type;
   inner.op = operation::sum;
   inner.step_of = &call.signature();
+  inner.uneven = call.uneven;
   co_await make_task(ctx, inner, selected, check_full);
   if (receives_result && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
 // Copies in to out for a group with a single rank; for a mean the copy is a division by one.
 inline void copy_alone(const collective_call& call) {
-  const std::size_t bytes = call.count * call.element_size;
+  const std::size_t bytes = (call.uneven != nullptr ? call.uneven->largest : call.count) * call.element_size;
   if (bytes > 0 && call.out != nullptr && call.in != nullptr && call.in != call.out)
     std::memcpy(call.out, call.in, bytes);
+}
+
+// Performs a gather, scatter or all_to_all of uneven pieces. The root of a gather or scatter knows the counts alone, so
+// no other rank can pass on pieces.
+inline task make_uneven(collective_context& ctx, const collective_call& call) {
+  const auto& division = *call.uneven;
+  const std::size_t size = call.element_size;
+  const rank_pieces in{const_cast<std::byte*>(call.in), 0, division.in.data(), size};
+  const rank_pieces out{call.out, 0, division.out.data(), size};
+  if (call.kind == collective::gather) return direct_gather(ctx, {call.in, division.own * size}, out, ~call.root);
+  if (call.kind == collective::scatter) return direct_scatter(ctx, in, {call.out, division.own * size}, ~call.root);
+  return direct_all_to_all(ctx, in, out);
 }
 
 MUSTER_INLINE task await(collective_context& ctx, request& req) { co_await ctx.done(req); }
@@ -103,6 +122,7 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
   if (selected == algorithm::native) return by_native(ctx, call, check_full);
   const std::size_t bytes = call.count * call.element_size;
   if (const auto body = registered_body(call.kind, selected)) {
+    if (call.uneven != nullptr) return make_task(ctx, call, ctx.choose(call.kind, bytes), check_full);
     if (call.kind == collective::allreduce && bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
     return body(ctx, call);
   }
@@ -118,16 +138,20 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
       return make_allgather(ctx, call, selected);
     case collective::reduce_scatter:
       if (selected == algorithm::ring) return by_ring_reduce_scatter(ctx, call);
-      return direct_reduce_scatter(ctx, {const_cast<std::byte*>(call.in), call.count, call.element_size, ctx.size()},
-                                   call.out, call.reduce);
+      return direct_reduce_scatter(ctx, blocks_of(call, const_cast<std::byte*>(call.in), ctx.size()), call.out,
+                                   call.reduce);
     case collective::gather:
-      if (selected == algorithm::direct) return direct_gather(ctx, call.in, call.out, bytes, call.root);
+      if (call.uneven != nullptr) return make_uneven(ctx, call);
+      if (selected == algorithm::direct) return direct_gather(ctx, {call.in, bytes}, {call.out, bytes}, call.root);
       return tree_gather(ctx, call.in, call.out, bytes, call.root);
     case collective::scatter:
-      if (selected == algorithm::direct) return direct_scatter(ctx, call.in, call.out, bytes, call.root);
+      if (call.uneven != nullptr) return make_uneven(ctx, call);
+      if (selected == algorithm::direct)
+        return direct_scatter(ctx, {const_cast<std::byte*>(call.in), bytes}, {call.out, bytes}, call.root);
       return tree_scatter(ctx, call.in, call.out, bytes, call.root);
     case collective::all_to_all:
-      return direct_all_to_all(ctx, call.in, call.out, bytes);
+      if (call.uneven != nullptr) return make_uneven(ctx, call);
+      return direct_all_to_all(ctx, {const_cast<std::byte*>(call.in), bytes}, {call.out, bytes});
     case collective::barrier:
     case collective::finish:
       return dissemination_barrier(ctx);

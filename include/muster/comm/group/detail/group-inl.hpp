@@ -146,7 +146,7 @@ MUSTER_INLINE void work::take_result() {
 
 namespace detail {
 
-[[noreturn]] inline void refuse_arguments(group* ranks, const std::string& text) {
+MUSTER_INLINE void refuse_arguments(group* ranks, const std::string& text) {
   if (ranks == nullptr) throw configuration_error(text);
   const auto held = ranks->state()->guard();
   ranks->state()->refuse_call(text);

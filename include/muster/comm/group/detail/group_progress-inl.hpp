@@ -33,12 +33,13 @@ MUSTER_INLINE void run(group& ranks, collective_call&& call) {
   if (op.failure) std::rethrow_exception(op.failure);
 }
 
-MUSTER_INLINE work start(group& ranks, collective_call&& call) {
+MUSTER_INLINE work start(group& ranks, collective_call&& call, std::unique_ptr<const uneven_pieces> division) {
   auto& state = *ranks.state();
   const auto held = state.guard();
   state.check_before_call(call.timeout);
   void* const memory = state.pool.take(sizeof(operation_state));
   std::unique_ptr<operation_state, operation_release> op(::new (memory) operation_state(state, std::move(call)));
+  op->division = std::move(division);
   op->records_times = current_event_sink() != nullptr;
   state.enqueue(*op);
   work handle(ranks.state(), std::move(op));
@@ -90,7 +91,7 @@ MUSTER_INLINE bool group_state::progress() {
   try {
     return queue_.progress(settings.check_full);
   } catch (...) {
-    fail(std::current_exception());
+    fail(with_counts(std::current_exception(), queue_.first().call));
     return true;
   }
 }

@@ -19,6 +19,15 @@ inline std::string invalid_timeout_text(seconds timeout) {
          " s (a deadline is after the start of the call); give a number of seconds above 0";
 }
 
+// Returns the differences of the offsets: "3, 0, 4". The text of many counts is cut.
+inline std::string counts_text(std::span<const std::size_t> offsets) {
+  constexpr std::size_t most = 16;
+  std::string text;
+  for (std::size_t r = 0; r + 1 < offsets.size() && r < most; ++r)
+    text += (r == 0 ? "" : ", ") + std::to_string(offsets[r + 1] - offsets[r]);
+  return offsets.size() > most + 1 ? text + " ..." : text;
+}
+
 // Throws configuration_error for an invalid timeout. The comparison is written so that NaN is refused too.
 inline void require_timeout(seconds timeout) {
   if (!(timeout > seconds(0))) throw configuration_error(invalid_timeout_text(timeout));
@@ -106,6 +115,21 @@ inline void group_state::check_before_call(seconds timeout) {
   if (failed()) std::rethrow_exception(failure());
 }
 
+// Returns a mismatch of a call with uneven pieces with the counts of this rank in its text; any other error unchanged.
+inline std::exception_ptr with_counts(std::exception_ptr cause, const collective_call& call) {
+  if (call.uneven == nullptr) return cause;
+  try {
+    std::rethrow_exception(cause);
+  } catch (const mismatch_error& mismatch) {
+    std::string text = mismatch.what();
+    if (!call.uneven->in.empty()) text += "; this rank's counts of the input are " + counts_text(call.uneven->in);
+    if (!call.uneven->out.empty()) text += "; this rank's counts of the output are " + counts_text(call.uneven->out);
+    return std::make_exception_ptr(mismatch_error(text));
+  } catch (...) {
+    return cause;
+  }
+}
+
 inline bool group_state::try_native_fast_path(collective_call& call) {
   if (!queue_.empty() || !abilities.prefers_native || ranks == 1 || call.reduce.wide() != nullptr) return false;
   const algorithm requested = call.algorithm;
@@ -126,8 +150,8 @@ inline bool group_state::try_native_fast_path(collective_call& call) {
       pause_core();
     }
   } catch (...) {
-    fail(std::current_exception());
-    throw;
+    fail(with_counts(std::current_exception(), call));
+    std::rethrow_exception(failure());
   }
   operation_state op(*this, collective_call(call));  // a copy: the transport uses the original
   op.begin(await(op.steps, req));

@@ -132,7 +132,15 @@ class shm_native {
   // Does the same for `bytes` bytes of the block from offset `begin` on.
   [[nodiscard]] bool try_fold_part(int block, std::size_t begin, std::size_t bytes);
   [[nodiscard]] bool any_peer_revoked() noexcept;
-  [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept;
+  [[nodiscard]] blocks blocks_of(const std::byte* data) const noexcept {
+    return {const_cast<std::byte*>(data), call_->count, call_->element_size, shm_.size(),
+            call_->uneven == nullptr ? nullptr : call_->uneven->blocks()};
+  }
+  // Returns the bytes of the largest block of the pending call.
+  [[nodiscard]] std::size_t largest_block() const noexcept {
+    if (call_->uneven != nullptr) return call_->uneven->largest * call_->element_size;
+    return blocks_of(nullptr).at(shm_.size() - 1).size();
+  }
   // Returns the round's chunk of a block in the buffer `data`; empty after the end of the block.
   [[nodiscard]] std::span<std::byte> chunk_of(const std::byte* data, int block, std::uint64_t round) const noexcept;
 

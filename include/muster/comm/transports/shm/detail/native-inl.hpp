@@ -244,7 +244,7 @@ MUSTER_INLINE shm_native::small_plan shm_native::plan_small() const {
   const bool in_pieces = kind == collective::scatter || kind == collective::all_to_all;
   const bool in_blocks = kind == collective::allgather;
   const std::size_t bytes = call_->count * call_->element_size * (in_pieces ? size() : 1);
-  const std::size_t largest = in_blocks ? blocks_of(nullptr).at(shm_.size() - 1).size() : bytes;
+  const std::size_t largest = in_blocks ? largest_block() : bytes;
   std::size_t publish_up_to = kind == collective::reduce || in_blocks ? published_limit : 0;
   // Two ranks read as many bytes in this mode as in the staged mode, with one synchronisation less. More ranks read
   // more bytes.
@@ -289,8 +289,7 @@ MUSTER_INLINE const std::byte* shm_native::small_payload(int peer) {
   if (peer == shm_.rank()) return call_->in;
   const contribution& peer_contribution = shm_.slot(peer).contributions[contribution_index()];
   std::size_t bytes = plan_.contributed;
-  if (call_->kind == collective::allgather)
-    bytes = block_of(call_->count, peer, shm_.size()).count * call_->element_size;
+  if (call_->kind == collective::allgather) bytes = blocks_of(nullptr).at(peer).size();
   return bytes <= contribution::inline_limit ? peer_contribution.bytes : slot_buffer_of(peer);
 }
 
@@ -315,7 +314,7 @@ MUSTER_INLINE void shm_native::complete_small() {
       if (me == c.root) fold(0, bytes);
       return;
     case collective::reduce_scatter: {
-      const block own = block_of(c.count, me, n);
+      const block own = blocks_of(nullptr).elements(me);
       return fold(own.first * c.element_size, own.count * c.element_size);
     }
     case collective::broadcast:
@@ -329,7 +328,7 @@ MUSTER_INLINE void shm_native::complete_small() {
       return;
     case collective::allgather:
       for (int p = 0; p < n; ++p) {
-        const block part = block_of(c.count, p, n);
+        const block part = blocks_of(nullptr).elements(p);
         copy_unless_same(c.out + part.first * c.element_size, small_payload(p), part.count * c.element_size);
       }
       return;

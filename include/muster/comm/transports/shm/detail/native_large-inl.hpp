@@ -88,10 +88,6 @@ MUSTER_INLINE std::byte* shm_native::folded_chunk(int staging_rank, std::uint64_
   return staging_slot(staging_rank, round, shm_.size());
 }
 
-MUSTER_INLINE blocks shm_native::blocks_of(const std::byte* data) const noexcept {
-  return {const_cast<std::byte*>(data), call_->count, call_->element_size, shm_.size()};
-}
-
 MUSTER_INLINE std::span<std::byte> shm_native::chunk_of(const std::byte* data, int block,
                                                         std::uint64_t round) const noexcept {
   const auto block_bytes = blocks_of(data).at(block);
@@ -164,7 +160,7 @@ MUSTER_INLINE bool shm_native::try_fold_part(int block, std::size_t begin, std::
   const peer_write_guard guard(*this);
   if (!guard) return false;
   const collective_call& c = *call_;
-  const std::size_t offset = block_of(c.count, block, shm_.size()).first * c.element_size;
+  const std::size_t offset = blocks_of(nullptr).elements(block).first * c.element_size;
   std::size_t outs = 0;
   for (int p = 0; p < shm_.size(); ++p) {
     const auto& place = shm_.slot(p).contributions[contribution_index()].offsets;
@@ -273,7 +269,7 @@ MUSTER_INLINE task shm_native::run_staged(scheduler_type& scheduler, shm_native&
   const bool stages_input = self.call_->kind != collective::allgather;
   // the folded chunks of peers
   const bool needs_peer_blocks = self.rank_needs_block(self.shm_.rank(), (self.shm_.rank() + 1) % self.shm_.size());
-  const std::size_t largest_block = self.blocks_of(nullptr).at(self.shm_.size() - 1).size();
+  const std::size_t largest_block = self.largest_block();
   self.divide(largest_block, std::min(round_up(largest_block, page), staging_chunk_bytes(self.size())),
               self.size() + 1);
   const std::uint64_t depth = self.depth_;
