@@ -13,6 +13,7 @@
 #include <muster/comm/collectives/scatter.hpp>
 #include <muster/comm/collectives/uneven.hpp>
 #include <muster/comm/context.hpp>
+#include <muster/comm/messages.hpp>
 
 #ifndef MUSTER_COMPILED
 #include <muster/comm/detail/definitions.hpp>

@@ -42,6 +42,7 @@
 #include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/comm/group.hpp>
+#include <muster/comm/messages.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/comm/transports/threads.hpp>

@@ -8,6 +8,7 @@
 
 #include <muster/testing/transport_kit.hpp>
 #include "comm/oracle.hpp"
+#include "comm/passing_checks.hpp"
 #include "comm/uneven_oracle.hpp"
 #include "require.hpp"
 
@@ -119,6 +120,8 @@ int main(int argc, char** argv) {
     }
     test::check_cases(cases, world);
     test::check_uneven(cases, world);
+    test::check_calls(world);
+    for (std::uint64_t round = 0; round < 10; ++round) test::check_traffic(world, cases.seed + round, 40);
     check_groups(world);
     check_any_source(world);
     for (const std::size_t room : {100'000, 99'999}) {

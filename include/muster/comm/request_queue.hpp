@@ -22,6 +22,13 @@ class request_queue {
     (last_ == nullptr ? first_ : last_->next) = &req;
     last_ = &req;
   }
+  /// Returns the first request for which `fits` is true; null when there is none.
+  template <class Fits>
+  [[nodiscard]] request* find_first(Fits fits) const noexcept {
+    request* current = first_;
+    while (current != nullptr && !fits(*current)) current = current->next;
+    return current;
+  }
   /// Removes the first request for which `fits` is true; returns null when there is none.
   template <class Fits>
   request* take_first(Fits fits) noexcept {

@@ -143,6 +143,8 @@ class request {
   /// operation by which a receive combines the message with `data` instead of overwriting it
   const reduction* combine = nullptr;
   bool incoming_first = false;  ///< true if the message is the left operand
+  /// true for a tagged receive that is done when there is a message for it, and leaves the message for another receive
+  bool peeks = false;
 
   // Results of a receive, valid when it is done.
   int source = 0;            ///< rank of the sender

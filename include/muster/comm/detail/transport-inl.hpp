@@ -46,10 +46,18 @@ namespace detail {
 MUSTER_INLINE void check_arrival(const request& receive, int sender, const collective_signature& signature,
                                  std::size_t bytes) {
   if (receive.tag != 0) {
-    if (bytes <= receive.bytes) return;
-    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes from rank " + std::to_string(sender) +
-                         " with tag " + std::to_string(receive.tag) + " does not fit (the receive has room for " +
-                         std::to_string(receive.bytes) + "); receive into a larger buffer");
+    const bool has_type = receive.signature.type != dtype::none;  // a message of the public calls: see messages-inl.hpp
+    const bool has_other_type = has_type && signature.type != dtype::none && signature.type != receive.signature.type;
+    if (bytes <= receive.bytes && !has_other_type) return;
+    const std::string name = " from rank " + std::to_string(sender) + " with tag " +
+                             std::to_string(has_type ? receive.tag - 1 : receive.tag);
+    if (has_other_type)
+      throw mismatch_error("a message" + name + " has elements of " + std::string(to_string(signature.type)) +
+                           " (the receive has elements of " + std::string(to_string(receive.signature.type)) +
+                           "); receive the type that is sent");
+    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes" + name +
+                         " does not fit (the receive has room for " + std::to_string(receive.bytes) +
+                         "); receive into a larger buffer");
   }
   if (signature == receive.signature && bytes == receive.bytes) return;
   std::string text = "the ranks disagree about collective " + std::to_string(receive.signature.sequence) +

@@ -63,6 +63,15 @@ class failure_protocol {
   };
   /// Returns the first rank that left with fewer calls than this rank has made; null when there is none.
   [[nodiscard]] const leaver* find_leaver() const noexcept;
+  /// Returns the entry of a rank that left; null if the rank has not left.
+  [[nodiscard]] const leaver* find_left(int rank) const noexcept {
+    const auto found =
+        std::find_if(leavers_.begin(), leavers_.end(), [rank](const leaver& left) { return left.rank == rank; });
+    return found == leavers_.end() ? nullptr : &*found;
+  }
+  /// Returns the number of ranks that left, and the last of them.
+  [[nodiscard]] int left_count() const noexcept { return static_cast<int>(leavers_.size()); }
+  [[nodiscard]] const leaver* last_left() const noexcept { return leavers_.empty() ? nullptr : &leavers_.back(); }
   /// Fails the group because that rank left.
   void fail_for_leaver(const leaver& missing) noexcept;
   /// Throws the timeout_error of a call. The error names the ranks that have not reported this call or a later one.

@@ -57,6 +57,8 @@ class group_state {
   bool try_native_fast_path(collective_call& call);
   /// Selects the algorithm of a call, assigns the sequence number and appends the call to the queue.
   void enqueue(operation_state& op);
+  /// Starts a message: appends it to the messages of the group. An error fails the group.
+  void start_message(message_operation& op);
   /// Returns the number of calls so far, which is the sequence number of the next call.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return failures_.calls().count(); }
   /// Advances the queue without waiting; returns true if a call has advanced. An error fails the group.
@@ -123,6 +125,9 @@ class group_state {
   };
 
   void append(operation_state& op) noexcept;
+  /// Throws for a message past its deadline, and fails the group for a message whose peer has left. Returns the time of
+  /// the next check.
+  clock::time_point check_messages(clock::time_point now);
   /// Returns the requested algorithm; throws configuration_error if the collective does not have the algorithm here.
   [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested);
   [[nodiscard]] bool may_be_threaded(const group_settings& requested) const noexcept;

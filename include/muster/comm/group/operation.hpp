@@ -6,6 +6,7 @@
 #include <utility>
 
 #include <muster/comm/collectives/call.hpp>
+#include <muster/comm/messages.hpp>
 #include <muster/comm/task.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
@@ -50,10 +51,23 @@ task await(collective_context& ctx, request& req);
 /// Returns the size in bytes of the larger buffer of a call, by which an algorithm is chosen.
 std::size_t payload_bytes(const collective_call& call, int rank_count);
 
-/// The calls of a group that are not done, in order: the first call runs, the others wait.
+/// A message from its start to its end.
+class message_operation : public operation_state {
+ public:
+  message_operation(group_state& owner, const message_call& message_in);
+  const message_call message;
+};
+
+/// The calls of a group that are not done, in order: the first collective runs, the others wait. All messages run.
 class operation_queue {
  public:
+  /// Returns true if there is no collective.
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
+  /// Returns true if there is neither a collective nor a message.
+  [[nodiscard]] bool idle() const noexcept { return empty() && messages_ == nullptr; }
+  [[nodiscard]] operation_state* first_message() const noexcept { return messages_; }
+  /// Appends a message that begins at once.
+  void append_message(message_operation& op) noexcept;
   [[nodiscard]] operation_state& first() noexcept { return *head_; }
   void append(operation_state& op) noexcept {
     (tail_ == nullptr ? head_ : tail_->next) = &op;
@@ -65,6 +79,7 @@ class operation_queue {
   /// Ends all calls with this failure. Afterwards the transport touches none of their buffers.
   void end(const std::exception_ptr& failure) noexcept {
     while (head_ != nullptr) finish_first(failure);
+    while (messages_ != nullptr) finish(*std::exchange(messages_, messages_->next), failure);
   }
 
  private:
@@ -74,8 +89,11 @@ class operation_queue {
     op.begin(make_task(op.steps, op.call, op.call.algorithm, check_full));
   }
   static bool advance(operation_state& op, bool& moved);
+  bool progress_messages();
+  static void finish(operation_state& op, std::exception_ptr failure) noexcept;
   void finish_first(std::exception_ptr failure) noexcept;
 
+  operation_state* messages_ = nullptr;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
 };
@@ -97,6 +115,28 @@ inline bool operation_queue::progress(bool check_full) {
     if (!advance(*head_, moved)) break;
     finish_first(nullptr);
   }
+  if (messages_ != nullptr) moved |= progress_messages();
+  return moved;
+}
+
+inline void operation_queue::append_message(message_operation& op) noexcept {
+  operation_state** last = &messages_;
+  while (*last != nullptr) last = &(*last)->next;
+  *last = &op;
+}
+
+inline bool operation_queue::progress_messages() {
+  bool moved = false;
+  for (operation_state** at = &messages_; *at != nullptr;) {
+    operation_state& op = **at;
+    if (!advance(op, moved)) {
+      at = &op.next;
+      continue;
+    }
+    *at = op.next;
+    finish(op, nullptr);
+    moved = true;
+  }
   return moved;
 }
 
@@ -104,6 +144,10 @@ inline void operation_queue::finish_first(std::exception_ptr failure) noexcept {
   operation_state& op = *head_;
   head_ = op.next;
   if (head_ == nullptr) tail_ = nullptr;
+  finish(op, std::move(failure));
+}
+
+inline void operation_queue::finish(operation_state& op, std::exception_ptr failure) noexcept {
   op.body.reset();  // cancels the requests of the coroutine; from here on the transport does not touch the buffers
   op.failure = std::move(failure);
   if (op.records_times) op.done_at = clock::now();

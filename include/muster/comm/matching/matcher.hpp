@@ -170,6 +170,10 @@ class matcher {
     std::map<std::uint64_t, request*> cleared;  // receives by the number of their announced message; null: cancelled
   };
 
+  // Finishes a receive that only looks for a message: the message of `head` from `member` is there.
+  void finish_peek(request& req, int member, const envelope& head) noexcept;
+  // Finishes the posted receives that only look for a message, if they fit the message, which no receive takes.
+  void finish_peeks(matching_group& group, int sender_rank, const envelope& head) noexcept;
   // Removes and returns the first posted receive for a message from `sender_rank`; null when there is none.
   request* take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept;
   bool accept(request& req, int sender_rank, const envelope& head) noexcept;

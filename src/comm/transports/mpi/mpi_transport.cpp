@@ -135,7 +135,7 @@ mpi_transport::operation_state& mpi_transport::begin(request& req, operation_sta
   free_slots_.pop_back();
   req.owner = this;
   return *::new (req.transport_storage)
-      operation_state{kind, MPI_REQUEST_NULL, MPI_REQUEST_NULL, message_slot, nullptr, false, nullptr};
+      operation_state{kind, MPI_REQUEST_NULL, MPI_REQUEST_NULL, message_slot, nullptr, false, -1, nullptr};
 }
 
 void mpi_transport::finish(request& req) noexcept {
@@ -168,8 +168,49 @@ void mpi_transport::post_body(request& req, int sender, int tag) {
             "MPI_Irecv", comm_);
 }
 
+std::vector<mpi_transport::peeked_head>::iterator mpi_transport::find_peeked(const request& req) noexcept {
+  return std::find_if(peeked_.begin(), peeked_.end(), [&](const peeked_head& head) {
+    return head.tag == req.tag && (req.peer == any_source || req.peer == head.source);
+  });
+}
+
+// Receives the head of a message that has arrived: the head alone has the size of a large message. The head stays for a
+// receive.
+bool mpi_transport::test_peek(request& req) {
+  auto found = find_peeked(req);
+  if (found == peeked_.end()) {
+    int is_available = 0;
+    MPI_Message message = MPI_MESSAGE_NULL;
+    MPI_Status status;
+    const int source = req.peer == any_source ? MPI_ANY_SOURCE : req.peer;
+    check_mpi(MPI_Improbe(source, mpi_head_tag(req.tag), comm_, &is_available, &message, &status), "MPI_Improbe",
+              comm_);
+    if (is_available == 0) return false;
+    auto& p = state_of(req);
+    check_mpi(MPI_Mrecv(p.message_slot->bytes, static_cast<int>(slot_size), MPI_BYTE, &message, MPI_STATUS_IGNORE),
+              "MPI_Mrecv", comm_);
+    found = peeked_.insert(peeked_.end(), {p.message_slot, status.MPI_SOURCE, req.tag});
+    req.source = found->source;
+    req.received = found->message_slot->head().bytes;
+    req.owner = nullptr;  // the slot stays in use
+    idle_pauses_ = 0;
+    return true;
+  }
+  req.source = found->source;
+  req.received = found->message_slot->head().bytes;
+  finish(req);
+  return true;
+}
+
 void mpi_transport::receive(request& req) {
   auto& p = begin(req, operation_state::kind_type::receive);
+  if (req.peeks) return;
+  if (const auto found = find_peeked(req); found != peeked_.end()) {
+    free_slots_.push_back(std::exchange(p.message_slot, found->message_slot));
+    p.peeked_source = found->source;
+    peeked_.erase(found);
+    return;
+  }
   const int source = req.peer == any_source ? MPI_ANY_SOURCE : req.peer;
   check_mpi(MPI_Irecv(p.message_slot->bytes, static_cast<int>(slot_size), MPI_BYTE, source, mpi_head_tag(req.tag),
                       comm_, &p.head),
@@ -186,7 +227,7 @@ bool mpi_transport::test_receive(request& req) {
     if (done == 0) return false;
     p.head_done = true;
     const envelope& head = p.message_slot->head();
-    req.source = status.MPI_SOURCE;
+    req.source = p.peeked_source >= 0 ? p.peeked_source : status.MPI_SOURCE;
     req.received = head.bytes;
     check_arrival(req, req.source, head.signature, head.bytes);
     if (head.bytes <= inline_limit) {
@@ -206,6 +247,7 @@ bool mpi_transport::test_receive(request& req) {
 bool mpi_transport::test(request& req) {
   if (req.owner == nullptr) return true;
   auto& p = state_of(req);
+  if (req.peeks && p.kind == operation_state::kind_type::receive) return test_peek(req);
   if (p.kind == operation_state::kind_type::receive) {
     if (!test_receive(req)) return false;
   } else {
@@ -244,9 +286,12 @@ void mpi_transport::cancel(request& req) noexcept {
     }
   };
   if (ends_in_time()) {
-    const bool has_head = is_receive && req.tag != 0 && (p.head_done || has_message(heads, head));
-    if (has_head && p.message_slot->head().bytes > inline_limit && !has_message(bodies, body))
-      return discard_body(*p.message_slot, p.head_done ? req.source : head.MPI_SOURCE);
+    const bool was_peeked = p.peeked_source >= 0 && !p.head_done;
+    const bool has_head = is_receive && req.tag != 0 && (p.head_done || was_peeked || has_message(heads, head));
+    if (has_head && p.message_slot->head().bytes > inline_limit && !has_message(bodies, body)) {
+      const int source = p.head_done ? req.source : was_peeked ? p.peeked_source : head.MPI_SOURCE;
+      return discard_body(*p.message_slot, source);
+    }
     return finish(req);
   }
   // A send that no rank receives only reads, and its caller no longer needs it; its slot stays in use. A native

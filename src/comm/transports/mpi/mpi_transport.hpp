@@ -85,12 +85,22 @@ class mpi_transport final : public transport {
     slot* message_slot;
     std::byte* private_buffer;  // the slot's private buffer, if MPI uses it in place of the user's; otherwise null
     bool head_done;
+    int peeked_source;        // sender of a head that a peek has received before; -1 if there is none
     const reduction* reduce;  // reduction to finish after a native collective
   };
   static_assert(sizeof(operation_state) <= sizeof(request::transport_storage));
   static operation_state& state_of(request& req) { return *reinterpret_cast<operation_state*>(req.transport_storage); }
 
   operation_state& begin(request& req, operation_state::kind_type kind);
+  // The head of a message that a peek has received and no receive has taken.
+  struct peeked_head {
+    slot* message_slot;
+    int source;
+    std::uint32_t tag;
+  };
+  // Returns the oldest such head that fits the receive, or the end.
+  [[nodiscard]] std::vector<peeked_head>::iterator find_peeked(const request& req) noexcept;
+  bool test_peek(request& req);
   void post_body(request& req, int sender, int tag);
   bool test_receive(request& req);
   void discard_body(slot& message_slot, int sender) noexcept;
@@ -113,6 +123,7 @@ class mpi_transport final : public transport {
   std::uint64_t next_body_ = 0;       // number of the next body; selects its tag
   std::vector<std::unique_ptr<slot>> slots_;
   std::vector<slot*> free_slots_;
+  std::vector<peeked_head> peeked_;
   std::vector<std::unique_ptr<control_send>> control_sends_;
 };
 

@@ -49,7 +49,7 @@ MUSTER_INLINE work start(group& ranks, collective_call&& call, std::unique_ptr<c
 }
 
 MUSTER_INLINE void group_state::hand_to_thread() {
-  if (queue_.empty() || !may_be_threaded(settings)) return;
+  if (queue_.idle() || !may_be_threaded(settings)) return;
   if (!progress_thread_.joinable())
     progress_thread_ = std::jthread([this](const std::stop_token& stop) { run_progress_thread(stop); });
   work_available_.notify_one();
@@ -68,8 +68,8 @@ MUSTER_INLINE void group_state::run_progress_thread(const std::stop_token& stop)
     std::unique_lock lock(mutex_, std::try_to_lock);
     bool moved = false;
     if (lock.owns_lock()) {
-      if (queue_.empty()) {
-        work_available_.wait(lock, stop, [this] { return !queue_.empty(); });
+      if (queue_.idle()) {
+        work_available_.wait(lock, stop, [this] { return !queue_.idle(); });
         continue;
       }
       moved = progress();
@@ -91,7 +91,7 @@ MUSTER_INLINE bool group_state::progress() {
   try {
     return queue_.progress(settings.check_full);
   } catch (...) {
-    fail(with_counts(std::current_exception(), queue_.first().call));
+    fail(queue_.empty() ? std::current_exception() : with_counts(std::current_exception(), queue_.first().call));
     return true;
   }
 }
@@ -137,11 +137,18 @@ MUSTER_INLINE bool group_state::wait(operation_state& op, clock::time_point limi
 MUSTER_INLINE bool group_state::wait_slowly(clock::time_point limit, stall& stalled) {
   handle_control_messages();
   const auto now = check_deadline();
-  if (queue_.empty()) return true;  // a control message or the deadline has ended all calls
+  if (queue_.idle()) return true;  // a control message or the deadline has ended all calls
   if (now >= limit) return false;
   if (const std::uint32_t requested = flight_records_requested;
       std::exchange(records_requested_, requested) != requested)
     write_flight_record(0, "SIGUSR2 asked for it");
+  auto until = limit;
+  if (queue_.first_message() != nullptr) until = std::min(until, check_messages(now));
+  if (queue_.empty()) {
+    if (end) until = std::min(until, now + group_timing::revocable_pause);
+    if (!queue_.idle()) transport->pause(until);
+    return true;
+  }
   if (now >= stalled.next_report) failures_.publish_position(queue_.first().call);
   if (now >= stalled.next_report || stalled.next_report == clock::time_point::max()) {
     stalled.report_interval = stalled.report_interval == seconds(0)
@@ -149,7 +156,7 @@ MUSTER_INLINE bool group_state::wait_slowly(clock::time_point limit, stall& stal
                                   : std::min(stalled.report_interval * 2, group_timing::longest_position_interval);
     stalled.next_report = deadline_after(stalled.report_interval);
   }
-  auto until = std::min({limit, stalled.next_report, queue_.first().deadline});
+  until = std::min({until, stalled.next_report, queue_.first().deadline});
   if (end) until = std::min(until, now + group_timing::revocable_pause);
   if (const auto* const left = failures_.find_leaver()) until = std::min(until, left->until);
   transport->pause(until);
@@ -158,6 +165,13 @@ MUSTER_INLINE bool group_state::wait_slowly(clock::time_point limit, stall& stal
 
 MUSTER_INLINE clock::time_point group_state::check_deadline() noexcept {
   const auto now = clock::now();
+  if (queue_.first_message() != nullptr) {
+    try {
+      check_messages(now);
+    } catch (...) {
+      fail(std::current_exception());
+    }
+  }
   if (queue_.empty() || !queue_.first().begun) return now;
   operation_state& op = queue_.first();
   if (op.deadline == clock::time_point::max()) {

@@ -220,7 +220,7 @@ inline void group_state::end_calls_of_failed() noexcept {
   if (end) end->note_failure();
   // A group that a dead rank or another thread has ended writes no flight record.
   const int status = exit_status_of(failure());
-  if (!queue_.empty() && status != static_cast<int>(error_kind::peer_failure))
+  if (!queue_.idle() && status != static_cast<int>(error_kind::peer_failure))
     write_flight_record(follows() ? static_cast<int>(error_kind::peer_failure) : status, describe(failure()));
   queue_.end(failure());
 }

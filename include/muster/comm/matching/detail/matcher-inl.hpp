@@ -66,6 +66,7 @@ inline void matcher::post(request& req) {
     unexpected& m = *at;
     if (m.receive != nullptr || m.head.group_id != group.group_id()) continue;
     if (!matches(req, group.member(m.source), m.head.tag)) continue;
+    if (req.peeks) return finish_peek(req, group.member(m.source), m.head);
     if (!accept(req, m.source, m.head)) return;
     if (m.announced()) {
       send_clearance(m.source, m.head.number, &req);
@@ -83,7 +84,19 @@ inline void matcher::post(request& req) {
 inline request* matcher::take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept {
   const int member = group.member(sender_rank);
   if (member < 0) return nullptr;
-  return group.posted.take_first([&](const request& req) { return matches(req, member, tag); });
+  return group.posted.take_first([&](const request& req) { return !req.peeks && matches(req, member, tag); });
+}
+
+inline void matcher::finish_peek(request& req, int member, const envelope& head) noexcept {
+  req.source = member;
+  req.received = head.total;
+  finish_receive(req);
+}
+
+inline void matcher::finish_peeks(matching_group& group, int sender_rank, const envelope& head) noexcept {
+  const int member = group.member(sender_rank);
+  const auto fits = [&](const request& req) { return req.peeks && matches(req, member, head.tag); };
+  while (request* const req = group.posted.take_first(fits)) finish_peek(*req, member, head);
 }
 
 // Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
@@ -182,6 +195,7 @@ inline bool matcher::match(int sender_rank, const envelope& head, bool must_acce
     if (announced) send_clearance(sender_rank, head.number, nullptr);
     return true;
   }
+  if (group != nullptr) finish_peeks(*group, sender_rank, head);
   if (!must_accept && !awaits(sender_rank)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
   unexpected_.push_back({.source = sender_rank, .head = head, .bytes = std::move(bytes)});

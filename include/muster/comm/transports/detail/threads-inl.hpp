@@ -118,10 +118,18 @@ MUSTER_INLINE void thread_transport::match() {
     {
       const std::lock_guard lock(mine.mutex);
       receive_request = posted_.take_first([&](const request& candidate) {
-        sent = mine.sent.take_first([&](const request& s) { return detail::matches(candidate, s.source, s.tag); });
+        const auto fits = [&](const request& s) { return detail::matches(candidate, s.source, s.tag); };
+        sent = candidate.peeks ? mine.sent.find_first(fits) : mine.sent.take_first(fits);
         return sent != nullptr;
       });
       if (sent == nullptr) return;
+      if (receive_request->peeks) {
+        receive_request->owner = nullptr;
+        receive_request->source = sent->source;
+        receive_request->received = sent->bytes;
+        receive_request->state = detail::send_state::done;
+        continue;
+      }
       detail::state_of(*sent).store(detail::send_state::claimed, std::memory_order_relaxed);
     }
     receive_request->owner = nullptr;
