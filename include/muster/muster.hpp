@@ -37,6 +37,7 @@
 #include <muster/comm/collectives/gather.hpp>
 #include <muster/comm/collectives/reduce.hpp>
 #include <muster/comm/collectives/reduce_scatter.hpp>
+#include <muster/comm/collectives/scan.hpp>
 #include <muster/comm/collectives/scatter.hpp>
 #include <muster/comm/collectives/uneven.hpp>
 #include <muster/comm/comm_settings.hpp>

@@ -18,10 +18,26 @@
 namespace muster { inline namespace v0 {
 
 /// An operation as a value. The numbers are part of the signature that ranks compare, so the numbers never change.
-enum class operation : std::uint8_t { none = 0, sum = 1, product = 2, min = 3, max = 4, mean = 5, user = 6 };
+enum class operation : std::uint8_t {
+  none = 0,
+  sum = 1,
+  product = 2,
+  min = 3,
+  max = 4,
+  mean = 5,
+  user = 6,
+  logical_and = 7,
+  logical_or = 8,
+  logical_xor = 9,
+  bit_and = 10,
+  bit_or = 11,
+  bit_xor = 12
+};
 
 [[nodiscard]] constexpr std::string_view to_string(operation op) noexcept {
-  constexpr std::string_view names[] = {"", "sum", "product", "min", "max", "mean", "user function"};
+  constexpr std::string_view names[] = {"",        "sum",           "product",     "min",        "max",
+                                        "mean",    "user function", "logical_and", "logical_or", "logical_xor",
+                                        "bit_and", "bit_or",        "bit_xor"};
   const auto index = static_cast<std::size_t>(op);
   return index < std::size(names) ? names[index] : std::string_view("unknown operation");
 }
@@ -54,6 +70,44 @@ struct greater {
   T operator()(T a, T b) const noexcept {
     if constexpr (std::is_integral_v<T>) return a < b ? b : a;
     return (a < b || b != b) ? b : a;
+  }
+};
+
+// A value other than 0 is true; the result is 0 or 1.
+struct both {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(static_cast<float>(a != T() && b != T()));
+  }
+};
+struct either {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(static_cast<float>(a != T() || b != T()));
+  }
+};
+struct one_of_two {
+  template <element T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(static_cast<float>((a != T()) != (b != T())));
+  }
+};
+struct common_bits {
+  template <std::integral T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(a & b);
+  }
+};
+struct all_bits {
+  template <std::integral T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(a | b);
+  }
+};
+struct different_bits {
+  template <std::integral T>
+  T operator()(T a, T b) const noexcept {
+    return static_cast<T>(a ^ b);
   }
 };
 
@@ -116,6 +170,18 @@ inline constexpr detail::builtin<operation::max, detail::greater> max{};
 /// held in wider types, and so is the sum of a single float or double: these sums do not overflow. The sums of arrays
 /// of float and double are held in float and double.
 inline constexpr detail::builtin<operation::mean, detail::plus> mean{};
+/// 1 if all values are not 0, otherwise 0.
+inline constexpr detail::builtin<operation::logical_and, detail::both> logical_and{};
+/// 1 if a value is not 0, otherwise 0.
+inline constexpr detail::builtin<operation::logical_or, detail::either> logical_or{};
+/// 1 if an odd number of values is not 0, otherwise 0.
+inline constexpr detail::builtin<operation::logical_xor, detail::one_of_two> logical_xor{};
+/// "And" of each bit; for integers, as are the next two.
+inline constexpr detail::builtin<operation::bit_and, detail::common_bits> bit_and{};
+/// "Or" of each bit.
+inline constexpr detail::builtin<operation::bit_or, detail::all_bits> bit_or{};
+/// "Exclusive or" of each bit.
+inline constexpr detail::builtin<operation::bit_xor, detail::different_bits> bit_xor{};
 
 namespace detail {
 
@@ -127,7 +193,7 @@ inline constexpr bool combines_two_elements_into_one = requires(const Op op, T a
 
 }  // namespace detail
 
-/// A function that a reducing collective accepts besides the five operations above, which are for numbers: it combines
+/// A function that a reducing collective accepts besides the operations above, which are for numbers: it combines
 /// two T into a T and is associative and commutative in the mathematical sense (rounding may differ). Every rank must
 /// pass an equal function; ranks that are threads call it concurrently.
 template <class Op, class T>

@@ -18,7 +18,9 @@ enum class collective : std::uint8_t {
   scatter = 7,
   all_to_all = 8,
   barrier = 9,
-  finish = 10  ///< the agreement at the end of a run: a rank in it calls no further collective
+  finish = 10,  ///< the agreement at the end of a run: a rank in it calls no further collective
+  scan = 11,
+  exclusive_scan = 12
 };
 
 /// The way in which messages carry out a collective. Not every collective has every algorithm; docs/collectives.md has
@@ -34,7 +36,7 @@ enum class algorithm : std::uint8_t {
   chain = 7                ///< down a line of ranks in chunks, all links at once
 };
 
-/// The collectives that users call.
+/// The collectives that users call and that have a choice of algorithms.
 inline constexpr collective all_collectives[] = {
     collective::broadcast, collective::reduce,         collective::allreduce,
     collective::allgather, collective::reduce_scatter, collective::gather,
@@ -47,9 +49,9 @@ inline constexpr algorithm all_algorithms[] = {
 
 namespace detail {
 // At namespace scope: inside the functions, each call would construct the table again.
-inline constexpr std::string_view collective_names[] = {"message",    "broadcast",      "reduce", "allreduce",
-                                                        "allgather",  "reduce_scatter", "gather", "scatter",
-                                                        "all_to_all", "barrier",        "finish"};
+inline constexpr std::string_view collective_names[] = {
+    "message", "broadcast",  "reduce",  "allreduce", "allgather", "reduce_scatter", "gather",
+    "scatter", "all_to_all", "barrier", "finish",    "scan",      "exclusive_scan"};
 inline constexpr std::string_view algorithm_names[] = {
     "auto", "ring", "tree", "recursive_doubling", "halving_doubling", "direct", "native", "chain"};
 // Returns the name of a registered algorithm; "unknown algorithm" if there is none with that number.

@@ -60,7 +60,7 @@ class algorithm_selector {
   }
 
  private:
-  std::array<std::vector<row>, static_cast<std::size_t>(collective::finish) + 1> tables_;
+  std::array<std::vector<row>, static_cast<std::size_t>(collective::exclusive_scan) + 1> tables_;
 };
 
 }}  // namespace muster::v0

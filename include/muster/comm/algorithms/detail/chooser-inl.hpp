@@ -190,7 +190,7 @@ MUSTER_INLINE algorithm_selector::algorithm_selector(const transport_abilities& 
     const auto chosen_at = [&](std::size_t bytes) {
       const algorithm requested = rules.algorithm_for(kind, bytes);
       if (requested != algorithm::automatic && (requested != algorithm::native || with_native)) return requested;
-      if (transport.prefers_native && with_native) return algorithm::native;
+      if (transport.prefers_native && with_native && kind <= collective::finish) return algorithm::native;
       return choose(kind, std::min(bytes, detail::largest_modelled), rank_count, transport.costs);
     };
     tables_[i].clear();

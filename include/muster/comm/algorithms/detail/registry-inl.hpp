@@ -20,7 +20,7 @@ inline constexpr std::size_t most_registered = 8;
 struct registry {
   using enum algorithm;
 
-  std::array<std::vector<algorithm>, static_cast<std::size_t>(collective::finish) + 1> algorithms = {{
+  std::array<std::vector<algorithm>, static_cast<std::size_t>(collective::exclusive_scan) + 1> algorithms = {{
       {},
       {tree, chain, native},                                               // broadcast
       {tree, native},                                                      // reduce
@@ -32,6 +32,8 @@ struct registry {
       {direct, native},                                                    // all_to_all
       {recursive_doubling, native},                                        // barrier
       {recursive_doubling},                                                // finish
+      {recursive_doubling},                                                // scan
+      {recursive_doubling},                                                // exclusive_scan
   }};
   std::deque<std::string> names;  // names of the registered algorithms; a deque, so that views of the names stay valid
   std::map<std::pair<collective, algorithm>, algorithm_body> bodies;

@@ -7,6 +7,7 @@
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
 #include <muster/comm/algorithms/registry.hpp>
+#include <muster/comm/algorithms/scan.hpp>
 #include <muster/comm/block.hpp>
 #include <muster/comm/group/group_state.hpp>
 #include <muster/core/inline.hpp>
@@ -115,7 +116,7 @@ MUSTER_INLINE std::size_t payload_bytes(const collective_call& call, int rank_co
 MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& call, algorithm selected,
                              bool check_full) {
   if (ctx.size() == 1) {
-    copy_alone(call);
+    if (call.kind != collective::exclusive_scan) copy_alone(call);
     return nothing(ctx);
   }
   if (call.reduce.wide() != nullptr) return by_wider_sum(ctx, call, selected, check_full);
@@ -155,6 +156,9 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
     case collective::barrier:
     case collective::finish:
       return dissemination_barrier(ctx);
+    case collective::scan:
+    case collective::exclusive_scan:
+      return doubling_scan(ctx, call);
     case collective::none:
       break;
   }
