@@ -7,6 +7,7 @@
 #include <muster/comm/collectives/allreduce.hpp>
 #include <muster/comm/collectives/barrier.hpp>
 #include <muster/comm/collectives/broadcast.hpp>
+#include <muster/comm/collectives/buffers.hpp>
 #include <muster/comm/collectives/gather.hpp>
 #include <muster/comm/collectives/reduce.hpp>
 #include <muster/comm/collectives/reduce_scatter.hpp>

@@ -91,6 +91,8 @@ struct uneven_pieces {
   std::vector<std::size_t> out;  ///< offsets in the output
   std::size_t own = 0;           ///< elements of this rank's buffer that is not divided
   std::size_t largest = 0;       ///< elements of the largest piece
+  /// the buffers of an allreduce of several buffers; empty for other calls
+  std::vector<std::span<std::byte>> buffers{};
 
   /// Returns the offsets in the buffer that every rank divides alike: the output of an allgather, the input of a
   /// reduce_scatter.

@@ -180,6 +180,8 @@ struct collective_call : collective_signature {
   const detail::uneven_pieces* uneven = nullptr;
   /// the collective that this call is a step of; null if it is not a step
   const collective_signature* step_of = nullptr;
+  /// Returns true for an allreduce of several buffers.
+  [[nodiscard]] bool packs_buffers() const noexcept { return uneven != nullptr && kind == collective::allreduce; }
   /// Returns the signature of the program's call, for comparison between ranks.
   [[nodiscard]] const collective_signature& signature() const noexcept { return step_of != nullptr ? *step_of : *this; }
 };

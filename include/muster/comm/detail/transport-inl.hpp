@@ -20,7 +20,8 @@ MUSTER_INLINE std::string describe(const collective_signature& signature) {
   text += " of " + (has_count ? std::to_string(signature.count) + " " : "") + std::string(to_string(signature.type));
   if (is_record(signature.type)) text += " of " + std::to_string(size_of(signature.type)) + " bytes";
   if (signature.op != operation::none) text += ", " + std::string(to_string(signature.op));
-  if (signature.is_uneven()) text += ", uneven pieces";
+  if (signature.is_uneven())
+    text += signature.kind == collective::allreduce ? ", in several buffers" : ", uneven pieces";
   if (rooted) text += ", root " + std::to_string(signature.is_uneven() ? ~signature.root : signature.root);
   return text + ", by " + std::string(to_string(signature.algorithm));
 }
@@ -64,7 +65,8 @@ MUSTER_INLINE void check_arrival(const request& receive, int sender, const colle
                      " of the group (this rank is in " + describe(receive.signature) + "; rank " +
                      std::to_string(sender) + " is in ";
   auto with_other_counts = signature;
-  const bool has_digest = signature.kind == collective::allgather || signature.kind == collective::reduce_scatter;
+  const bool has_digest = signature.kind == collective::allgather || signature.kind == collective::reduce_scatter ||
+                          signature.kind == collective::allreduce;
   if (has_digest && signature.is_uneven() && receive.signature.is_uneven())
     with_other_counts.root = receive.signature.root;
   if (with_other_counts != receive.signature) {

@@ -86,6 +86,25 @@ inline task by_wider_sum(collective_context& ctx, const collective_call& call, a
   if (receives_result && results > 0) wide.narrow(sums, call.out, results, ctx.size());
 }
 
+// Performs an allreduce of several buffers as one: they are packed one after another.
+inline task by_buffers(collective_context& ctx, const collective_call& call, algorithm selected, bool check_full) {
+  std::byte* const packed = ctx.scratch(call.count * call.element_size);
+  std::byte* place = packed;
+  for (const auto buffer : call.uneven->buffers) {
+    if (!buffer.empty()) std::memcpy(place, buffer.data(), buffer.size());
+    place += buffer.size();
+  }
+  collective_call inner(call, packed, packed, call.element_size, reduction(call.reduce), call.timeout);
+  inner.root = 0;
+  inner.step_of = &call.signature();
+  co_await make_task(ctx, inner, selected, check_full);
+  place = packed;
+  for (const auto buffer : call.uneven->buffers) {
+    if (!buffer.empty()) std::memcpy(buffer.data(), place, buffer.size());
+    place += buffer.size();
+  }
+}
+
 // Copies in to out for a group with a single rank; for a mean the copy is a division by one.
 inline void copy_alone(const collective_call& call) {
   const std::size_t bytes = (call.uneven != nullptr ? call.uneven->largest : call.count) * call.element_size;
@@ -119,6 +138,7 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
     if (call.kind != collective::exclusive_scan) copy_alone(call);
     return nothing(ctx);
   }
+  if (call.packs_buffers()) return by_buffers(ctx, call, selected, check_full);
   if (call.reduce.wide() != nullptr) return by_wider_sum(ctx, call, selected, check_full);
   if (selected == algorithm::native) return by_native(ctx, call, check_full);
   const std::size_t bytes = call.count * call.element_size;

@@ -1,6 +1,7 @@
 // Checks of the counts of uneven pieces.
 #pragma once
 
+#include <muster/comm/collectives/buffers.hpp>
 #include <muster/comm/collectives/uneven.hpp>
 
 #include <algorithm>
@@ -94,6 +95,24 @@ inline void complete_signature(collective_call& call, const uneven_pieces& divis
     call.algorithm = algorithm::direct;
   }
   call.root = ~call.root;
+}
+
+MUSTER_INLINE uneven_call pack(group& ranks, collective_call call, std::vector<std::span<std::byte>>&& buffers) {
+  auto division = std::make_unique<uneven_pieces>();
+  division->in.reserve(buffers.size() + 1);
+  division->in.push_back(0);
+  for (const auto buffer : buffers) {
+    const std::size_t elements = buffer.size() / call.element_size;
+    if (elements > std::numeric_limits<std::size_t>::max() / call.element_size - division->in.back())
+      refuse_counts(ranks, call.kind, "the sum of the sizes of the buffers overflows (programming error)");
+    division->in.push_back(division->in.back() + elements);
+  }
+  division->buffers = std::move(buffers);
+  call.count = division->in.back();
+  call.root = ~digest_of(division->in);
+  call.in = call.out = nullptr;
+  call.uneven = division.get();
+  return {std::move(call), std::move(division)};
 }
 
 MUSTER_INLINE uneven_call divide(group& ranks, collective_call call, uneven_buffers&& buffers) {

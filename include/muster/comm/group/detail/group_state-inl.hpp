@@ -131,7 +131,9 @@ inline std::exception_ptr with_counts(std::exception_ptr cause, const collective
 }
 
 inline bool group_state::try_native_fast_path(collective_call& call) {
-  if (!queue_.empty() || !abilities.prefers_native || ranks == 1 || call.reduce.wide() != nullptr) return false;
+  if (!queue_.empty() || !abilities.prefers_native || ranks == 1 || call.reduce.wide() != nullptr ||
+      call.packs_buffers())
+    return false;
   const algorithm requested = call.algorithm;
   if (choose_for(call.kind, payload_bytes(call, ranks), requested) != algorithm::native) return false;
   call.sequence = sequence();
