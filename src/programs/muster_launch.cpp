@@ -36,6 +36,7 @@
 #include <muster/comm/net/socket.hpp>
 #include <muster/core/descriptor.hpp>
 #include <muster/core/random_bytes.hpp>
+#include <muster/core/text.hpp>
 #include "control_socket.hpp"
 #include "flight_report.hpp"
 #include "launch_guard.hpp"
@@ -353,6 +354,7 @@ class launcher {
     auto texts = environment_of(rank);
     const auto variables = pointers_to(texts);
     const auto command = pointers_to(plan_.command);
+    const std::string name = muster::detail::on_one_line(plan_.command.front());
     const auto parent = ::getpid();
     const auto process = ::fork();
     if (process < 0)
@@ -366,7 +368,7 @@ class launcher {
       ::sigemptyset(&none);
       ::sigprocmask(SIG_SETMASK, &none, nullptr);
       ::execvpe(command[0], command.data(), variables.data());
-      std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", command[0], std::strerror(errno));
+      std::fprintf(stderr, "muster-launch: error: %s cannot be started (%s)\n", name.c_str(), std::strerror(errno));
       ::_exit(errno == ENOENT ? 127 : 126);
     }
     running_[process] = {

@@ -40,6 +40,17 @@ template <class Make = std::identity>
   return text;
 }
 
+/// Returns the text in one line that moves no cursor: a space for each line break and tab, '?' for each other control
+/// character.
+[[nodiscard]] inline std::string on_one_line(std::string_view text) {
+  std::string line(text);
+  for (char& c : line) {
+    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
+    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  }
+  return line;
+}
+
 /// Returns a text formatted like printf, up to 255 characters.
 [[nodiscard, gnu::format(printf, 1, 2)]] inline std::string printed(const char* format, ...) {
   char text[256];

@@ -145,8 +145,7 @@ MUSTER_INLINE std::string describe(std::exception_ptr failure) {
   }
   if (const auto frames = text.find("\nException raised from "); frames != std::string::npos)
     text.resize(frames);  // LibTorch's errors end with a list of frames
-  std::replace(text.begin(), text.end(), '\n', ' ');
-  return text;
+  return detail::on_one_line(text);
 }
 
 MUSTER_INLINE std::string format_ranks(std::vector<int> ranks) {

@@ -10,6 +10,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 {
 namespace detail {
@@ -66,7 +67,7 @@ MUSTER_INLINE void log(log_level level, std::string_view text) noexcept {
   if (detail::rank_in_log > 0 && level < log_level::error && !target.all_ranks) return;
   std::shared_ptr<const log_callback> callback;  // keeps the callback alive while it runs, even if it replaces itself
   try {
-    const std::string shown = detail::without_secrets(text);
+    const std::string shown = detail::on_one_line(detail::without_secrets(text));
     const log_message message{level, detail::rank_in_log, shown};
     if (detail::is_in_callback) return detail::write_to_stderr(message);
     const std::lock_guard lock(target.mutex);

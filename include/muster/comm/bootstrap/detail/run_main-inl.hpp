@@ -17,16 +17,17 @@
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline std::string_view program_name(const char* program) {
+inline std::string program_name(const char* program) {
   std::string_view name(program == nullptr ? "muster" : program);
   name.remove_prefix(name.find_last_of('/') + 1);  // npos + 1 is 0
-  return name;
+  return on_one_line(name);
 }
 
 inline void print_error(const char* program, const std::string& text) {
-  const std::string line = std::string(program_name(program)) + ": error: " + text + "\n";
+  const std::string line = program_name(program) + ": error: " + text + "\n";
   std::fwrite(line.data(), 1, line.size(), stderr);
 }
 
@@ -43,7 +44,7 @@ inline int print_answer(const char* program, const std::string& text) noexcept {
 }
 
 inline std::string usage_of(const char* program, const main_options& options) {
-  return options.help ? options.help() : "usage: " + std::string(program_name(program)) + " [flags of muster]\n";
+  return options.help ? options.help() : "usage: " + program_name(program) + " [flags of muster]\n";
 }
 
 // Returns the requested transport as far as it can be determined when another part of the command line is wrong. Ranks
