@@ -16,13 +16,14 @@ program, with_tcp = sys.argv[1], "--tcp" in sys.argv[2:]
 failures = []
 
 
-def run(case, status, says, *, words=(), variables=None, wrap=()):
+def run(case, status, says, *, words=(), variables=None, wrap=(), sizes=(2, 2)):
     """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`."""
     started = []
     for rank in range(2):
         environment = {name: value for name, value in os.environ.items()
                        if not name.startswith(("MUSTER_", "OMPI_", "PMIX_", "PMI_", "SLURM_", "MASTER_"))}
-        environment |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": "2", **(variables or {})}
+        size = str(sizes[rank])
+        environment |= {"RANK": str(rank), "WORLD_SIZE": size, "LOCAL_RANK": str(rank), "LOCAL_WORLD_SIZE": size, **(variables or {})}
         started.append(subprocess.Popen([*wrap, program, "nothing", "--timeout", "10", *words], env=environment,
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     for rank, rank_process in enumerate(started):
@@ -40,6 +41,11 @@ with tempfile.TemporaryDirectory() as folder:
     run("in a folder that may be another's too", 2, "set MUSTER_JOB=NAME", words=["--rendezvous", f"file:{folder}", "--transport", "tcp"])
 run("named", 0, "", variables={"MUSTER_JOB": name})
 run("named, each rank with a parent of its own", 0, "", variables={"MUSTER_JOB": name}, wrap=["timeout", "60"])
+for sizes in ((2, 3), (3, 2)):
+    for transport in ("shm", "tcp") if with_tcp else ("shm",):
+        where = {"MUSTER_JOB": f"{name}-{sizes[0]}", **({} if transport == "shm" else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})}
+        run(f"with the sizes {sizes} over {transport}", 2, f"rank 0 was started with a size of {sizes[0]}, and rank 1 with a size of {sizes[1]} (",
+            words=["--transport", transport], variables=where, sizes=sizes)
 if with_tcp:
     for transport in ("auto", "hierarchical", "tcp"):
         run(f"with a place, over {transport}", 0, "", wrap=["timeout", "60"],

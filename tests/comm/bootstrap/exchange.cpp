@@ -1,6 +1,7 @@
 #include <muster/comm/bootstrap/exchange.hpp>
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <list>
 #include <string>
@@ -128,4 +129,37 @@ TEST_CASE("a rank that is there twice is told") {
   auto& store = *store_;
   REQUIRE(store.compare_and_swap("job/1", 0, "the first of that name", soon()).swapped);
   CHECK_THROWS_AS(muster::exchange(store, "job", 1, 2, "word", soon()), muster::configuration_error);
+}
+
+TEST_CASE("ranks that were started with different numbers of ranks are named at every rank") {
+  // The number of ranks by rank.
+  const std::vector<std::vector<int>> starts{{2, 3}, {3, 2}, {2, 2, 3}, {4, 4, 3}};
+  for (const auto& kind : places::kinds()) {
+    for (const auto& sizes : starts) {
+      const place at(kind);
+      const auto store_ = at.open();
+      const auto odd = std::ranges::find_if(sizes, [&](int size) { return size != sizes[0]; });
+      const std::string named = "rank 0 was started with a size of " + std::to_string(sizes[0]) + ", and rank " +
+                                std::to_string(odd - sizes.begin()) + " with a size of " + std::to_string(*odd);
+      std::vector<std::string> errors(sizes.size());
+      std::vector<std::jthread> ranks;
+      for (std::size_t rank = sizes.size(); rank-- > 0;) {  // rank 0 is last, so that it finds all texts
+        ranks.emplace_back([&, rank] {
+          try {
+            (void)muster::exchange(*at.open(), "job", static_cast<int>(rank), sizes[rank], "word", soon());
+          } catch (const muster::configuration_error& refused) {
+            errors[rank] = refused.what();
+          }
+        });
+        while (!store_->get("job/" + std::to_string(rank), soon()) && rank != 0)
+          std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ranks.clear();
+      for (std::size_t rank = 0; rank < sizes.size(); ++rank) {
+        CAPTURE(kind, sizes, rank);
+        CHECK_THAT(errors[rank], contains(named));
+      }
+      for (const char* key : {"job/0", "job/1", "job/2", "job/all"}) CHECK_FALSE(store_->get(key, soon()));
+    }
+  }
 }

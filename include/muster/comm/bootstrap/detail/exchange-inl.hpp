@@ -2,6 +2,8 @@
 
 #include <muster/comm/bootstrap/exchange.hpp>
 
+#include <algorithm>
+
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/number.hpp>
@@ -10,15 +12,17 @@
 namespace muster { inline namespace v0 {
 namespace detail {
 
-// An exchange. Each rank writes its text. Rank 0 collects the texts and writes all texts under one prefix. Each rank
-// removes its own text when it has read all texts.
+// An exchange. Each rank writes its number of ranks and its text. Rank 0 collects the texts and writes all texts under
+// one prefix. Each rank removes its own text when it has read all texts. If the ranks have different numbers of ranks,
+// rank 0 writes a refusal instead.
 class exchange_round {
  public:
   exchange_round(any_store& store, std::string_view prefix, int rank, int rank_count, clock::time_point until)
       : store_(store), prefix_(prefix), rank_(rank), rank_count_(rank_count), until_(until) {}
 
   std::vector<std::string> run(std::string_view mine) {
-    const auto result = store_.compare_and_swap(key_of(rank_), 0, mine, until_);
+    const std::string counted = std::to_string(rank_count_) + " " + std::string(mine);
+    const auto result = store_.compare_and_swap(key_of(rank_), 0, counted, until_);
     if (!result.swapped) {
       throw configuration_error(
           "rank " + std::to_string(rank_) + " has already written to '" + prefix_ + "' of the store " + store_.where() +
@@ -27,19 +31,40 @@ class exchange_round {
     auto words = rank_ == 0 ? collect(mine) : receive();
     store_.compare_and_swap(key_of(rank_), result.now.version, std::nullopt, until_);
     if (rank_ == 0) await_readers();
+    if (!refusal_.empty()) throw configuration_error(refusal_);
     return words;
   }
 
  private:
+  // Reads the text of another rank, and sets the refusal if that rank has another number of ranks.
+  std::string read(int rank, const store_entry& entry) {
+    const auto space = entry.value.find(' ');
+    const auto count = parse_number<int>(std::string_view(entry.value).substr(0, space)).value_or(0);
+    versions_.push_back(entry.version);
+    if (count != rank_count_) refuse(rank_count_, rank, count);
+    return entry.value.substr(std::min(space, entry.value.size() - 1) + 1);
+  }
+
+  void refuse(int size_of_first, int rank, int size) {
+    refusal_ = "rank 0 was started with a size of " + std::to_string(size_of_first) + ", and rank " +
+               std::to_string(rank) + " with a size of " + std::to_string(size) +
+               " (WORLD_SIZE differs, or two jobs use " + store_.where() +
+               "); start all ranks with the same WORLD_SIZE, and give each job its own store";
+  }
+
   std::vector<std::string> collect(std::string_view mine) {
-    std::vector<std::string> words(static_cast<std::size_t>(rank_count_));
-    versions_.resize(words.size());
-    words[0] = mine;
-    for (int rank = 1; rank < rank_count_; ++rank) {
-      auto entry = store_.watch(key_of(rank), 0, until_);
+    std::vector<std::string> words{std::string(mine)};
+    versions_ = {0};
+    for (int rank = 1; rank < rank_count_ && refusal_.empty(); ++rank) {
+      const auto entry = store_.watch(key_of(rank), 0, until_);
       if (!entry) throw_timeout("did not all arrive");
-      versions_[static_cast<std::size_t>(rank)] = entry->version;
-      words[static_cast<std::size_t>(rank)] = std::move(entry->value);
+      words.push_back(read(rank, *entry));
+    }
+    // A rank above the number of ranks belongs to a start with another number.
+    if (const auto extra = store_.get(key_of(rank_count_), until_)) (void)read(rank_count_, extra);
+    if (!refusal_.empty()) {
+      publish(prefix_ + "/all", refusal_);
+      return {};
     }
     detail::wire_writer written;
     for (const auto& word : words) written.add_text(word);
@@ -54,28 +79,36 @@ class exchange_round {
   std::vector<std::string> receive() {
     const auto published = store_.watch(prefix_ + "/all", 0, until_);
     if (!published) throw_timeout("did not all arrive");
-    const auto pieces = parse_number<std::size_t>(published->value).value_or(0);
+    const auto pieces = parse_number<std::size_t>(published->value);
+    if (!pieces) refusal_ = published->value;
     std::string all;
-    for (std::size_t i = 0; i < pieces; ++i) all += store_.get(piece(i), until_).value;
+    for (std::size_t i = 0; i < pieces.value_or(0); ++i) all += store_.get(piece(i), until_).value;
 
     std::vector<std::string> words;
     for (detail::wire_reader reader(all); !reader.rest().empty();) words.emplace_back(reader.text());
-    if (words.size() != static_cast<std::size_t>(rank_count_)) {
-      throw configuration_error("rank 0 has written the values of " + std::to_string(words.size()) + " ranks to '" +
-                                prefix_ + "', and this rank belongs to a job of " + std::to_string(rank_count_) +
-                                " (two jobs use one store); give each job its own store");
-    }
+    if (pieces && words.size() != static_cast<std::size_t>(rank_count_))
+      refuse(static_cast<int>(words.size()), rank_, rank_count_);
     return words;
   }
 
   void await_readers() {
-    for (int rank = 1; rank < rank_count_; ++rank) {
+    if (!refusal_.empty()) await_refused();
+    for (int rank = 1; rank < rank_count_ && refusal_.empty(); ++rank) {
       const auto version = versions_[static_cast<std::size_t>(rank)];
       if (!store_.watch(key_of(rank), version, until_))
         throw_timeout("did not all read the values of the others", true);
     }
     for (std::size_t i = 0; i < pieces_; ++i) remove(piece(i));
     remove(prefix_ + "/all");
+  }
+
+  // Waits until the other ranks have read the refusal, for a short time, since some of them may never arrive.
+  void await_refused() {
+    const auto until = std::min(until_, deadline_after(seconds(1)));
+    for (int rank = 1; rank <= rank_count_; ++rank) {
+      const auto entry = store_.watch(key_of(rank), 0, until);
+      if (entry) (void)store_.watch(key_of(rank), entry->version, until);
+    }
   }
 
   void publish(const std::string& key, std::string_view value) {
@@ -116,6 +149,7 @@ class exchange_round {
   clock::time_point until_;
   std::vector<std::uint64_t> versions_;  // rank 0: versions of the ranks' texts
   std::size_t pieces_ = 0;
+  std::string refusal_;  // why the ranks cannot form a job; empty: they can
 };
 
 }  // namespace detail

@@ -44,7 +44,9 @@ struct rank_record {
   std::uint64_t protocol = bootstrap_magic;
   std::int32_t rank = 0;
   std::int32_t size = 0;
-  std::int32_t error_code = 0;  // errno of a failure; if it is not 0, the other fields except the rank are not used
+  // errno of a failure; if it is not 0, the other fields except the rank are not used. With EPROTO the rank does not
+  // belong to the job: `size` is its size, and `slot` the size of rank 0.
+  std::int32_t error_code = 0;
   std::int64_t process = 0;
   std::uint64_t slot = 0;
   cpu_set_t cores{};  // cores on which the rank may run
@@ -60,6 +62,7 @@ struct peer_info {
 struct failure_report {
   int failed_rank;  // -1 for this rank
   int error_code;
+  int size = 0, size_of_first = 0;  // with EPROTO
 };
 
 inline std::string failure_text(const std::string& problem, int error_code) {
@@ -81,6 +84,17 @@ class reported_failure : public peer_failure, public failure_report {
       : peer_failure({rank}, failure_text("at rank " + std::to_string(rank), code),
                      static_cast<int>(error_kind::other)),
         failure_report{rank, code} {}
+};
+
+// A rank that does not belong to the job of rank 0.
+class rank_of_other_job : public configuration_error, public failure_report {
+ public:
+  rank_of_other_job(int rank, int own_size, int first_size)
+      : configuration_error("rank 0 was started with a size of " + std::to_string(first_size) + ", and rank " +
+                            std::to_string(rank) + " with a size of " + std::to_string(own_size) +
+                            " (WORLD_SIZE differs, two jobs have the same name, or a rank was started twice); start "
+                            "all ranks with the same WORLD_SIZE, and give each job its own MUSTER_JOB"),
+        failure_report{rank, EPROTO, own_size, first_size} {}
 };
 
 [[noreturn]] inline void fail(const std::string& problem) { throw system_failure(problem, errno); }
@@ -155,8 +169,11 @@ inline bool receive(int connection, peer_info& info) {
   if (received >= 0 && (message.msg_flags & MSG_CTRUNC) != 0)
     throw system_failure("the memory of another rank", EMFILE);
   if (received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == bootstrap_magic &&
-      info.record.error_code != 0)
+      info.record.error_code != 0) {
+    if (info.record.error_code == EPROTO)
+      throw rank_of_other_job(info.record.rank, info.record.size, static_cast<int>(info.record.slot));
     throw reported_failure(info.record.rank, info.record.error_code);
+  }
   return received == static_cast<ssize_t>(sizeof info.record) && info.record.protocol == bootstrap_magic && info.memory;
 }
 
@@ -290,6 +307,8 @@ class bootstrap {
     peer_info info;
     info.record.rank = report.failed_rank < 0 ? rank_ : report.failed_rank;
     info.record.error_code = report.error_code;
+    info.record.size = report.size;
+    info.record.slot = static_cast<std::uint64_t>(report.size_of_first);
     return info;
   }
 
@@ -332,20 +351,16 @@ class bootstrap {
     }
   }
 
-  // Receives the record of a pending connection and takes the connection. If the system fails, the connection stays
-  // pending, so that the failure can be reported over it.
+  // Receives the record of a pending connection and takes the connection. After a failure the connection stays pending,
+  // so that the failure can be reported over it.
   void admit(descriptor& pending, std::vector<descriptor>& connections) {
     peer_info received;
     const bool is_complete = receive(pending.get(), received);
+    const int rank = received.record.rank;
+    if (is_complete && (received.record.size != rank_count_ || rank < 1 || rank >= rank_count_ || info(rank).memory))
+      throw rank_of_other_job(rank, received.record.size, rank_count_);
     descriptor connection = std::move(pending);
     if (!is_complete) return;
-    const int rank = received.record.rank;
-    if (received.record.size != rank_count_ || rank < 1 || rank >= rank_count_ || info(rank).memory) {
-      throw configuration_error(
-          "rank " + std::to_string(rank) + " of " + std::to_string(received.record.size) + " tried to join a job of " +
-          std::to_string(rank_count_) +
-          " (two jobs have the same name, or a rank was started twice); give each job its own MUSTER_JOB");
-    }
     connections[static_cast<std::size_t>(rank)] = std::move(connection);
     info(rank) = std::move(received);
   }
