@@ -47,6 +47,7 @@ namespace {
 
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
+constexpr int mismatch = static_cast<int>(muster::error_kind::mismatch);
 
 // Returns the pointers that exec requires.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -420,7 +421,7 @@ class launcher {
       if (counts) last_status_ = ended;
       ++deaths_;
       // A restarted rank would end in the same way.
-      const bool cannot_be = ended == configuration || ended == 126 || ended == 127;
+      const bool cannot_be = ended == configuration || ended == mismatch || ended == 126 || ended == 127;
       refused_ =
           // Also if the job is done: the last save may have failed for lack of disk space.
           refused_ || (counts && ended == configuration);

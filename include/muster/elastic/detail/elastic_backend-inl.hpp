@@ -277,7 +277,8 @@ class elastic_backend final : public session_backend {
     connect();
     change_.connect = end_stage();
     const bool is_blank = !has_state_ && record_.progress > self().progress;
-    change_.copied = transfer_state(*group_, target, {.has_state = has_state_, .may_overwrite = is_blank});
+    change_.copied = transfer_state(
+        *group_, target, {.has_state = has_state_, .may_overwrite = is_blank, .is_start = record_.generation == 1});
     change_.step = target.steps();
     has_state_ = true;
     report_progress(target);

@@ -49,7 +49,7 @@ class transfer {
     find_state_sources(statuses);
     if (senders_.size() == statuses.size()) return false;
     const auto& source = statuses[static_cast<std::size_t>(senders_.front())];
-    require_same_properties(statuses, source);
+    require_same_properties(statuses, source, role.is_start);
     const bool holds = std::ranges::count(senders_, static_cast<int>(rank_)) > 0;
     place_chunks(holds, role.may_overwrite);
     send_chunks();
@@ -103,10 +103,11 @@ class transfer {
     }
   }
 
-  // Refuses a rank whose properties differ; the others continue without it. At the start all ranks adopt the values of
-  // one rank, and rank 0 logs a warning.
-  void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& holder) {
+  // Refuses a rank whose properties differ; the others continue without it, but not from the start of a job. At the
+  // start all ranks adopt the values of one rank, and rank 0 logs a warning.
+  void require_same_properties(const std::vector<rank_status>& statuses, const rank_status& holder, bool is_start) {
     const auto differs = [&](const rank_status& status) { return status.properties != holder.properties; };
+    if (is_start) require_equal_properties(ranks_, target_.properties());
     if (std::ranges::any_of(statuses, differs)) {
       const std::string theirs = broadcast_string(ranks_, properties_, senders_.front());
       if (differs(statuses[rank_])) {
