@@ -75,3 +75,16 @@ with tempfile.TemporaryDirectory() as folder:
     holds = "ended 2 this rank cannot train with the others" in lines[-1] and rest.count("done ") == 2 and job.returncode == 2
     require("a joining process with another --batch is refused, and two ranks are done", holds, (lines, rest, errors))
 
+# Ranks that do not find each other.
+alone = ["--quorum-timeout", "2"]
+status, output = by_hand(*alone, before=[[]], ranks=[0])
+require("one of two ranks is alone", status == [13] and "1 of 2 joined; check" in output, output)
+status, output = by_hand(*alone, "--min-ranks", "1", before=[[]], ranks=[0])
+require("one of two ranks is alone, as the user wished", status == [0] and output.count("began with 1 of 2 ranks") == 1, output)
+status, output = by_hand(*alone, size=3)
+require("two of three ranks begin", status == [0, 0] and output.count("began with 2 of 3 ranks") == 1, output)
+if os.geteuid() == 0 and shutil.which("setpriv"):
+    other = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+    status, output = by_hand(*alone, "--timeout", "5", before=([], other))
+    require("the ranks belong to two users, and one store file to each", status == [13, 5], (status, output))
+

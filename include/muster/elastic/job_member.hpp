@@ -33,6 +33,8 @@ inline elastic::membership_policy policy_of(const settings& configuration, const
   elastic::membership_policy policy;
   policy.initial_members = launch.size;
   policy.min_members = static_cast<int>(configuration.integer(setting::min_ranks));
+  // A rank whose peers are elsewhere must not train alone, unless the user has chosen a number.
+  if (configuration.is_default(setting::min_ranks)) policy.min_at_start = launch.size / 2 + 1;
   policy.max_members = static_cast<int>(configuration.integer(setting::max_ranks));
   if (policy.max_members < policy.min_members) {
     throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max_members) +

@@ -311,6 +311,7 @@ class elastic_backend final : public session_backend {
   void log_first_step() {
     first_step_ = false;
     const auto again = std::exchange(change_.again, 0);
+    if (change_.generation == 1 && change_.size < context_.launcher().size) log(log_level::warning, change_.reason);
     if (change_.rank != 0 || change_.generation == 1) return;
     log(log_level::warning, "generation " + std::to_string(change_.generation) + ": " + change_.reason + "; " +
                                 std::to_string(change_.size) + " ranks (" + std::to_string(change_.size_before) +

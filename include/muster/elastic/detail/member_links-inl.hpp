@@ -104,6 +104,9 @@ MUSTER_INLINE void member_links::change(const std::stop_token& stop) {
       for (const auto& member : record.members) links.orders.push_back(static_cast<std::uint32_t>(member.order));
       if (record.generation > 1)
         log(log_level::info, "generation " + std::to_string(record.generation) + ": " + record.reason);
+      else if (std::cmp_less(record.members.size(), context_.launcher().size) &&
+               record.rank_of(member_->self().id) == 0)
+        log(log_level::warning, record.reason);
       const std::lock_guard held(mutex_);
       for (const auto& member : before.members) {
         if (!record.rank_of(member.id)) gone_.push_back(static_cast<std::uint32_t>(member.order));

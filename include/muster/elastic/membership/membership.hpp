@@ -57,9 +57,10 @@ namespace muster { inline namespace v0 { namespace elastic {
 
 /// The limits and time-outs of a job.
 struct membership_policy {
-  /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, `min_members`
-  /// suffice.
+  /// Number of waiting processes with which the first generation begins. After half of `quorum_timeout`, the larger of
+  /// `min_members` and `min_at_start` suffices.
   int initial_members = 1;
+  int min_at_start = 1;
   int min_members = 1;  ///< smallest number of members; a smaller group waits for joiners
   int max_members = 1 << 20;
   clock::duration heartbeat_interval = std::chrono::milliseconds(100);  ///< interval between two heartbeats

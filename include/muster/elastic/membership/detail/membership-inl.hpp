@@ -186,10 +186,11 @@ inline void membership::announce(clock::time_point now) {
     return found != views_.end() && now - found->second.received_at <= policy_.quorum_timeout;
   });
   if (now - waiting_since_ > policy_.quorum_timeout && none_answers) {
-    return finish(exit_reason::never_started, record_.generation == 0
-                                                  ? std::to_string(record_.waiting.size()) + " of " +
-                                                        std::to_string(policy_.initial_members) + " joined"
-                                                  : "no member of the group answers");
+    return finish(exit_reason::never_started,
+                  record_.generation == 0
+                      ? std::to_string(record_.waiting.size()) + " of " + std::to_string(policy_.initial_members) +
+                            " joined; check that the others have the same user, job and rendezvous, or set --min-ranks"
+                      : "no member of the group answers");
   }
   if (waits || swapping_ || now < swap_after_) return;
   auto next = record_;
@@ -202,7 +203,8 @@ inline void membership::form_first(clock::time_point now) {
   if (swapping_ || now < swap_after_) return;
   const auto waiting_count = static_cast<int>(record_.waiting.size());
   const bool late = now - waiting_since_ > policy_.quorum_timeout / 2;
-  if (waiting_count < policy_.initial_members && !(late && waiting_count >= policy_.min_members)) return;
+  const int enough = late ? std::max(policy_.min_members, policy_.min_at_start) : policy_.initial_members;
+  if (waiting_count < std::min(enough, policy_.initial_members)) return;
   generation_record next;
   next.generation = 1;
   next.members = record_.waiting;
@@ -219,7 +221,10 @@ inline void membership::form_first(clock::time_point now) {
       std::ranges::max_element(next.members, [](const member& a, const member& b) { return a.progress < b.progress; });
   next.progress = furthest->progress;
   next.state_sources = {furthest->id};
-  next.reason = "the job began";
+  next.reason = next.members.size() < static_cast<std::size_t>(policy_.initial_members)
+                    ? "the job began with " + std::to_string(next.members.size()) + " of " +
+                          std::to_string(policy_.initial_members) + " ranks, since no other rank joined in time"
+                    : "the job began";
   propose_record(next);
 }
 
