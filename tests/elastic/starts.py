@@ -88,3 +88,16 @@ if os.geteuid() == 0 and shutil.which("setpriv"):
     status, output = by_hand(*alone, "--timeout", "5", before=([], other))
     require("the ranks belong to two users, and one store file to each", status == [13, 5], (status, output))
 
+# Ranks of one host that see each other's times or processes differently. Such a rank is no proof of a death.
+apart = ["unshare", "--time", "--monotonic", "100000", "--boottime", "100000"]
+if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0:
+    status, output = by_hand(before=([], apart))
+    require("a rank in a time namespace", status == [0, 0] and "died" not in output and output.count("done ") == 2, (status, output))
+hidden = ["unshare", "--mount", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec setpriv --reuid=65534 --regid=65534 --clear-groups "$0" "$@"']
+if os.geteuid() == 0 and subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode == 0:
+    token = {"MUSTER_TOKEN": "of the test", "MUSTER_JOB": "auto"}  # the name of a job is of one user
+    with subprocess.Popen([options.store_program, "--listen", "127.0.0.1:0"], env=CLEAN | token, **PIPES) as store:
+        place = "tcp://" + store.stdout.readline().split()[-1]
+        status, output = by_hand("--transport", "tcp", before=([], hidden), place=place, **token)
+        store.terminate()
+    require("a rank that /proc hides", status == [0, 0] and "died" not in output and output.count("done ") == 2, (status, output))

@@ -23,7 +23,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Returns a number that is equal for processes that can watch and kill each other.
 inline std::uint64_t host_number(const settings& configuration) {
-  return digest().add(host_identity(configuration)).add(pid_namespace()).value();
+  return digest().add(host_identity(configuration)).add(process_namespaces()).value();
 }
 
 /// Returns the limits of the job by the settings. `launch` has the number of initial members. Throws

@@ -20,9 +20,9 @@ struct process_identity {
   bool operator==(const process_identity&) const = default;
 };
 
-/// Returns the identity of the calling process's pid namespace: equal for processes to which a number means the same
-/// process.
-[[nodiscard]] std::string pid_namespace();
+/// Returns the identity of the calling process's namespaces of process numbers and of times: equal for processes to
+/// which a `process_identity` means the same process.
+[[nodiscard]] std::string process_namespaces();
 
 /// Observes a process on the local host.
 class life {

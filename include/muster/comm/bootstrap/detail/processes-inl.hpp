@@ -23,12 +23,16 @@ struct process_status {
   std::uint64_t started = 0;  // ticks since the system started
 };
 
-// Returns nothing if the system does not report a status: without /proc, or without a free descriptor.
+// Returns nothing if the system does not report a status: without /proc, without a free descriptor, or for a process
+// that /proc hides from this user.
 inline std::optional<process_status> status_of(pid_t process) {
   const std::string folder = "/proc/" + std::to_string(process);
   const descriptor file(::open((folder + "/stat").c_str(), O_RDONLY | O_CLOEXEC));
   struct stat own {};
-  if (!file && errno == ENOENT && ::stat("/proc/self/stat", &own) == 0) return process_status();
+  if (!file && errno == ENOENT && ::stat("/proc/self/stat", &own) == 0) {
+    const bool is_gone = ::kill(process, 0) != 0 && errno == ESRCH;
+    return is_gone ? std::optional(process_status()) : std::nullopt;
+  }
   char buffer[1024];
   const auto got = file ? ::read(file.get(), buffer, sizeof buffer) : -1;
   if (got < 0) return errno == ESRCH ? std::optional(process_status()) : std::nullopt;
@@ -50,9 +54,13 @@ MUSTER_INLINE process_identity process_identity::own() {
   return {::getpid(), status_of(::getpid()).value_or(process_status()).started};
 }
 
-MUSTER_INLINE std::string pid_namespace() {
-  struct stat space {};
-  return ::stat("/proc/self/ns/pid", &space) == 0 ? std::to_string(space.st_ino) : "";
+MUSTER_INLINE std::string process_namespaces() {
+  std::string spaces;
+  for (const char* const name : {"/proc/self/ns/pid", "/proc/self/ns/time"}) {
+    struct stat space {};
+    spaces += ::stat(name, &space) == 0 ? std::to_string(space.st_ino) + "/" : "/";
+  }
+  return spaces;
 }
 
 MUSTER_INLINE life::life(const process_identity& identity)

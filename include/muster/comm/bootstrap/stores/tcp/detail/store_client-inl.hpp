@@ -28,7 +28,7 @@ MUSTER_INLINE job_secret store_secret(std::string_view token) {
 }
 
 // Returns the identity of the pid namespace in which a process number is unique.
-inline std::string process_space() { return boot_number() + "/" + pid_namespace(); }
+inline std::string process_space() { return boot_number() + "/" + process_namespaces(); }
 
 MUSTER_INLINE std::string store_client_identity() {
   const auto own = process_identity::own();
