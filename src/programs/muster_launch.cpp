@@ -35,6 +35,7 @@
 
 #include <muster/comm/net/socket.hpp>
 #include <muster/core/descriptor.hpp>
+#include <muster/core/outer_job.hpp>
 #include <muster/core/random_bytes.hpp>
 #include <muster/core/text.hpp>
 #include "control_socket.hpp"
@@ -60,26 +61,6 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 // A terminal sends these signals to all processes of the job. Ranks ignore them: muster-launch receives them, and sends
 // SIGTERM to its ranks.
 constexpr int terminal_signals[] = {SIGINT, SIGQUIT, SIGHUP};
-
-// Variables of other launchers. If muster-launch is itself a rank of such a launcher, its ranks must not inherit them.
-constexpr std::string_view variables_of_other_launchers[] = {
-    "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "PMI_RANK",      "PMI_SIZE",           "PMIX_RANK",
-    "PMIX_NAMESPACE",       "SLURM_PROCID",         "SLURM_STEP_ID", "TORCHELASTIC_RUN_ID"};
-
-// Variables by which a rank of muster-launch finds its job.
-constexpr const char* variables_of_job[] = {"MUSTER_JOB",  "MUSTER_RENDEZVOUS", "MUSTER_TOKEN",
-                                            "MASTER_ADDR", "MASTER_PORT",       "MUSTER_FLIGHT_RECORDER"};
-
-// The name of this job for a muster-launch that is itself a rank of the job.
-constexpr const char* name_of_outer_job = "LAUNCHED_BY_MUSTER_AS";
-
-// Removes the variables of an outer job, if this process is a rank of another muster-launch. Its ranks would otherwise
-// join the outer job. A new value of MUSTER_JOB keeps the variables.
-void leave_outer_job() {
-  const auto outer = muster::environment(name_of_outer_job);
-  if (!outer || *outer != muster::environment("MUSTER_JOB").value_or("-")) return;
-  for (const char* const name : variables_of_job) ::unsetenv(name);
-}
 
 std::string free_port() {
   return std::to_string(
@@ -313,13 +294,12 @@ class launcher {
     auto own = common_;
     own["RANK"] = own["LOCAL_RANK"] = std::to_string(rank % plan_.ranks);
     own[std::string(launch_guard::variable)] = guard_.value_for(started_);
-    own[name_of_outer_job] = own.contains("MUSTER_JOB") ? own["MUSTER_JOB"] : "-";
+    own[muster::detail::name_of_outer_job] = own.contains("MUSTER_JOB") ? own["MUSTER_JOB"] : "-";
     std::vector<std::string> all;
     for (char** variable = environ; *variable != nullptr; ++variable) {
       const std::string_view entry(*variable);
       const std::string name(entry.substr(0, entry.find('=')));
-      const bool is_of_other =
-          std::ranges::find(variables_of_other_launchers, name) != std::end(variables_of_other_launchers);
+      const bool is_of_other = std::ranges::count(muster::detail::variables_of_other_launchers, name) > 0;
       if (!is_of_other && !own.contains(name)) all.emplace_back(entry);
     }
     for (const auto& [name, value] : own) all.push_back(name + "=" + value);
@@ -490,7 +470,7 @@ class launcher {
 int main(int argc, char** argv) {
   return run_program("muster-launch: error", [&] {
     auto read = read_launch_plan(argc, argv);
-    leave_outer_job();
+    muster::detail::leave_outer_job(true);
     return read ? launcher(std::move(*read), launch_guard(argc, argv)).run() : 0;
   });
 }

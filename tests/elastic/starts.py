@@ -88,6 +88,13 @@ if os.geteuid() == 0 and shutil.which("setpriv"):
     status, output = by_hand(*alone, "--timeout", "5", before=([], other))
     require("the ranks belong to two users, and one store file to each", status == [13, 5], (status, output))
 
+# A launcher below a rank.
+if shutil.which("mpirun"):
+    inner = ["mpirun", "--oversubscribe", "-n", "2", options.program, *JOB, "--elastic", "on"]
+    job = ran(options.launcher, "-n", "2", *inner)
+    holds = job.returncode == 0 and job.stdout.count("done ") == 4 and job.stdout.count("rebuilt 1 ") == 4 and "rebuilt 2" not in job.stdout
+    require("two mpirun below muster-launch are two jobs of two ranks", holds, job)
+
 # Ranks of one host that see each other's times or processes differently. Such a rank is no proof of a death.
 apart = ["unshare", "--time", "--monotonic", "100000", "--boottime", "100000"]
 if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0:

@@ -10,6 +10,7 @@
 
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/outer_job.hpp>
 #include <muster/core/text.hpp>
 #include <muster/core/version.hpp>
 
@@ -99,6 +100,7 @@ MUSTER_INLINE std::optional<std::string> environment(const char* name) {
 
 MUSTER_INLINE settings::settings() {
   detail::require_one_muster();
+  if (detail::has_other_launcher()) detail::leave_outer_job(false);
   for (const auto* row : setting_table()) {
     auto value = environment(row->variable().c_str());
     const auto origin = value ? source::variable : source::fallback;
