@@ -33,6 +33,7 @@
 #include <muster/core/number.hpp>
 #include <muster/ps/job.hpp>
 
+#include <muster/comm/net/address.hpp>
 #include <muster/comm/net/socket.hpp>
 #include <muster/core/descriptor.hpp>
 #include <muster/core/outer_job.hpp>
@@ -62,9 +63,17 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
 // SIGTERM to its ranks.
 constexpr int terminal_signals[] = {SIGINT, SIGQUIT, SIGHUP};
 
-std::string free_port() {
-  return std::to_string(
-      muster::detail::tcp_socket::listen(muster::detail::address::parse("127.0.0.1:0")).local().port());
+// Returns an address at which the ranks of this host reach this program: the loopback, of IPv4 if it has one. Ranks
+// without elasticity that share memory need none.
+muster::detail::address address_for_ranks(bool is_needed) {
+  const auto v4 = muster::detail::address::parse("127.0.0.1:0");
+  try {
+    const auto all = muster::detail::own_addresses("here", "muster-launch");
+    return std::ranges::count(all, v4) > 0 ? v4 : all.front();
+  } catch (const muster::configuration_error&) {
+    if (is_needed) throw;
+    return v4;
+  }
 }
 
 class launcher {
@@ -217,15 +226,16 @@ class launcher {
                {"WORLD_SIZE", std::to_string(plan_.ranks)},      {"LOCAL_WORLD_SIZE", std::to_string(plan_.ranks)},
                {"MUSTER_MIN_RANKS", std::to_string(plan_.min)},  {"MUSTER_MAX_RANKS", std::to_string(plan_.max)}};
     // Variables for programs of torch.distributed.
-    if (!muster::environment("MASTER_ADDR")) common_["MASTER_ADDR"] = "127.0.0.1";
-    if (!muster::environment("MASTER_PORT")) common_["MASTER_PORT"] = free_port();
+    if (!muster::environment("MASTER_ADDR")) common_["MASTER_ADDR"] = host_.host();
+    if (!muster::environment("MASTER_PORT"))
+      common_["MASTER_PORT"] = std::to_string(muster::detail::tcp_socket::listen(host_).local().port());
     if (!muster::environment("MUSTER_FLIGHT_RECORDER")) make_record_folder();
     if (const auto given = muster::environment("MUSTER_RENDEZVOUS")) {
       // The ranks of several muster-launch meet at such a store. Without a job name they form one job.
       if (given->starts_with("tcp://") && !muster::environment("MUSTER_JOB")) common_.erase("MUSTER_JOB");
       return;
     }
-    store_.emplace("127.0.0.1:0", token);
+    store_.emplace(host_.to_string(), token);
     common_["MUSTER_TOKEN"] = token;
     announce_store();
   }
@@ -320,7 +330,7 @@ class launcher {
     // A new name would not be enough for an elastic job: its keys do not depend on the name.
     if (plan_.elastic ? !store_ || quick_losses_ > most_quick_losses : plan_.restarts-- == 0) return false;
     if (plan_.elastic) {
-      store_.emplace("127.0.0.1:0", common_["MUSTER_TOKEN"]);
+      store_.emplace(host_.to_string(), common_["MUSTER_TOKEN"]);
       announce_store();
     }
     print("the job has lost tables; it is restarted");
@@ -441,6 +451,7 @@ class launcher {
 
   launch_plan plan_;
   launch_guard guard_;
+  muster::detail::address host_ = address_for_ranks(plan_.elastic);
   std::string job_ = muster::environment("MUSTER_JOB").value_or("muster-launch-" + std::to_string(::getpid()));
   std::map<std::string, std::string> common_;  // Environment variables of all ranks.
   std::optional<muster::store_server> store_;
