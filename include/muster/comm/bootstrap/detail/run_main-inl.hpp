@@ -47,20 +47,42 @@ inline std::string usage_of(const char* program, const main_options& options) {
   return options.help ? options.help() : "usage: " + program_name(program) + " [flags of muster]\n";
 }
 
-// Returns the requested transport as far as it can be determined when another part of the command line is wrong. Ranks
-// without an error connect over this transport.
-inline std::string transport_asked_for(int argc, char** argv) {
+// Returns the value of a flag as far as it can be determined when another part of the command line is wrong.
+inline std::optional<std::string> value_of_flag(int argc, char** argv, std::string_view flag) {
   for (int i = 1; i < argc; ++i) {
     const std::string_view word(argv[i]);
-    if (word.starts_with("--transport=")) return std::string(word.substr(word.find('=') + 1));
-    if (word == "--transport" && i + 1 < argc) return argv[i + 1];
+    if (word.starts_with(flag) && word.substr(flag.size()).starts_with('=')) return argv[i] + flag.size() + 1;
+    if (word == flag && i + 1 < argc) return argv[i + 1];
   }
-  return environment("MUSTER_TRANSPORT").value_or("auto");
+  return std::nullopt;
 }
+
+// The settings by which ranks meet when the command line is wrong. Ranks without an error connect by these settings.
+struct meeting_settings {
+  meeting_settings(int argc, char** argv)
+      : transport(value_of_flag(argc, argv, "--transport").value_or(environment("MUSTER_TRANSPORT").value_or("auto"))),
+        timeout("--timeout=" + value_of_flag(argc, argv, "--timeout").value_or("")) {}
+
+  [[nodiscard]] settings others() const {
+    std::string word = timeout;
+    char* words[] = {nullptr, word.data(), nullptr};
+    int count = 2;
+    settings chosen(count, words);
+    try {
+      (void)chosen.number(setting::timeout);
+      return chosen;
+    } catch (const configuration_error&) {
+      return {};
+    }
+  }
+
+  std::string transport;
+  std::string timeout;
+};
 
 // Ends a program that has no context. All ranks detect a bad flag or variable before they are connected. They connect
 // only to agree that one rank prints the error, instead of every rank.
-inline context::outcome settle_without_context(std::exception_ptr failure, const std::string& transport,
+inline context::outcome settle_without_context(std::exception_ptr failure, const meeting_settings& meeting,
                                                const main_options& options, bool connected) noexcept {
   // Any other error occurred while connecting: this rank would only wait for the same ranks again.
   const bool is_early = exit_status_of(failure) == static_cast<int>(error_kind::configuration);
@@ -73,16 +95,16 @@ inline context::outcome settle_without_context(std::exception_ptr failure, const
       return agree_on_exit_status_of_world(world, failure);
     }
     const launch_env launch = detect_launch();
-    const settings from_environment;
+    const settings others = meeting.others();
     transport_choice chosen;
     try {
-      chosen = choose_transport(from_environment, launch, transport);
+      chosen = choose_transport(others, launch, meeting.transport);
     } catch (const configuration_error&) {  // the transport itself may be wrong
-      chosen = choose_transport(from_environment, launch, "auto");
+      chosen = choose_transport(others, launch, "auto");
     }
-    const bool elastic = from_environment.value(setting::elastic) == "on";  // elastic ranks end without the others
+    const bool elastic = others.value(setting::elastic) == "on";  // elastic ranks end without the others
     if (launch.size > 1 && !elastic) {
-      group world(connect_processes(chosen, from_environment, launch), {});
+      group world(connect_processes(chosen, others, launch), {});
       return agree_on_exit_status_of_world(world, failure);
     }
   } catch (...) {  // each rank then reports for itself
@@ -94,7 +116,7 @@ MUSTER_INLINE int run_main(int& argc, char** argv, const main_options& options, 
                            const function<int(context&)>& body) noexcept {
   prepare_process();
   const char* const program = argc > 0 ? argv[0] : nullptr;
-  const std::string transport = transport_asked_for(argc, argv);
+  const meeting_settings meeting(argc, argv);
   bool connected = false;  // true after the program has connected its ranks
   try {
     settings chosen(argc, argv);
@@ -122,7 +144,7 @@ MUSTER_INLINE int run_main(int& argc, char** argv, const main_options& options, 
     if (!agreed.text.empty() && agreed.prints_failure) print_error(program, agreed.text);
     return agreed.status != 0 ? agreed.status : status;
   } catch (...) {
-    const auto agreed = settle_without_context(std::current_exception(), transport, options, connected);
+    const auto agreed = settle_without_context(std::current_exception(), meeting, options, connected);
     if (agreed.prints_failure) print_error(program, agreed.text);
     return agreed.status;
   }
