@@ -95,6 +95,14 @@ if shutil.which("mpirun"):
     holds = job.returncode == 0 and job.stdout.count("done ") == 4 and job.stdout.count("rebuilt 1 ") == 4 and "rebuilt 2" not in job.stdout
     require("two mpirun below muster-launch are two jobs of two ranks", holds, job)
 
+# Many more ranks than cores: starvation is no sign of a death.
+core = ["taskset", "-c", str(min(os.sched_getaffinity(0)))]
+if shutil.which("taskset"):
+    for transport in ("shm", "tcp"):
+        job = ran(*core, options.launcher, "-n", "24", options.program, *JOB, "--transport", transport)
+        holds = job.returncode == 0 and job.stdout.count("done ") == 24 and "died" not in job.stderr and "fenced" not in job.stderr
+        require(f"24 ranks on a core, {transport}", holds, job)
+
 # Ranks of one host that see each other's times or processes differently. Such a rank is no proof of a death.
 apart = ["unshare", "--time", "--monotonic", "100000", "--boottime", "100000"]
 if subprocess.run([*apart, "true"], capture_output=True, check=False).returncode == 0:
