@@ -31,6 +31,9 @@ if(TARGET muster_info)
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
     set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
   endif()
+  if(LibParquet_LIBRARY)  # in a folder of Python, which no linker looks in
+    set_property(TARGET ${programs} APPEND PROPERTY INSTALL_RPATH ${LibParquet_FOLDER})
+  endif()
   install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 endif()
 
@@ -65,6 +68,7 @@ install(FILES
   ${PROJECT_BINARY_DIR}/cmake/muster-config.cmake
   ${PROJECT_BINARY_DIR}/cmake/muster-config-version.cmake
   cmake/FindLIBPQ.cmake
+  cmake/FindLibParquet.cmake
   cmake/FindLibTorch.cmake
   cmake/FindNCCL.cmake
   cmake/FindZSTD.cmake
@@ -153,6 +157,14 @@ muster_install_part_pc(tcp "muster over TCP" -lcrypto ${CMAKE_DL_LIBS})
 muster_install_part_pc(zstd "Zstandard for muster" -lzstd)
 muster_install_part_pc(jpeg "JPEG for muster" -ljpeg)
 muster_install_part_pc(postgres "PostgreSQL as a source for muster" -lpq)
+if(TARGET muster_parquet)
+  set(parquet_libraries -lparquet -larrow)
+  if(LibParquet_LIBRARY)
+    set(parquet_libraries ${LibParquet_LIBRARY} ${LibParquet_ARROW_LIBRARY} -Wl,-rpath,${LibParquet_FOLDER})
+    list(TRANSFORM parquet_libraries REPLACE "^/" "-Wl,/")  # a path is no name of a library
+  endif()
+  muster_install_part_pc(parquet "Parquet as a source for muster" ${parquet_libraries})
+endif()
 muster_install_part_pc(etcd "A store for muster that an etcd keeps" -lcurl)
 muster_install_part_pc(http "Servers of HTTP and S3 as sources for muster" -lcurl)
 muster_install_part_pc(serve "A server for models" -lsimdjson)

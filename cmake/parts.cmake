@@ -1,4 +1,4 @@
-# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, ETCD, HTTP, SERVE, TORCH and NCCL from MUSTER_WITH_*
+# Which optional parts are built: sets MUSTER_HAVE_<PART> of MPI, TBB, ZLIB, TCP, ZSTD, JPEG, LIBPQ, PARQUET, ETCD, HTTP, SERVE, TORCH and NCCL from MUSTER_WITH_*
 # and what is installed.
 
 # muster_find_part(<PART> <Debian package> <arguments of find_package>...)
@@ -70,6 +70,14 @@ list(APPEND CMAKE_MODULE_PATH ${PROJECT_SOURCE_DIR}/cmake)
 muster_find_part(ZSTD libzstd-dev ZSTD)
 muster_find_part(JPEG libjpeg-dev JPEG)
 muster_find_part(LIBPQ libpq-dev LIBPQ)
+if(MUSTER_SANITIZE AND MUSTER_WITH_PARQUET STREQUAL "AUTO")  # libparquet is not instrumented
+  set(MUSTER_HAVE_PARQUET FALSE)
+else()
+  muster_find_part(PARQUET "no package; Python's package pyarrow has it: -DMUSTER_PYARROW=PYTHON" LibParquet 15)
+endif()
+if(MUSTER_HAVE_PARQUET)
+  message(STATUS "muster::parquet uses libparquet ${LibParquet_VERSION} (${LibParquet_FROM})")
+endif()
 muster_find_part(ETCD libcurl4-openssl-dev CURL 7.85)
 muster_find_part(HTTP libcurl4-openssl-dev CURL 7.85)
 muster_find_part(SERVE libboost-dev Boost 1.74)

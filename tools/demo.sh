@@ -22,7 +22,7 @@ say "building $build/examples/logistic_regression and resnet (about two minutes 
   # the library's sources takes less than half as long as a unit a file, and what is optimised less two thirds of that; the
   # loops that training spends its time in have their own -O3.
   configure $build release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF \
-    -DMUSTER_WITH_TCP=OFF -DMUSTER_WITH_LIBPQ=OFF -DMUSTER_WITH_ETCD=OFF -DMUSTER_WITH_NCCL=OFF -DMUSTER_WITH_ZSTD=OFF -DMUSTER_WITH_JPEG=OFF -DMUSTER_WITH_SERVE=OFF -DMUSTER_WITH_STACKING=OFF \
+    -DMUSTER_WITH_TCP=OFF -DMUSTER_WITH_LIBPQ=OFF -DMUSTER_WITH_PARQUET=OFF -DMUSTER_WITH_ETCD=OFF -DMUSTER_WITH_NCCL=OFF -DMUSTER_WITH_ZSTD=OFF -DMUSTER_WITH_JPEG=OFF -DMUSTER_WITH_SERVE=OFF -DMUSTER_WITH_STACKING=OFF \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=$((160 / cores + 1)) "-DCMAKE_CXX_FLAGS_RELEASE=-O1 -DNDEBUG" &&
     cmake --build $build --parallel "$cores" --target logistic_regression resnet
 } >$build/demo.log 2>&1 || {

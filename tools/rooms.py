@@ -14,7 +14,7 @@ ROOMS = {
     "core/codec": "^test_(codecs|codecs_portable|compress):",
     "core/device": "^test_nccl_(double|device):",
     "core/update": "^test_(core|train|ps_job):",
-    "data": "^(test_(data|pipeline):|data: )",
+    "data": "^(test_(data|parquet|pipeline):|data: )",
     "comm": "^test_(comm|registry|no_memory|tcp):",
     "comm/collectives": "^test_(comm|registry):",
     "comm/algorithms": "^test_(comm|registry):",

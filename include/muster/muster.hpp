@@ -91,6 +91,7 @@
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/cache.hpp>
 #include <muster/data/classes.hpp>
+#include <muster/data/column_options.hpp>
 #include <muster/data/cursor.hpp>
 #include <muster/data/dataset.hpp>
 #include <muster/data/dataset_builder.hpp>

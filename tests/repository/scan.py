@@ -22,14 +22,14 @@ LEAVES = {"comm/transports/mpi/": [], "comm/transports/nccl/": ["train/device/"]
           "comm/bootstrap/etcd_store.hpp": ["comm/bootstrap/stores/etcd/"], "core/device/": ["comm/transports/nccl/", "train/device/"], "train/device/": []}
 
 # Headers that muster.hpp leaves out besides the leaves: headers of parts that are linked only by name, and internals.
-LEFT_OUT = ("collectives.hpp", "data.hpp", "train.hpp", "ps.hpp", "elastic.hpp", "data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp",
+LEFT_OUT = ("collectives.hpp", "data.hpp", "train.hpp", "ps.hpp", "elastic.hpp", "data/sources/parquet.hpp", "data/sources/postgres.hpp", "comm/algorithms/", "comm/task.hpp",
             "serve/", "testing/", "torch/")
 
 # Rooms of internal headers, which carry no promise: no public header includes them while the library is compiled. So are all
 # headers whose names are in a namespace `detail`.
 INTERNAL = ("core/inline.hpp", "elastic/membership/", "ps/protocol/", "ps/runtime/", "train/optimizers/optimizer_of.hpp", "train/training_run.hpp")
 
-VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/|boost/|simdjson\.h"
+VENDOR = re.compile(r"^(mpi\.h|nccl\.h|cuda.*\.h|zlib\.h|zstd\.h|libpq-fe\.h|Eigen/|unsupported/Eigen|tbb/|oneapi/|CLI/|nlohmann/|boost/|simdjson\.h|arrow/|parquet/"
                     r"|torch/|ATen/|c10/|catch2/|benchmark/)")
 # The headers whose purpose is a vendor's types: a user who includes such a header has that vendor's headers.
 VENDOR_LEAVES = ["comm/transports/mpi/", "torch/"]

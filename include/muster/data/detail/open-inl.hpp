@@ -23,6 +23,7 @@
 #include <muster/data/sources/libsvm.hpp>
 #include <muster/data/sources/npy.hpp>
 #include <muster/data/sources/npz.hpp>
+#include <muster/data/sources/parquet.hpp>
 #include <muster/data/sources/postgres.hpp>
 #include <muster/data/sources/raw.hpp>
 #include <muster/data/sources/safetensors.hpp>
@@ -35,6 +36,7 @@ namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 inline constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
+inline constinit std::atomic<detail::parquet_opener> opener_of_parquet{nullptr};
 
 inline constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -317,6 +319,24 @@ inline opened_source open_query(spec_reader& spec, const read_options& defaults)
   return open(connection, query, postgres, options);
 }
 
+inline opened_source open_parquet_files(spec_reader& spec, const read_options& options) {
+  parquet_options chosen;
+  chosen.threads = options.threads;
+  chosen.http = http_of(spec, options.http);
+  chosen.label = spec.take("label").value_or("");
+  chosen.classes = words_of(spec.take("classes").value_or(""));
+  chosen.columns = words_of(spec.take("columns").value_or(""));
+  chosen.ignore = words_of(spec.take("ignore").value_or(""));
+  chosen.missing = missing_of(spec);
+  if (chosen.label.empty() && !chosen.classes.empty())
+    spec.refuse("it has classes and no label", "add such as &label=kind");
+  const auto paths = paths_of(spec, 1, any_number);
+  if (opener_of_parquet == nullptr)
+    throw configuration_error("'" + without_secrets(paths[0]) + "' cannot be read (" + linked_without("parquet") +
+                              "); link muster::parquet");
+  return opener_of_parquet.load()(paths, chosen);
+}
+
 struct known_source {
   source_info info;
   source_opener open;
@@ -370,6 +390,10 @@ inline std::vector<known_source>& known_sources() {
         "features=NAME:TYPE[AxB],NAME:TYPE[..N],NAME:bytes&label=NAME,NAME&compressed=0|1&check=1|0",
         "payloads of TFRecord files: features of a tf.train.Example or SequenceExample, or whole payloads as bytes"},
        open_tfrecord_files},
+      {{"parquet", "PATH[,PATH...]",
+        "label=COLUMN&classes=NAME,NAME&columns=COLUMN,COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan",
+        "rows of Parquet files, or of a folder, whose folders KEY=VALUE are columns"},
+       open_parquet_files},
       {{"records", "PATH", "check=1|0&follow=0|1&every=STEPS",
         "muster's own format: a file, or a folder with a manifest, which may grow during training (follow, every)"},
        open_record_files},
@@ -434,6 +458,7 @@ inline opened_source open_any(std::string_view specification, const read_options
 }  // namespace detail
 
 MUSTER_INLINE void detail::set_query_opener(query_opener opener) noexcept { detail::opener_of_queries = opener; }
+MUSTER_INLINE void detail::set_parquet_opener(parquet_opener opener) noexcept { detail::opener_of_parquet = opener; }
 
 MUSTER_INLINE std::vector<source_info> source_table() {
   std::vector<source_info> rows;

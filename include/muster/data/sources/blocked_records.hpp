@@ -1,5 +1,5 @@
-// Records that are made in blocks, on demand. The blocks that were used last stay in a cache. Large text and tables of
-// a database share this code. Private to muster's own sources.
+// Records that are made in blocks, on demand. The blocks that were used last stay in a cache. Large text, tables of a
+// database and Parquet files share this code. Private to muster's own sources.
 #pragma once
 
 #include <algorithm>
@@ -47,7 +47,7 @@ struct record_block {
   std::vector<float> labels;
   std::vector<std::byte> bytes;
   std::size_t width = 0;            ///< number of floats in a record; 0: records are sparse
-  std::vector<std::uint64_t> ends;  ///< each sparse record's end, in entries
+  std::vector<std::uint64_t> ends;  ///< each record's end, in entries of a sparse record or in bytes
   std::vector<bad_record> bad;      ///< bad records in order of ids; their labels and values are zeros
 
   /// Returns the destination for this block's records. Sparse records have `entries` entries.
@@ -74,9 +74,10 @@ struct record_block {
 struct block_index : source_facts {
   std::vector<std::uint64_t> firsts;  ///< number of each block's first record, followed by the number of records
   std::uint64_t mean_bytes = 1;       ///< mean size of a record
+  std::uint64_t order_block = 0;      ///< records of a block in block_window order; 0: as many as have 3 MiB
   bool keep_bad = false;              ///< false: a bad record is an error, even if the reader keeps bad records
-  std::shared_ptr<const mapped_file> file{};  ///< file that has the blocks; null: the rows are from a query
-  /// Makes the records of a block: rows of floats, or sparse rows, with one label each. Several threads call this
+  std::vector<std::shared_ptr<const mapped_file>> files{};  ///< files with the blocks; empty: the rows are from a query
+  /// Makes the records of a block: fixed records, sparse rows or bytes, with one label each. Several threads call this
   /// function at the same time, but never for the same block.
   std::function<void(std::size_t number, record_block& block)> make;
 };
@@ -95,12 +96,14 @@ class blocked_records : public source_with_facts {
   /// Returns the number of neighbouring records that are read efficiently together: the size of a block in block_window
   /// order.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
-  /// Returns the file's state as defined by any_record_source.
+  /// Returns the state of the files as defined by any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const {
-    return state_->file ? state_->file->host_state() : std::nullopt;
+    if (state_->files.empty()) return std::nullopt;
+    return states_of(state_->files, [](const auto& file) { return file->host_state(); });
   }
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const {
-    return state_->file ? state_->file->host_state_now() : std::nullopt;
+    if (state_->files.empty()) return std::nullopt;
+    return states_of(state_->files, [](const auto& file) { return file->host_state_now(); });
   }
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
@@ -108,7 +111,8 @@ class blocked_records : public source_with_facts {
  private:
   struct state : block_index {
     state(block_index index, std::size_t cache_bytes) : block_index(std::move(index)), cache(cache_bytes) {}
-    std::uint64_t record_bytes = schema.record_bytes();  // size of a record; 0: sparse
+    std::uint64_t record_bytes = schema.record_bytes();  // size of a record; 0: sparse, or bytes
+    std::uint64_t entry_bytes = schema.form == record_form::bytes ? 1 : sizeof(sparse_entry);
     mutable lru_cache<record_block> cache;
   };
   struct found_record;
@@ -126,6 +130,7 @@ inline blocked_records::blocked_records(block_index index, std::size_t cache_byt
 
 inline std::uint64_t blocked_records::block_records() const noexcept {
   // block_window order mixes 16 such blocks, which fit into the cache.
+  if (state_->order_block != 0) return state_->order_block;
   constexpr std::uint64_t bytes = std::uint64_t{3} << 20;
   const std::uint64_t label_bytes = sizeof(float) + (state_->record_bytes == 0 ? sizeof(std::uint64_t) : 0);
   return std::max<std::uint64_t>(bytes / (state_->mean_bytes + label_bytes), 1);
@@ -161,8 +166,8 @@ inline void blocked_records::find(sample_id id, found_record& found) const {
     found.begin = found.index_in_block * state_->record_bytes;
     found.end = found.begin + state_->record_bytes;
   } else {
-    found.begin = (found.index_in_block == 0 ? 0 : found.block->ends[found.index_in_block - 1]) * sizeof(sparse_entry);
-    found.end = found.block->ends[found.index_in_block] * sizeof(sparse_entry);
+    found.begin = (found.index_in_block == 0 ? 0 : found.block->ends[found.index_in_block - 1]) * state_->entry_bytes;
+    found.end = found.block->ends[found.index_in_block] * state_->entry_bytes;
   }
 }
 

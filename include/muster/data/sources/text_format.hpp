@@ -296,7 +296,7 @@ inline any_record_source records_of_text(std::shared_ptr<const mapped_file> text
   for (const text_survey& survey : all->before) index.firsts.push_back(survey.rows);
   index.digest = digest().add(all->content).add(to_string(index.schema)).add(format->read_mode).value();
   auto pages = std::make_shared<mapped_text>(text.get());
-  index.file = text;
+  index.files = {text};
   index.make = [text = std::move(text), pages, format = std::move(format), all](std::size_t number,
                                                                                 record_block& block) {
     format->parse(all->pieces[number], all->before[number], block.rows(all->entries(number)));
