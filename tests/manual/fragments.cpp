@@ -10,6 +10,7 @@
 
 #include <muster/muster.hpp>
 
+#include <muster/data/arrow.hpp>
 #include <muster/serve/server.hpp>
 #include <muster/testing/collective_kit.hpp>
 #include <muster/testing/transport_kit.hpp>
@@ -116,9 +117,12 @@ void tensors(std::span<const muster::data::tensor_view> tensors, std::span<const
              muster::arena& arena) {
 #include "sources_4.inc"
 }
+void exchanges(ArrowArrayStream& stream) {
+#include "sources_5.inc"
+}
 void writes(const muster::data::any_record_source& source, std::span<const std::byte> bytes,
             std::span<const float> labels) {
-#include "sources_5.inc"
+#include "sources_6.inc"
 }
 }  // namespace sources
 

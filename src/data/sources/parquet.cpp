@@ -423,7 +423,7 @@ namespace detail {
 
 extern const plugin parquet_plugin;
 [[gnu::init_priority(101)]] const plugin parquet_plugin("parquet",
-                                                        [] { set_parquet_opener(&open_parquet); });
+                                                        [] { set_parquet_openers(&open_parquet, &open_arrow_file); });
 
 }  // namespace detail
 

@@ -195,6 +195,36 @@ def check_bad_rows():
         assert struct.unpack("<f", records[1]) == (0.0,)
 
 
+def check_ipc(draw):
+    """A file of Arrow's IPC format has the records of the Parquet file with the same table, or is refused."""
+    refused = 0
+    for case in range(120):
+        count = draw.choice([1, 500])
+        columns = {f"c{k}": draw_column(draw, count)[0] for k in range(3)}
+        table = pa.table({**columns, "y": pa.array(range(count))})
+        names = ",".join(f"{name}.inner" if pa.types.is_struct(each.type) else name for name, each in columns.items() if "decimal256" not in str(each.type))
+        if not names:
+            continue
+        path, options = FOLDER / "ipc", pa.ipc.IpcWriteOptions(compression=draw.choice([None, "lz4", "zstd"]), emit_dictionary_deltas=True)
+        with draw.choice([pa.ipc.new_file, pa.ipc.new_stream])(str(path), table.schema, options=options) as out:
+            out.write_table(table, max_chunksize=draw.choice([100, 10000]))
+        pq.write_table(table, FOLDER / "ipc.parquet")
+        source = f"?columns={names}&label=y&missing=zero"
+        assert records_of(f"arrow:{path}{source}") == records_of(f"parquet:{FOLDER}/ipc.parquet{source}"), table.schema
+        whole = bytearray(path.read_bytes())
+        if draw.random() < 0.3:
+            whole = whole[:draw.randrange(1, len(whole))]
+        else:
+            whole[draw.randrange(len(whole))] ^= 1 << draw.randrange(8)
+        path.write_bytes(whole)
+        done = dump(f"arrow:{path}{source}")
+        assert done.returncode in (0, 2, 3), (done.returncode, done.stderr)
+        assert done.returncode == 0 or str(path) in done.stderr, done.stderr
+        refused += done.returncode != 0
+    print(f"{refused} changed IPC files are refused")
+    assert refused > 10
+
+
 def check_damaged(draw):
     """A changed file is refused, or bad, or has values that pyarrow reads from it too."""
     count = 400
@@ -243,6 +273,7 @@ def main():
     check_bad_rows()
     check_drawn(draw, int(sys.argv[2]) if len(sys.argv) > 2 else 60)
     check_damaged(draw)
+    check_ipc(draw)
 
 
 main()

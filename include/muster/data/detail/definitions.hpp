@@ -6,6 +6,8 @@
 
 #include <muster/data/cache/detail/cache-inl.hpp>
 #include <muster/data/cache/detail/record_store-inl.hpp>
+#include <muster/data/detail/arrow-inl.hpp>
+#include <muster/data/detail/arrow_export-inl.hpp>
 #include <muster/data/detail/bad_records-inl.hpp>
 #include <muster/data/detail/batch_ring-inl.hpp>
 #include <muster/data/detail/classes-inl.hpp>

@@ -37,6 +37,7 @@ namespace detail {
 
 inline constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
 inline constinit std::atomic<detail::parquet_opener> opener_of_parquet{nullptr};
+inline constinit std::atomic<detail::arrow_opener> opener_of_arrow{nullptr};
 
 inline constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -330,11 +331,12 @@ inline opened_source open_parquet_files(spec_reader& spec, const read_options& o
   chosen.missing = missing_of(spec);
   if (chosen.label.empty() && !chosen.classes.empty())
     spec.refuse("it has classes and no label", "add such as &label=kind");
-  const auto paths = paths_of(spec, 1, any_number);
+  const bool is_arrow = spec.name() == "arrow";
+  const auto paths = paths_of(spec, 1, is_arrow ? 1 : any_number);
   if (opener_of_parquet == nullptr)
     throw configuration_error("'" + without_secrets(paths[0]) + "' cannot be read (" + linked_without("parquet") +
                               "); link muster::parquet");
-  return opener_of_parquet.load()(paths, chosen);
+  return is_arrow ? opener_of_arrow.load()(paths[0], chosen) : opener_of_parquet.load()(paths, chosen);
 }
 
 struct known_source {
@@ -393,6 +395,10 @@ inline std::vector<known_source>& known_sources() {
       {{"parquet", "PATH[,PATH...]",
         "label=COLUMN&classes=NAME,NAME&columns=COLUMN,COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan",
         "rows of Parquet files, or of a folder, whose folders KEY=VALUE are columns"},
+       open_parquet_files},
+      {{"arrow", "PATH",
+        "label=COLUMN&classes=NAME,NAME&columns=COLUMN,COLUMN&ignore=COLUMN,COLUMN&missing=fail|zero|nan",
+        "rows of a file in Arrow's IPC format, as file or stream"},
        open_parquet_files},
       {{"records", "PATH", "check=1|0&follow=0|1&every=STEPS",
         "muster's own format: a file, or a folder with a manifest, which may grow during training (follow, every)"},
@@ -458,7 +464,10 @@ inline opened_source open_any(std::string_view specification, const read_options
 }  // namespace detail
 
 MUSTER_INLINE void detail::set_query_opener(query_opener opener) noexcept { detail::opener_of_queries = opener; }
-MUSTER_INLINE void detail::set_parquet_opener(parquet_opener opener) noexcept { detail::opener_of_parquet = opener; }
+MUSTER_INLINE void detail::set_parquet_openers(parquet_opener parquet, arrow_opener arrow) noexcept {
+  detail::opener_of_arrow = arrow;
+  detail::opener_of_parquet = parquet;
+}
 
 MUSTER_INLINE std::vector<source_info> source_table() {
   std::vector<source_info> rows;

@@ -35,11 +35,17 @@ struct parquet_options : column_options {
 /// column that does not exist.
 [[nodiscard]] any_record_source open_parquet(const std::vector<std::string>& paths, const parquet_options& options);
 
+/// Opens a file of Arrow's IPC format, or a stream of this format in a file, by the rules of open_arrow(): uncompressed
+/// values are read in the mapped file. Its batches are validated. Part of muster::parquet, which requires libarrow.
+/// Throws the errors of open_parquet().
+[[nodiscard]] any_record_source open_arrow_file(const std::string& path, const parquet_options& options);
+
 namespace detail {
 
 using parquet_opener = any_record_source (*)(const std::vector<std::string>& paths, const parquet_options& options);
-/// Sets the function for "parquet:", if muster::parquet is linked. Thread safe.
-void set_parquet_opener(parquet_opener opener) noexcept;
+using arrow_opener = any_record_source (*)(const std::string& path, const parquet_options& options);
+/// Sets the functions for "parquet:" and "arrow:", if muster::parquet is linked. Thread safe.
+void set_parquet_openers(parquet_opener parquet, arrow_opener arrow) noexcept;
 
 }  // namespace detail
 
