@@ -47,7 +47,7 @@ double read_bare(const std::string& path) {
   return sum;
 }
 
-double read_batches(const muster::any_record_source& source, bool shuffled) {
+double read_batches(const muster::data::any_record_source& source, bool shuffled) {
   auto loader = shuffled ? source | muster::shuffle(1) | muster::batch(4096) : source | muster::batch(4096);
   double sum = 0;
   while (auto rows = loader.next({.rank = 0, .world = 1})) {
@@ -63,7 +63,7 @@ int main(int argc, char** argv) {
   if (argc != 3) return 2;
   const std::string_view mode = argv[1];
   const bool bare = mode == "bare";
-  std::optional<muster::any_record_source> source;
+  std::optional<muster::data::any_record_source> source;
   auto start = muster::clock::now();
   if (!bare) source = muster::open_source("parquet:" + std::string(argv[2]), {.threads = 1});
   const double opened = muster::seconds_since(start);

@@ -58,7 +58,7 @@ struct ArrowArrayStream {
 
 }  // extern "C"
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Takes the batches of a stream, whose items are structs, as the rows of a table. The columns become records by the
 /// rules of open_parquet(). The source owns the batches and does not copy their values: reading a record reads the
@@ -77,7 +77,7 @@ namespace muster { inline namespace v0 {
 /// error of the stream. Throws configuration_error for sparse records.
 [[nodiscard]] ArrowArrayStream export_arrow(const any_record_source& source, std::uint64_t rows = 4096);
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>

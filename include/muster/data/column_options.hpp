@@ -6,7 +6,7 @@
 
 #include <muster/data/sources/csv.hpp>  // missing_values
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// The columns of a typed table that make a record, and the treatment of their values.
 struct column_options {
@@ -18,4 +18,4 @@ struct column_options {
   missing_values missing = missing_values::fail;  ///< treatment of null, and of NaN among the numbers of a feature
 };
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -17,7 +17,7 @@
 #include <muster/data/sources/mapped_file.hpp>
 #include <muster/data/sources/parquet.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
 // Returns all batches of a file, which refer to the mapped file.
@@ -58,4 +58,4 @@ any_record_source open_arrow_file(const std::string& path, const parquet_options
   return open_arrow(stream, options, path, options.threads);
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -25,7 +25,7 @@
 
 #include "parquet_columns.hpp"
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace {
 
 using detail::column_kind;
@@ -94,8 +94,8 @@ void add_folder(const std::filesystem::path& folder, const std::vector<partition
       auto inner = partitions;
       if (const auto equals = name.find('='); equals != std::string::npos && equals != 0) {
         const std::string value = name.substr(equals + 1);
-        inner.emplace_back(detail::decoded(name.substr(0, equals)),
-                           value == no_partition ? std::nullopt : std::optional(detail::decoded(value)));
+        inner.emplace_back(muster::detail::decoded(name.substr(0, equals)),
+                           value == no_partition ? std::nullopt : std::optional(muster::detail::decoded(value)));
       }
       add_folder(path, inner, files, left_out);
     } else if (ending == ".parquet" || ending == ".parq" || ending == ".pq") {
@@ -132,7 +132,7 @@ class parquet_table {
         std::max<std::uint64_t>(plan_.record_bytes != 0 ? plan_.record_bytes : stored_bytes() / size_, 1);
     index.order_block = std::max<std::uint64_t>(block_bytes / (index.mean_bytes + sizeof(float)), 1);
     for (std::size_t i = 0; i < files_.size(); ++i) {
-      index.name += (i == 0 ? "parquet:" : ",") + detail::without_secrets(files_[i].path);
+      index.name += (i == 0 ? "parquet:" : ",") + muster::detail::without_secrets(files_[i].path);
       index.files.push_back(files_[i].file);
       for (std::size_t group = 0; group + 1 < files_[i].groups.size(); ++group) {
         const std::uint64_t end = files_[i].first + files_[i].groups[group + 1];
@@ -188,7 +188,7 @@ class parquet_table {
     std::uint64_t left_out = 0;
     for (const std::string& path : paths) {
       std::error_code none;
-      if (detail::is_remote(path) || !std::filesystem::is_directory(path, none)) {
+      if (muster::detail::is_remote(path) || !std::filesystem::is_directory(path, none)) {
         files_.push_back({path, {}});
         continue;
       }
@@ -427,4 +427,4 @@ extern const plugin parquet_plugin;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -9,7 +9,7 @@
 #include <parquet/exception.h>
 #include <parquet/types.h>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 namespace {
 
 constexpr std::size_t batch_rows = 1024;  // number of values that a reader requests at a time
@@ -318,10 +318,10 @@ class list_reader final : public typed_reader<Type> {
     const bool is_null = has_shape || defined_[level_] < this->to_.empty_list;
     pass_list();
     if (is_null) return this->to_.missing(rows, row);
-    rows.refuse(row,
-                "a list in " + this->to_.where + " has another shape than the first list (" +
-                    joined(this->to_.column.shape, "x", [](std::uint64_t extent) { return std::to_string(extent); }) +
-                    "); correct it, or leave the record out as a bad record");
+    rows.refuse(row, "a list in " + this->to_.where + " has another shape than the first list (" +
+                         muster::detail::joined(this->to_.column.shape, "x",
+                                                [](std::uint64_t extent) { return std::to_string(extent); }) +
+                         "); correct it, or leave the record out as a bad record");
   }
   void pass_list() {
     do {
@@ -462,4 +462,4 @@ std::vector<std::uint64_t> shape_of_lists(const parquet::ColumnDescriptor& leaf,
   return shape;
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

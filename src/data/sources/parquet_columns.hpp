@@ -12,7 +12,7 @@
 #include <muster/data/sources/blocked_records.hpp>
 #include <muster/data/sources/column_values.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// Returns the columns of a file in the order of its schema. The index of a column that is no leaf is -1.
 [[nodiscard]] std::vector<table_column> columns_of(const parquet::SchemaDescriptor& schema);
@@ -42,4 +42,4 @@ class parquet_column_reader {
 [[nodiscard]] std::vector<std::uint64_t> shape_of_lists(const parquet::ColumnDescriptor& leaf,
                                                         std::unique_ptr<parquet::PageReader> pages);
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail

@@ -11,7 +11,7 @@
 namespace {
 
 std::string last_problem;
-std::unique_ptr<muster::any_record_source> opened;
+std::unique_ptr<muster::data::any_record_source> opened;
 
 int run(const auto& f) {
   try {
@@ -32,12 +32,12 @@ const char* exchange_problem() { return last_problem.c_str(); }
 /// Opens a stream as a source. `columns`, `label`, `classes` and `missing` are texts as in a specification.
 int exchange_open(ArrowArrayStream* stream, const char* columns, const char* label, const char* classes, int missing) {
   return run([&] {
-    muster::column_options options;
+    muster::data::column_options options;
     for (const auto word : muster::detail::listed(columns)) options.columns.emplace_back(word);
     for (const auto word : muster::detail::listed(classes)) options.classes.emplace_back(word);
     options.label = label;
-    options.missing = static_cast<muster::missing_values>(missing);
-    opened = std::make_unique<muster::any_record_source>(muster::open_arrow(*stream, options, "arrow", 1));
+    options.missing = static_cast<muster::data::missing_values>(missing);
+    opened = std::make_unique<muster::data::any_record_source>(muster::data::open_arrow(*stream, options, "arrow", 1));
   });
 }
 void exchange_close() { opened.reset(); }
@@ -81,7 +81,7 @@ std::uint64_t exchange_size() { return opened->size(); }
 
 /// Makes a stream of the source.
 int exchange_export(ArrowArrayStream* stream, std::uint64_t rows) {
-  return run([&] { *stream = muster::export_arrow(*opened, rows); });
+  return run([&] { *stream = muster::data::export_arrow(*opened, rows); });
 }
 
 }  // extern "C"

@@ -23,7 +23,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// An owner of one of Arrow's structs, which it releases.
@@ -276,6 +276,6 @@ MUSTER_INLINE any_record_source open_arrow(ArrowArrayStream& stream, const colum
   return any_record_source(detail::arrow_records(stream, options, name, threads));
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #include <muster/core/detail/exact_end.hpp>

@@ -15,7 +15,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 namespace detail {
 
 /// A node of an exported schema or array, with the memory that the node's pointers name. Each node owns its own memory,
@@ -205,4 +205,4 @@ MUSTER_INLINE ArrowArrayStream export_arrow(const any_record_source& source, std
   return stream;
 }
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data

@@ -334,8 +334,8 @@ inline opened_source open_parquet_files(spec_reader& spec, const read_options& o
   const bool is_arrow = spec.name() == "arrow";
   const auto paths = paths_of(spec, 1, is_arrow ? 1 : any_number);
   if (opener_of_parquet == nullptr)
-    throw configuration_error("'" + without_secrets(paths[0]) + "' cannot be read (" + linked_without("parquet") +
-                              "); link muster::parquet");
+    throw configuration_error("'" + muster::detail::without_secrets(paths[0]) + "' cannot be read (" +
+                              muster::detail::linked_without("parquet") + "); link muster::parquet");
   return is_arrow ? opener_of_arrow.load()(paths[0], chosen) : opener_of_parquet.load()(paths, chosen);
 }
 

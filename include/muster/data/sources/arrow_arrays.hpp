@@ -20,7 +20,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 /// A column in the schema of a table.
 struct arrow_column {
@@ -55,7 +55,7 @@ inline void set_arrow_kind(table_column& column, arrow_column& arrow) {
   if (column.number != dtype::none) {
     column.kind = column_kind::number;
   } else if (format.starts_with("d:")) {
-    const auto words = split(format.substr(2), ',');
+    const auto words = muster::detail::split(format.substr(2), ',');
     column.kind = column_kind::decimal;
     arrow.scale = words.size() > 1 ? parse_number<int>(words[1]).value_or(0) : 0;
     arrow.width = words.size() > 2 ? parse_number<int>(words[2]).value_or(0) / 8 : 16;
@@ -216,10 +216,10 @@ struct arrow_reader {
     arrow_part part = column;
     if (arrow.is_dictionary) {
       std::uint64_t code = 0;
-      with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t, std::int64_t,
-                  std::uint64_t>(arrow_number(arrow.levels.back()->format), [&](auto number) {
-        code = static_cast<std::uint64_t>(part.buffer<decltype(number)>(1)[part.offset + at]);
-      });
+      muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
+                                  std::int64_t, std::uint64_t>(
+          arrow_number(arrow.levels.back()->format),
+          [&](auto number) { code = static_cast<std::uint64_t>(part.buffer<decltype(number)>(1)[part.offset + at]); });
       part = {part.array->dictionary, part.array->dictionary->offset};
       at = static_cast<std::int64_t>(code);
       if (code >= static_cast<std::uint64_t>(part.array->length))
@@ -321,11 +321,12 @@ struct arrow_reader {
  private:
   template <class F>
   bool with_numbers(const F& f) const {
-    return with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t,
-                       std::int64_t, std::uint64_t, float16, float, double>(to.column.number, f);
+    return muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t,
+                                       std::uint32_t, std::int64_t, std::uint64_t, float16, float, double>(
+        to.column.number, f);
   }
 };
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

@@ -27,7 +27,7 @@
 
 #include <muster/core/detail/exact_begin.hpp>
 
-namespace muster { inline namespace v0 { namespace detail {
+namespace muster { inline namespace v0 { namespace data { namespace detail {
 
 enum class column_kind { number, decimal, text, bytes, fixed_bytes, refused };
 
@@ -186,7 +186,8 @@ void put_labels(const column_target& to, column_rows& rows, std::size_t row, con
     std::string text;
     if constexpr (std::is_integral_v<Number>) {
       text = std::to_string(number);
-    } else if (text = printed("%.17g", static_cast<double>(number)); std::isnan(static_cast<double>(number))) {
+    } else if (text = muster::detail::printed("%.17g", static_cast<double>(number));
+               std::isnan(static_cast<double>(number))) {
       rows.refuse(row + k, missing_label);
       continue;
     }
@@ -295,6 +296,6 @@ inline void place_columns(column_plan& plan, const std::string& table) {
   }
 }
 
-}}}  // namespace muster::v0::detail
+}}}}  // namespace muster::v0::data::detail
 
 #include <muster/core/detail/exact_end.hpp>

@@ -8,7 +8,7 @@
 #include <muster/data/open.hpp>
 #include <muster/data/sources/http.hpp>
 
-namespace muster { inline namespace v0 {
+namespace muster { inline namespace v0 { namespace data {
 
 /// Options of open_parquet().
 struct parquet_options : column_options {
@@ -49,7 +49,7 @@ void set_parquet_openers(parquet_opener parquet, arrow_opener arrow) noexcept;
 
 }  // namespace detail
 
-}}  // namespace muster::v0
+}}}  // namespace muster::v0::data
 
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
