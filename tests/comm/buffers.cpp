@@ -16,14 +16,14 @@ namespace {
 
 // Returns element i of the input of a rank: a small number.
 template <class T>
-T value(std::uint64_t seed, int rank, std::size_t i) {
+T buffer_value(std::uint64_t seed, int rank, std::size_t i) {
   return static_cast<T>(muster::mix(seed + static_cast<std::uint64_t>(rank) * 77 + i) % 5);
 }
 
 template <class T>
-std::vector<T> input(std::uint64_t seed, int rank, std::size_t count) {
+std::vector<T> buffer_input(std::uint64_t seed, int rank, std::size_t count) {
   std::vector<T> in(count);
-  for (std::size_t i = 0; i < count; ++i) in[i] = value<T>(seed, rank, i);
+  for (std::size_t i = 0; i < count; ++i) in[i] = buffer_value<T>(seed, rank, i);
   return in;
 }
 
@@ -35,7 +35,7 @@ void check_buffers(muster::group& world, std::uint64_t seed) {
   std::vector<std::span<T>> buffers;
   for (std::uint64_t b = 0; b < number; ++b) {
     const auto count = random.below(2) == 0 ? random.below(4) : random.below(5000);
-    data.push_back(input<T>(seed + b, world.rank(), count));
+    data.push_back(buffer_input<T>(seed + b, world.rank(), count));
   }
   for (auto& each : data) buffers.emplace_back(each);
   const std::span<const std::span<T>> all(buffers);
@@ -47,9 +47,9 @@ void check_buffers(muster::group& world, std::uint64_t seed) {
     muster::allreduce(world, all, muster::mean);
   for (std::uint64_t b = 0; b < number; ++b) {
     for (std::size_t i = 0; i < data[b].size(); ++i) {
-      T total = value<T>(seed + b, 0, i);
+      T total = buffer_value<T>(seed + b, 0, i);
       for (int r = 1; r < world.size(); ++r) {
-        const T next = value<T>(seed + b, r, i);
+        const T next = buffer_value<T>(seed + b, r, i);
         total = seed % 3 == 1 ? std::max(total, next) : static_cast<T>(total + next);
       }
       if (seed % 3 == 2) total = static_cast<T>(total / static_cast<T>(world.size()));

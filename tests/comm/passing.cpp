@@ -14,7 +14,7 @@
 
 namespace {
 
-std::vector<std::string> texts_of(const std::vector<std::exception_ptr>& thrown) {
+std::vector<std::string> texts_by_rank(const std::vector<std::exception_ptr>& thrown) {
   std::vector<std::string> texts;
   for (const auto& failure : thrown) texts.push_back(failure ? muster::describe(failure) : "");
   return texts;
@@ -28,7 +28,7 @@ TEST_CASE("messages arrive whole and in order, whatever is under way") {
   std::cout << "seed " << seed << " (MUSTER_TEST_SEED sets another)\n";
   for (const int ranks : {1, 2, 3, 5}) {
     INFO(ranks << " ranks");
-    const auto texts = texts_of(test::outcomes(over, ranks, [&](muster::group& world) {
+    const auto texts = texts_by_rank(test::outcomes(over, ranks, [&](muster::group& world) {
       test::check_calls(world);
       for (std::uint64_t round = 0; round < 6; ++round) test::check_traffic(world, seed + round, 40);
     }));
@@ -38,16 +38,16 @@ TEST_CASE("messages arrive whole and in order, whatever is under way") {
 
 TEST_CASE("messages progress by a thread") {
   const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
-  const auto texts = texts_of(test::outcomes(over, 2,
-                                             [](muster::group& world) {
-                                               std::vector<int> out(50000, world.rank()), in(50000);
-                                               auto pending = muster::receive_async(world, in, 1 - world.rank());
-                                               auto sent = muster::send_async(world, out, 1 - world.rank());
-                                               std::this_thread::sleep_for(std::chrono::milliseconds(50));
-                                               pending.wait();
-                                               test::require(in.back() == 1 - world.rank(), "the message");
-                                             },
-                                             {.progress_thread = true}));
+  const auto texts = texts_by_rank(test::outcomes(over, 2,
+                                                  [](muster::group& world) {
+                                                    std::vector<int> out(50000, world.rank()), in(50000);
+                                                    auto pending = muster::receive_async(world, in, 1 - world.rank());
+                                                    auto sent = muster::send_async(world, out, 1 - world.rank());
+                                                    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+                                                    pending.wait();
+                                                    test::require(in.back() == 1 - world.rank(), "the message");
+                                                  },
+                                                  {.progress_thread = true}));
   for (const auto& text : texts) CHECK(text.empty());
 }
 
@@ -110,7 +110,7 @@ TEST_CASE("a message that no rank sends ends at its deadline, and the peers hear
     if (what == 1) muster::send_async(world, data, 1, soon).wait();
     if (what == 2) muster::probe(world, muster::any_rank, soon);
   });
-  const auto texts = texts_of(thrown);
+  const auto texts = texts_by_rank(thrown);
   INFO(texts[0] << "\n" << texts[1]);
   for (std::size_t rank = 0; rank < 2; ++rank) {
     REQUIRE(thrown[rank]);

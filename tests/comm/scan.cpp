@@ -17,29 +17,29 @@ namespace {
 
 // Returns element i of the input of a rank: a small number.
 template <class T>
-T value(std::uint64_t seed, int rank, std::size_t i) {
+T scanned_value(std::uint64_t seed, int rank, std::size_t i) {
   return static_cast<T>(muster::mix(seed + static_cast<std::uint64_t>(rank) * 77 + i) % 5);
 }
 
 template <class T>
-std::vector<T> input(std::uint64_t seed, int rank, std::size_t count) {
+std::vector<T> scan_input(std::uint64_t seed, int rank, std::size_t count) {
   std::vector<T> in(count);
-  for (std::size_t i = 0; i < count; ++i) in[i] = value<T>(seed, rank, i);
+  for (std::size_t i = 0; i < count; ++i) in[i] = scanned_value<T>(seed, rank, i);
   return in;
 }
 
 // Compares all calls with `op` to the same operation over the ranks' values, one after another.
 template <class T, class Op>
-void check(muster::group& world, std::uint64_t seed, std::size_t count, Op op, bool commutes = true) {
+void check_scan(muster::group& world, std::uint64_t seed, std::size_t count, Op op, bool commutes = true) {
   const int me = world.rank();
   const auto expect = [&](const std::vector<T>& got, int first, int last) {
     for (std::size_t i = 0; i < count; ++i) {
-      T expected = value<T>(seed, first, i);
-      for (int r = first + 1; r < last; ++r) expected = static_cast<T>(op(expected, value<T>(seed, r, i)));
+      T expected = scanned_value<T>(seed, first, i);
+      for (int r = first + 1; r < last; ++r) expected = static_cast<T>(op(expected, scanned_value<T>(seed, r, i)));
       test::require(got[i] == expected, "an element");
     }
   };
-  const auto in = input<T>(seed, me, count);
+  const auto in = scan_input<T>(seed, me, count);
   std::vector<T> out(count, T{9});
   muster::scan(world, in, out, op);
   expect(out, 0, me + 1);
@@ -71,17 +71,17 @@ TEST_CASE("scans and logical and bitwise operations equal their definition") {
     REQUIRE_NOTHROW(test::run_ranks(over, ranks, [&](muster::group& world) {
       for (const std::size_t count : {0u, 1u, 77u, 3000u, 70000u}) {
         const auto mixed = seed + count;
-        check<std::int32_t>(world, mixed, count, muster::sum);
-        check<double>(world, mixed, count, muster::max);
+        check_scan<std::int32_t>(world, mixed, count, muster::sum);
+        check_scan<double>(world, mixed, count, muster::max);
         // a function that depends on the order of the ranks
         const auto last = [](std::int64_t, std::int64_t b) { return b; };
-        check<std::int64_t>(world, mixed, count, last, false);
-        check<float>(world, mixed, count, muster::logical_and);
-        check<std::uint8_t>(world, mixed, count, muster::logical_or);
-        check<std::int16_t>(world, mixed, count, muster::logical_xor);
-        check<std::uint32_t>(world, mixed, count, muster::bit_and);
-        check<std::uint64_t>(world, mixed, count, muster::bit_or);
-        check<std::int8_t>(world, mixed, count, muster::bit_xor);
+        check_scan<std::int64_t>(world, mixed, count, last, false);
+        check_scan<float>(world, mixed, count, muster::logical_and);
+        check_scan<std::uint8_t>(world, mixed, count, muster::logical_or);
+        check_scan<std::int16_t>(world, mixed, count, muster::logical_xor);
+        check_scan<std::uint32_t>(world, mixed, count, muster::bit_and);
+        check_scan<std::uint64_t>(world, mixed, count, muster::bit_or);
+        check_scan<std::int8_t>(world, mixed, count, muster::bit_xor);
       }
     }));
   }

@@ -16,7 +16,7 @@ namespace {
 
 using sizes = std::vector<std::size_t>;
 
-std::string texts_of(const std::vector<std::exception_ptr>& thrown) {
+std::string joined_texts_of(const std::vector<std::exception_ptr>& thrown) {
   std::string texts;
   for (const auto& failure : thrown) texts += failure ? muster::describe(failure) + "\n" : "";
   return texts;
@@ -48,12 +48,12 @@ void call_with_other_counts(muster::group& world, muster::collective kind, std::
   }
 }
 
-void compare_with_oracle(test::fabric over, std::uint64_t cases) {
+void compare_uneven_with_oracle(test::fabric over, std::uint64_t cases) {
   const auto list = test::cases_of_run(cases, 9);
   std::cout << "seed " << list.seed << " (MUSTER_TEST_SEED sets another)\n";
   for (int ranks = 1; ranks <= 9; ++ranks) {
     const auto texts =
-        texts_of(test::outcomes(over, ranks, [&](muster::group& world) { test::check_uneven(list, world); }));
+        joined_texts_of(test::outcomes(over, ranks, [&](muster::group& world) { test::check_uneven(list, world); }));
     INFO(texts);
     REQUIRE(texts.empty());
   }
@@ -62,7 +62,7 @@ void compare_with_oracle(test::fabric over, std::uint64_t cases) {
 }  // namespace
 
 TEST_CASE("uneven pieces equal their oracle", "[oracle][slow]") {
-  compare_with_oracle(GENERATE(from_range(test::every_fabric())), 1800);
+  compare_uneven_with_oracle(GENERATE(from_range(test::every_fabric())), 1800);
 }
 
 // The ranks have other ideas of the counts: every rank fails, and the texts name counts.
@@ -77,7 +77,7 @@ TEST_CASE("counts that differ between the ranks are named at every rank") {
     call_with_other_counts(world, kind, scale);
     muster::barrier(world);
   });
-  INFO(to_string(kind) << ": " << texts_of(thrown));
+  INFO(to_string(kind) << ": " << joined_texts_of(thrown));
   for (const auto& failure : thrown) {
     REQUIRE(failure);
     const auto text = muster::describe(failure);
