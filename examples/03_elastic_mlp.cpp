@@ -20,7 +20,7 @@
 // Returns points of a square. The label states whether both coordinates have the same sign, which no linear model can
 // separate.
 muster::dataset points(std::size_t count) {
-  auto builder = muster::data::dataset_builder::dense("points", count, 2);
+  auto builder = muster::dataset_builder::dense("points", count, 2);
   muster::random_stream random(3);
   for (std::size_t k = 0; k < count; ++k) {
     auto point = builder.row(k);

@@ -33,9 +33,9 @@ class sqlite_source {
   [[nodiscard]] const std::string& name() const { return name_; }
   [[nodiscard]] std::uint64_t size() const { return size_; }
   [[nodiscard]] std::uint64_t digest() const { return digest_; }  // by it, a checkpoint of other data is rejected
-  [[nodiscard]] const muster::data::record_schema& schema() const { return schema_; }
+  [[nodiscard]] const muster::record_schema& schema() const { return schema_; }
   void sizes(auto /*ids*/, std::span<std::uint64_t> out) const { std::ranges::fill(out, sizeof(float)); }
-  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
             std::vector<muster::bad_record>* bad) const {
     const auto row = prepare("SELECT x, y FROM points WHERE rowid = ?");
     for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -65,7 +65,7 @@ class sqlite_source {
   std::string name_;
   std::shared_ptr<sqlite3> base_;
   std::uint64_t size_ = 0, digest_ = 0;
-  muster::data::record_schema schema_{.fields = {{.name = "x", .type = muster::dtype::float32}}, .labels = {"y"}};
+  muster::record_schema schema_{.fields = {{.name = "x", .type = muster::dtype::float32}}, .labels = {"y"}};
 };
 
 void make(const std::string& path) {

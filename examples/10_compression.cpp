@@ -20,7 +20,7 @@ constexpr std::size_t inputs = 400, classes = 10, samples = 4000;
 
 // Returns clouds of points around one centre for each class.
 muster::dataset clouds() {
-  auto builder = muster::data::dataset_builder::dense("clouds", samples, inputs);
+  auto builder = muster::dataset_builder::dense("clouds", samples, inputs);
   muster::random_stream random(5);
   std::vector<float> centres(classes * inputs);
   for (float& x : centres) x = static_cast<float>(random.normal());

@@ -34,7 +34,7 @@ struct net : torch::nn::Module {
 };
 
 // Returns the share of the samples that the model classifies correctly, over all ranks.
-double accuracy_of(net& model, muster::group& ranks, const muster::data::any_record_source& data) {
+double accuracy_of(net& model, muster::group& ranks, const muster::any_record_source& data) {
   const torch::NoGradGuard no_gradients;
   model.eval();
   double counts[2] = {};

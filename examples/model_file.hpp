@@ -32,8 +32,8 @@ void write_model(const std::string& path, nlohmann::json head, std::span<const m
 struct model_file {
   std::string model;
   std::size_t parameters = 0;
-  std::vector<float> numbers;                       ///< Parameters, then statistics.
-  std::vector<muster::data::record_field> tensors;  ///< The tensors of `numbers`; empty unless from a safetensors file.
+  std::vector<float> numbers;                 ///< Parameters, then statistics.
+  std::vector<muster::record_field> tensors;  ///< The tensors of `numbers`; empty unless from a safetensors file.
 };
 /// Calls `take` with the head. Throws muster::data_error for a file that is no model, for a damaged file, or when
 /// `take` throws an exception of the JSON library.

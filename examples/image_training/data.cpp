@@ -27,7 +27,7 @@ constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f},
 
 muster::image_options normalisation(const image_data& of) {
   if (of.scaled_alone) return {.mean = {0, 0, 0}, .deviation = {1, 1, 1}};
-  if (of.train.schema().form == muster::data::record_form::bytes) return of_photographs;
+  if (of.train.schema().form == muster::record_form::bytes) return of_photographs;
   if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
   return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
 }
@@ -38,7 +38,7 @@ muster::jpeg_options jpeg_of(const image_data& of) {
 }
 
 /// Returns the largest label plus one.
-std::size_t classes_of(const muster::data::any_record_source& source) {
+std::size_t classes_of(const muster::any_record_source& source) {
   std::vector<muster::sample_id> ids(source.size());
   std::iota(ids.begin(), ids.end(), muster::sample_id{0});
   std::vector<float> labels(ids.size() * source.schema().labels.size());
@@ -46,7 +46,7 @@ std::size_t classes_of(const muster::data::any_record_source& source) {
   return labels.empty() ? 1 : static_cast<std::size_t>(std::ranges::max(labels)) + 1;
 }
 
-image_data pair_of(muster::data::any_record_source train, muster::data::any_record_source test, std::size_t side = 0) {
+image_data pair_of(muster::any_record_source train, muster::any_record_source test, std::size_t side = 0) {
   image_data images{std::move(train), std::move(test)};
   const auto& fields = images.train.schema().fields;
   const auto& of_test = images.test.schema().fields;
@@ -56,7 +56,7 @@ image_data pair_of(muster::data::any_record_source train, muster::data::any_reco
                                  muster::data::to_string(images.test.schema()) + " beside " +
                                  muster::data::to_string(images.train.schema()) + "); give images of one size");
   }
-  const bool are_files = images.train.schema().form == muster::data::record_form::bytes && side != 0;
+  const bool are_files = images.train.schema().form == muster::record_form::bytes && side != 0;
   images.class_names = images.train.schema().classes;
   if (!images.class_names.empty()) {
     images.classes = images.class_names.size();
@@ -121,9 +121,9 @@ image_data open_images(const std::string& specification, const std::string& test
   auto images = open_kind(specification, test, seed, holdout > 0, side);
   images.scaled_alone = scaled_alone;
   images.preparation = muster::prepare(normalisation(images));
-  if (images.train.schema().form == muster::data::record_form::bytes)
+  if (images.train.schema().form == muster::record_form::bytes)
     images.preparation = muster::prepare(jpeg_of(images)) | images.preparation;
-  if (images.train.schema().form == muster::data::record_form::bytes && (limit != 0 || holdout > 0)) {
+  if (images.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
     throw muster::configuration_error(
         "--limit and --holdout cannot be used with JPEG files (they keep images in memory); make a smaller folder");
   }
@@ -147,7 +147,7 @@ muster::loader training_loader(const image_data& from, std::uint64_t seed, muste
   const auto normal = normalisation(from);
   auto read = from.train | muster::shuffle(seed) | batches;
   if (!augmented) return stages.keep(std::move(read) | from.preparation) | stages.ahead();
-  if (from.train.schema().form == muster::data::record_form::bytes) {
+  if (from.train.schema().form == muster::record_form::bytes) {
     return stages.keep(std::move(read)) | muster::augment(muster::random_jpeg_crop(jpeg_of(from))) |
            muster::map(muster::normalise(normal)) | stages.ahead();
   }

@@ -18,8 +18,8 @@ namespace images {
 
 /// Images for training and other images for validation; immutable, shared by ranks that are threads.
 struct image_data {
-  muster::data::any_record_source train;
-  muster::data::any_record_source test;
+  muster::any_record_source train;
+  muster::any_record_source test;
   std::size_t height = 0, width = 0, channels = 0;
   std::size_t classes = 10;
   std::vector<std::string> class_names{};  ///< Classes of the training images; empty: not known.

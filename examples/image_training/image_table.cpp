@@ -17,7 +17,7 @@ image_table::image_table(contents filled) {
   contents_ = std::make_shared<const contents>(std::move(filled));
 }
 
-image_table::image_table(const muster::data::any_record_source& from, const std::string& name,
+image_table::image_table(const muster::any_record_source& from, const std::string& name,
                          const std::function<bool(muster::sample_id)>& keep) {
   std::vector<muster::sample_id> ids;
   for (std::uint64_t id = 0; id < from.size(); ++id) {
@@ -34,7 +34,7 @@ void image_table::sizes(std::span<const muster::sample_id>, std::span<std::uint6
   std::fill(out.begin(), out.end(), contents_->schema.record_bytes());
 }
 
-void image_table::read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
+void image_table::read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
                        std::vector<muster::bad_record>*) const noexcept {
   const std::size_t size = contents_->schema.record_bytes();
   for (std::size_t k = 0; k < ids.size(); ++k) {
@@ -76,7 +76,7 @@ struct pattern {
 image_table make_cifar_like(std::size_t images, std::uint64_t seed, std::size_t first) {
   image_table::contents filled{
       "cifar-like:" + std::to_string(images),
-      {muster::data::record_form::fixed, {{"image", muster::dtype::uint8, {colours, side, side}}}, 0, {"label"}},
+      {muster::record_form::fixed, {{"image", muster::dtype::uint8, {colours, side, side}}}, 0, {"label"}},
       std::vector<std::byte>(images * colours * side * side),
       std::vector<float>(images),
       0};

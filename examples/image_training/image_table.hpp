@@ -17,7 +17,7 @@ class image_table {
  public:
   struct contents {
     std::string name;
-    muster::data::record_schema schema;
+    muster::record_schema schema;
     std::vector<std::byte> bytes;  ///< The images of all records, one after the other.
     std::vector<float> labels;
     std::uint64_t digest = 0;
@@ -25,21 +25,21 @@ class image_table {
   /// Takes the contents; the constructor sets the digest.
   explicit image_table(contents filled);
   /// Copies the records of `from` for whose ids `keep` is true, in order.
-  image_table(const muster::data::any_record_source& from, const std::string& name,
+  image_table(const muster::any_record_source& from, const std::string& name,
               const std::function<bool(muster::sample_id)>& keep);
 
   [[nodiscard]] const std::string& name() const noexcept { return contents_->name; }
   [[nodiscard]] std::uint64_t size() const noexcept { return contents_->labels.size(); }
   [[nodiscard]] std::uint64_t digest() const noexcept { return contents_->digest; }
-  [[nodiscard]] const muster::data::record_schema& schema() const noexcept { return contents_->schema; }
+  [[nodiscard]] const muster::record_schema& schema() const noexcept { return contents_->schema; }
   void sizes(std::span<const muster::sample_id> ids, std::span<std::uint64_t> out) const noexcept;
-  void read(std::span<const muster::sample_id> ids, const muster::data::record_rows& rows,
+  void read(std::span<const muster::sample_id> ids, const muster::record_rows& rows,
             std::vector<muster::bad_record>* bad = nullptr) const noexcept;
 
  private:
   std::shared_ptr<const contents> contents_;
 };
-static_assert(muster::data::record_source<image_table>);
+static_assert(muster::record_source<image_table>);
 
 /// Returns generated images in the form of CIFAR-10: 32 x 32 pixels of three colours, ten classes. A class is a pattern
 /// of coloured waves. An image is its class's pattern, moved, dimmed and mixed with the pattern of another class

@@ -71,7 +71,7 @@ loaded_model load_model(const std::string& path, const nn::execution& execution)
     result.net->bind(index, std::span(result.parameters).subspan(at, shapes[index].size()), {});
     at += shapes[index].size();
   }
-  const auto is_same = [](const muster::data::record_field& a, const examples::model_tensor& b) {
+  const auto is_same = [](const muster::record_field& a, const examples::model_tensor& b) {
     return a.name == b.name && a.shape == b.shape;
   };
   if (!file.tensors.empty() && !std::ranges::equal(file.tensors, tensors_of(*result.net), is_same))

@@ -52,7 +52,7 @@ muster::dataset synthetic_clicks(std::size_t rows, std::uint64_t seed, std::uint
     offsets.push_back(indices.size());
   }
   auto builder =
-      muster::data::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
+      muster::dataset_builder::sparse("clicks:" + std::to_string(rows), rows, click_features, indices.size());
   std::copy(offsets.begin(), offsets.end(), builder.offsets().begin());
   std::copy(indices.begin(), indices.end(), builder.indices().begin());
   std::fill(builder.values().begin(), builder.values().end(), 1.0f);

@@ -105,8 +105,8 @@ muster::dataset samples_of(const muster::dataset& all, const std::string& name, 
     kept.push_back(i);
     if (all.is_sparse()) entries += all.sparse(i).indices.size();
   }
-  auto builder = all.is_sparse() ? muster::data::dataset_builder::sparse(name, kept.size(), all.features(), entries)
-                                 : muster::data::dataset_builder::dense(name, kept.size(), all.features());
+  auto builder = all.is_sparse() ? muster::dataset_builder::sparse(name, kept.size(), all.features(), entries)
+                                 : muster::dataset_builder::dense(name, kept.size(), all.features());
   for (std::size_t k = 0, at = 0; k < kept.size(); ++k) {
     builder.labels()[k] = all.label(kept[k]);
     if (!all.is_sparse()) {
@@ -148,7 +148,7 @@ muster::dataset training_set(const options& chosen) {
   if (chosen.synthetic.empty()) return open_good(chosen.train, chosen.bad);
   const std::uint64_t rows = rows_of(chosen.synthetic);
   if (chosen.synthetic.starts_with("clicks")) return synthetic_clicks(rows, chosen.seed);
-  return muster::data::synthetic_epsilon(rows, chosen.seed);
+  return muster::synthetic_epsilon(rows, chosen.seed);
 }
 
 muster::dataset test_set(const options& chosen) {
@@ -156,7 +156,7 @@ muster::dataset test_set(const options& chosen) {
   const std::uint64_t rows = rows_of(chosen.synthetic);
   if (chosen.synthetic.starts_with("clicks")) return synthetic_clicks(rows / 5, chosen.seed, rows);
   // A quarter of the rows, as in the real set.
-  return muster::data::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows});
+  return muster::synthetic_epsilon(rows / 4, chosen.seed, {.first_row = rows});
 }
 
 }  // namespace

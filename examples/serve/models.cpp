@@ -16,15 +16,15 @@ namespace {
 using muster::serve::tensor_info;
 
 // Returns the schema of training samples before the preparation.
-muster::data::record_schema records_of(const images::model_description& description) {
-  if (description.preparation.text.starts_with("jpeg:")) return {.form = muster::data::record_form::bytes};
-  muster::data::record_field image{"image", muster::dtype::uint8, {description.input.height, description.input.width}};
+muster::record_schema records_of(const images::model_description& description) {
+  if (description.preparation.text.starts_with("jpeg:")) return {.form = muster::record_form::bytes};
+  muster::record_field image{"image", muster::dtype::uint8, {description.input.height, description.input.width}};
   if (description.input.channels != 1) image.shape.insert(image.shape.begin(), description.input.channels);
-  return {.form = muster::data::record_form::fixed, .fields = {std::move(image)}};
+  return {.form = muster::record_form::fixed, .fields = {std::move(image)}};
 }
 
-tensor_info input_of(const muster::data::record_schema& records) {
-  if (records.form == muster::data::record_form::bytes)
+tensor_info input_of(const muster::record_schema& records) {
+  if (records.form == muster::record_form::bytes)
     return {.name = "image", .type = muster::dtype::uint8, .is_bytes = true};
   const auto& field = records.fields[0];
   return {.name = "image", .type = field.type, .shape = {field.shape.begin(), field.shape.end()}};

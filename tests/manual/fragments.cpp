@@ -107,9 +107,9 @@ void names() {
 void classes() {
 #include "sources_1.inc"
 }
-void reads(const muster::data::any_record_source& source, std::span<const muster::sample_id> ids){
+void reads(const muster::any_record_source& source, std::span<const muster::sample_id> ids){
 #include "sources_2.inc"
-} muster::data::any_record_source sqlite_source(std::string_view file, std::string_view table);
+} muster::any_record_source sqlite_source(std::string_view file, std::string_view table);
 void own() {
 #include "sources_3.inc"
 }
@@ -120,8 +120,7 @@ void tensors(std::span<const muster::data::tensor_view> tensors, std::span<const
 void exchanges(ArrowArrayStream& stream) {
 #include "sources_5.inc"
 }
-void writes(const muster::data::any_record_source& source, std::span<const std::byte> bytes,
-            std::span<const float> labels) {
+void writes(const muster::any_record_source& source, std::span<const std::byte> bytes, std::span<const float> labels) {
 #include "sources_6.inc"
 }
 }  // namespace sources

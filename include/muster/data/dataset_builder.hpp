@@ -61,6 +61,12 @@ class dataset_builder {
 
 }}}  // namespace muster::v0::data
 
+namespace muster { inline namespace v0 {
+
+using data::dataset_builder;
+
+}}  // namespace muster::v0
+
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
 #endif

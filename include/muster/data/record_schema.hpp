@@ -87,6 +87,15 @@ struct table_names {
 
 }}}  // namespace muster::v0::data
 
+namespace muster { inline namespace v0 {
+
+using data::record_field;
+using data::record_form;
+using data::record_schema;
+using data::sparse_entry;
+
+}}  // namespace muster::v0
+
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
 #endif

@@ -308,6 +308,14 @@ inline void fetch_ahead(std::span<const std::byte> record) noexcept {
 
 }}}  // namespace muster::v0::data
 
+namespace muster { inline namespace v0 {
+
+using data::any_record_source;
+using data::record_rows;
+using data::record_source;
+
+}}  // namespace muster::v0
+
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
 #endif

@@ -44,6 +44,12 @@ static_assert(record_source<image_folder>);
 
 }}}  // namespace muster::v0::data
 
+namespace muster { inline namespace v0 {
+
+using data::image_folder;
+
+}}  // namespace muster::v0
+
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
 #endif

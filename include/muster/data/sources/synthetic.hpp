@@ -41,6 +41,12 @@ struct epsilon_options {
 
 }}}  // namespace muster::v0::data
 
+namespace muster { inline namespace v0 {
+
+using data::synthetic_epsilon;
+
+}}  // namespace muster::v0
+
 #if !defined(MUSTER_COMPILED) && __INCLUDE_LEVEL__ == 1
 #include <muster/data/detail/definitions.hpp>
 #endif
