@@ -17,8 +17,7 @@
 #include <muster/core/plugin.hpp>
 #include <muster/data/resample.hpp>
 
-namespace muster { inline namespace v0 { namespace data {
-namespace {
+namespace muster { inline namespace v0 { namespace data { namespace {
 
 constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
 constexpr int most_scans = 100;
@@ -215,11 +214,12 @@ constexpr detail::jpeg_functions functions{size_of_jpeg, decode};
 
 }  // namespace
 
-namespace detail {
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin jpeg_plugin;
-[[gnu::init_priority(101)]] const plugin jpeg_plugin("jpeg", [] { set_jpeg_functions(&functions); });
+[[gnu::init_priority(101)]] const plugin jpeg_plugin("jpeg",
+                                                     [] { data::detail::set_jpeg_functions(&data::functions); });
 
-}  // namespace detail
-
-}}}  // namespace muster::v0::data
+}}}  // namespace muster::v0::detail

@@ -311,11 +311,17 @@ bool http_folder::lock_block(const file& owner, std::uint64_t block, bool locked
   return ::fcntl(locks_.get(), F_OFD_SETLK, &range) == 0;
 }
 
+}}}}  // namespace muster::v0::data::detail
+
+namespace muster { inline namespace v0 { namespace detail {
+
 extern const plugin http_plugin;
 [[gnu::init_priority(101)]] const plugin http_plugin("http", [] {
-  set_remote_opener([](const std::string& address, const http_options& options) -> std::shared_ptr<remote_folder> {
-    return std::make_shared<http_folder>(address, options);
-  });
+  using namespace data::detail;
+  set_remote_opener(
+      [](const std::string& address, const data::http_options& options) -> std::shared_ptr<remote_folder> {
+        return std::make_shared<http_folder>(address, options);
+      });
 });
 
-}}}}  // namespace muster::v0::data::detail
+}}}  // namespace muster::v0::detail

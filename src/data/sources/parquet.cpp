@@ -419,12 +419,13 @@ any_record_source open_parquet(const std::vector<std::string>& paths, const parq
   return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 
-namespace detail {
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin parquet_plugin;
-[[gnu::init_priority(101)]] const plugin parquet_plugin("parquet",
-                                                        [] { set_parquet_openers(&open_parquet, &open_arrow_file); });
+[[gnu::init_priority(101)]] const plugin parquet_plugin("parquet", [] {
+  data::detail::set_parquet_openers(&data::open_parquet, &data::open_arrow_file);
+});
 
-}  // namespace detail
-
-}}}  // namespace muster::v0::data
+}}}  // namespace muster::v0::detail

@@ -421,17 +421,18 @@ any_record_source postgres_source(const std::string& connection, const std::stri
   return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
 }
 
-namespace detail {
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin postgres_plugin;
 [[gnu::init_priority(101)]] const plugin postgres_plugin("postgres", [] {
-  set_query_opener([](const std::string& connection, const std::string& query, const postgres_options& postgres,
-                      const read_options& options) -> opened_source {
-    if (postgres.key.empty()) return read_postgres(connection, query, postgres, options);
-    return postgres_source(connection, query, postgres, options);
+  data::detail::set_query_opener([](const std::string& connection, const std::string& query,
+                                    const data::postgres_options& postgres,
+                                    const read_options& options) -> opened_source {
+    if (postgres.key.empty()) return data::read_postgres(connection, query, postgres, options);
+    return data::postgres_source(connection, query, postgres, options);
   });
 });
 
-}  // namespace detail
-
-}}}  // namespace muster::v0::data
+}}}  // namespace muster::v0::detail

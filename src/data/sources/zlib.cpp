@@ -10,8 +10,7 @@
 #include <muster/core/plugin.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 { namespace data {
-namespace {
+namespace muster { inline namespace v0 { namespace data { namespace {
 
 struct inflater {
   explicit inflater(const std::string& path) {
@@ -57,11 +56,11 @@ void decode_gzip(std::string_view compressed, const std::string& path, const det
 
 }  // namespace
 
-namespace detail {
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin zlib_plugin;
-[[gnu::init_priority(101)]] const plugin zlib_plugin("zlib", [] { set_gzip_decoder(decode_gzip); });
+[[gnu::init_priority(101)]] const plugin zlib_plugin("zlib", [] { data::detail::set_gzip_decoder(data::decode_gzip); });
 
-}  // namespace detail
-
-}}}  // namespace muster::v0::data
+}}}  // namespace muster::v0::detail

@@ -11,8 +11,7 @@
 #include <muster/data/records/layout.hpp>
 #include <muster/data/sources/mapped_file.hpp>
 
-namespace muster { inline namespace v0 { namespace data {
-namespace {
+namespace muster { inline namespace v0 { namespace data { namespace {
 
 using decompressor = std::unique_ptr<ZSTD_DCtx, muster::detail::freed_by<&ZSTD_freeDCtx>>;
 
@@ -65,14 +64,14 @@ constexpr detail::records::block_codec codec{compress, decompress};
 
 }  // namespace
 
-namespace detail {
+}}}  // namespace muster::v0::data
+
+namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin zstd_plugin;
 [[gnu::init_priority(101)]] const plugin zstd_plugin("zstd", [] {
-  set_zstd_decoder(decode_zstd);
-  records::set_block_codec(&codec);
+  data::detail::set_zstd_decoder(data::decode_zstd);
+  data::detail::records::set_block_codec(&data::codec);
 });
 
-}  // namespace detail
-
-}}}  // namespace muster::v0::data
+}}}  // namespace muster::v0::detail
