@@ -527,7 +527,7 @@ for number in range(options.first, options.first + options.rounds):
              "disk": ["--checkpoint", "FOLDER/checkpoints", "--ballast", "150", "--disk", "40", "--timeout", "2", "--epochs", "2"],
              "churn": ["--epochs", "100000", "--work", "2"],
              "split": ["--epochs", "40", "--quorum-timeout", "20"],
-             "anew": ["--epochs", "60", "--quorum-timeout", "4"],
+             "anew": ["--epochs", "60", "--quorum-timeout", "4", "--min-ranks", "1"],
              "lost": ["--epochs", "100000", "--quorum-timeout", "3"],
              "restarts": ["--quorum-timeout", "20"],
              "freeze": ["--quorum-timeout", "10", "--missed-heartbeats", "5"],

@@ -17,12 +17,12 @@ inline constexpr const char* variables_of_other_launchers[] = {
 /// The variable that has the name of muster-launch's job, or "-" if the job has no name.
 inline constexpr const char* name_of_outer_job = "LAUNCHED_BY_MUSTER_AS";
 
-inline bool is_set(const char* name) noexcept {
+inline bool has_variable(const char* name) noexcept {
   const char* const value = std::getenv(name);
   return value != nullptr && *value != '\0';
 }
 
-inline bool has_other_launcher() noexcept { return std::ranges::any_of(variables_of_other_launchers, is_set); }
+inline bool has_other_launcher() noexcept { return std::ranges::any_of(variables_of_other_launchers, has_variable); }
 
 /// Removes variables of the job of a muster-launch whose rank this process is, or is below. The process would otherwise
 /// join that job. A new value of MUSTER_JOB keeps the variables. A launcher (`is_launcher`) keeps the variables that it
@@ -30,7 +30,7 @@ inline bool has_other_launcher() noexcept { return std::ranges::any_of(variables
 inline void leave_outer_job(bool is_launcher) {
   const char* const outer = std::getenv(name_of_outer_job);
   const char* const job = std::getenv("MUSTER_JOB");
-  if (outer == nullptr || std::string_view(outer) != (is_set("MUSTER_JOB") ? job : "-")) return;
+  if (outer == nullptr || std::string_view(outer) != (has_variable("MUSTER_JOB") ? job : "-")) return;
   for (const char* const name : {"MUSTER_JOB", "MUSTER_RENDEZVOUS", "MUSTER_TOKEN", "MUSTER_FLIGHT_RECORDER"})
     ::unsetenv(name);
   // Ranks of torchrun have values of their own.

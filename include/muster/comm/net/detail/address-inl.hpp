@@ -216,8 +216,11 @@ MUSTER_INLINE std::vector<address> resolve(const host_port& where, clock::time_p
 MUSTER_INLINE std::vector<interface_address> all_interface_addresses() {
   ifaddrs* first = nullptr;
   if (::getifaddrs(&first) != 0) {
-    throw error(error_kind::other, "the host's addresses cannot be listed (" + std::string(std::strerror(errno)) +
-                                       "); set an address in the settings");
+    const int code = errno;
+    throw error(error_kind::other, "the host's addresses cannot be listed (" + std::string(std::strerror(code)) +
+                                       "); " +
+                                       (code == EMFILE || code == ENFILE ? "raise the limit of descriptors (ulimit -n)"
+                                                                         : "set an address in the settings"));
   }
   const std::unique_ptr<ifaddrs, decltype(&::freeifaddrs)> owner(first, &::freeifaddrs);
   std::vector<interface_address> all;

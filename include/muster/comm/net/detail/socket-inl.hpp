@@ -20,8 +20,12 @@ inline std::string describe_code(int code) { return code == ETIMEDOUT ? "no answ
 
 inline descriptor open_socket(const address& remote) {
   descriptor result(::socket(remote.family(), SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
-  if (!result)
-    throw socket_error(errno, "cannot create a socket for " + remote.to_string() + " (" + describe_code(errno) + ")");
+  if (!result) {
+    const int code = errno;
+    throw socket_error(code,
+                       "cannot create a socket for " + remote.to_string() + " (" + describe_code(code) + ")" +
+                           (code == EMFILE || code == ENFILE ? "; raise the limit of descriptors (ulimit -n)" : ""));
+  }
   return result;
 }
 

@@ -64,7 +64,7 @@ MUSTER_INLINE void connection_manager::start_attempt(pending_connection& attempt
     fail_attempt(attempt, failure.what(), failure.code() == ECONNREFUSED);
     if (is_out_of_descriptors && !remote_of(attempt.peer).was_connected) {
       connect_error_ = failure.code();
-      lose_peer(attempt.peer, failure.what() + std::string("; raise the limit (ulimit -n)"));
+      lose_peer(attempt.peer, failure.what());
     }
   }
 }
