@@ -25,7 +25,7 @@ struct parquet_options : column_options {
 /// own, with the column's type. The lists of a column have the shape of its first list. A column of bytes of any length
 /// is the whole record (record_form::bytes), without other columns.
 ///
-/// Opening reads the footers. Records are decoded in blocks, and less than 256 MiB are in memory. The order
+/// Opening reads the footers. Records are decoded in blocks, of which 112 MiB are cached. The order
 /// block_window decodes each block once an epoch. A row is a bad record if a value is missing (see `missing`), is
 /// not a label, is larger than a float32 or the column's type can hold, or if a list has another shape. The digest
 /// covers the contents as in fixed_records, the options and the values of partitions.
