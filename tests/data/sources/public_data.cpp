@@ -57,7 +57,7 @@ TEST_CASE("MNIST is read from its compressed files") {
   }
 #ifdef MUSTER_HAS_ZLIB
   const auto mnist = muster::data::open_idx(*images, *labels);
-  CHECK(muster::to_string(mnist.schema()) == "image uint8[28x28], label label");
+  CHECK(muster::data::to_string(mnist.schema()) == "image uint8[28x28], label label");
   std::vector<std::uint64_t> counts(10);
   double sum = 0;
   for (muster::sample_id id = 0; id < mnist.size(); ++id) {

@@ -77,7 +77,7 @@ TEST_CASE("a tensor of a safetensors file is a source, and parameters are floats
   expected[2] = {std::vector<std::byte>(8), {0}, true};  // a float32 does not hold the label
   const auto source = muster::open_source("safetensors:" + (folder / "a%20b.safetensors") + "?label=y");
   check_source(source, expected, 72);
-  CHECK(muster::to_string(source.schema()) == "x float32[2], label label");
+  CHECK(muster::data::to_string(source.schema()) == "x float32[2], label label");
   CHECK(source.mapped());
   CHECK(source.digest() == muster::data::open_safetensors(path, "x", "y").digest());
   CHECK(muster::data::open_safetensors(path, "y").schema().labels.empty());
