@@ -70,7 +70,7 @@ muster::detail::address address_for_ranks(bool is_needed) {
   try {
     const auto all = muster::detail::own_addresses("here", "muster-launch");
     return std::ranges::count(all, v4) > 0 ? v4 : all.front();
-  } catch (const muster::configuration_error&) {
+  } catch (const muster::error&) {
     if (is_needed) throw;
     return v4;
   }

@@ -1,8 +1,10 @@
 // Collectives of uneven pieces, on ranks that are threads.
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <iostream>
 #include <limits>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -63,6 +65,26 @@ void compare_uneven_with_oracle(test::fabric over, std::uint64_t cases) {
 
 TEST_CASE("uneven pieces equal their oracle", "[oracle][slow]") {
   compare_uneven_with_oracle(GENERATE(from_range(test::every_fabric())), 1800);
+}
+
+// Over shm a piece of up to 48 bytes travels in another place than a longer piece, but not beside a long one.
+TEST_CASE("short pieces beside long pieces arrive") {
+  const auto over = GENERATE(from_range(test::every_fabric()));
+  const auto counts = GENERATE(sizes{5000, 1, 0, 1}, sizes{1, 3000, 12, 13}, sizes{30000, 1, 2, 40000});
+  const auto thrown = test::outcomes(over, 4, [&](muster::group& world) {
+    const auto me = static_cast<std::size_t>(world.rank());
+    const std::vector<int> mine(counts[me], world.rank() + 1);
+    std::vector<int> expected, all(muster::detail::sum_of(counts));
+    for (std::size_t rank = 0; rank < counts.size(); ++rank)
+      expected.insert(expected.end(), counts[rank], static_cast<int>(rank) + 1);
+    for (int round = 0; round < 3; ++round) {
+      std::fill(all.begin(), all.end(), -1);
+      muster::allgather(world, mine, all, counts);
+      if (all != expected) throw std::runtime_error("a piece is wrong with the counts");
+      if (muster::allgather(world, mine).data != expected) throw std::runtime_error("a piece is wrong without counts");
+    }
+  });
+  CHECK(joined_texts_of(thrown).empty());
 }
 
 // The ranks have other ideas of the counts: every rank fails, and the texts name counts.

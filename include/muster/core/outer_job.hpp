@@ -22,7 +22,13 @@ inline bool has_variable(const char* name) noexcept {
   return value != nullptr && *value != '\0';
 }
 
-inline bool has_other_launcher() noexcept { return std::ranges::any_of(variables_of_other_launchers, has_variable); }
+/// Returns true if another launcher started this process below a rank of muster-launch. MPI_Init of a process without a
+/// launcher sets variables of PMIx in the process itself, so these are no proof.
+inline bool has_other_launcher() noexcept {
+  return std::ranges::any_of(variables_of_other_launchers, [](const char* name) {
+    return !std::string_view(name).starts_with("PMIX_") && has_variable(name);
+  });
+}
 
 /// Removes variables of the job of a muster-launch whose rank this process is, or is below. The process would otherwise
 /// join that job. A new value of MUSTER_JOB keeps the variables. A launcher (`is_launcher`) keeps the variables that it

@@ -9,6 +9,7 @@
 #include <muster/data/column_options.hpp>
 #include <muster/data/record_source.hpp>
 
+/// \cond
 // As the specification defines them, with its guards: a program may have them from several libraries.
 extern "C" {
 
@@ -57,6 +58,7 @@ struct ArrowArrayStream {
 #endif
 
 }  // extern "C"
+/// \endcond
 
 namespace muster { inline namespace v0 { namespace data {
 

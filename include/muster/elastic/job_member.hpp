@@ -2,6 +2,7 @@
 // connections to the members of a generation.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -36,6 +37,7 @@ inline elastic::membership_policy policy_of(const settings& configuration, const
   // A rank whose peers are elsewhere must not train alone, unless the user has chosen a number.
   if (configuration.is_default(setting::min_ranks)) policy.min_at_start = launch.size / 2 + 1;
   policy.max_members = static_cast<int>(configuration.integer(setting::max_ranks));
+  policy.min_at_start = std::min(policy.min_at_start, policy.max_members);
   if (policy.max_members < policy.min_members) {
     throw configuration_error(configuration.origin(setting::max_ranks) + " is " + std::to_string(policy.max_members) +
                               " (the job needs at least " + std::to_string(policy.min_members) + " by " +

@@ -401,7 +401,7 @@ class parquet_table {
   parquet_options options_;
   std::string named_;  // the folder, if it is the only path
   std::vector<parquet_file> files_;
-  detail::column_plan plan_;
+  detail::table_plan plan_;
   std::vector<std::string> notes_;
   std::uint64_t size_ = 0;
   std::vector<std::uint64_t> firsts_;  // each block's first row, then the number of rows

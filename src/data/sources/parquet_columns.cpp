@@ -341,10 +341,21 @@ class list_reader final : public typed_reader<Type> {
       const auto count =
           this->reader().ReadBatch(static_cast<std::int64_t>(capacity_ - levels_), defined_.data() + levels_,
                                    repeated_.data() + levels_, values_.get() + values_end_, &values);
+      if constexpr (std::is_same_v<stored, parquet::FixedLenByteArray>) keep_bytes(static_cast<std::size_t>(values));
       ended_ = count <= 0;
       levels_ += static_cast<std::size_t>(std::max<std::int64_t>(count, 0));
       values_end_ += static_cast<std::size_t>(values);
     }
+  }
+  // Copies the bytes of values before and after `values_end_`, because the reader's memory ends with its page.
+  void keep_bytes(std::size_t added) {
+    const auto width = static_cast<std::size_t>(this->reader().descr()->type_length());
+    std::vector<std::uint8_t> kept((values_end_ + added) * width);
+    for (std::size_t k = 0; k < values_end_ + added; ++k) {
+      std::memcpy(kept.data() + k * width, values_[k].ptr, width);
+      values_[k].ptr = kept.data() + k * width;
+    }
+    kept_ = std::move(kept);
   }
   [[nodiscard]] std::ptrdiff_t at() const { return static_cast<std::ptrdiff_t>(level_); }
 
@@ -354,6 +365,7 @@ class list_reader final : public typed_reader<Type> {
   std::vector<std::int16_t> defined_,
       repeated_;                      // levels that were read; those from `level_` to `levels_` are not used
   std::unique_ptr<stored[]> values_;  // values that were read; those from `value_` to `values_end_` are not used
+  std::vector<std::uint8_t> kept_;    // bytes of values that are pointers
   std::size_t level_ = 0, levels_ = 0, value_ = 0, values_end_ = 0;
   bool ended_ = false;
 };

@@ -307,7 +307,7 @@ class BadInput(Case):
         self.check(self.files("zero"), self.DATA, place("zero", ":1:"))
         self.check(self.files("order"), self.DATA, place("order", ":1:"))
         self.check(self.files("nan"), self.DATA, place("nan", ":1:"))
-        self.check(["--train", "parquet:x", "--test", "parquet:x"], self.CONFIGURATION, "csv", "libsvm")
+        self.check(["--train", "orc:x", "--test", "orc:x"], self.CONFIGURATION, "csv", "libsvm")
 
     @unittest.skipUnless(MPIRUN, "built without MPI")
     def test_the_launcher_hands_the_status_on(self):

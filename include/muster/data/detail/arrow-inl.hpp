@@ -51,7 +51,7 @@ class arrow_records : public source_with_facts {
  private:
   struct state : source_facts {
     column_options options;
-    column_plan plan;
+    table_plan plan;
     arrow_owner<ArrowSchema> schema_of_table;
     std::vector<arrow_column> columns;  // of the columns in the plan
     std::vector<column_target> targets;
@@ -173,9 +173,11 @@ inline bool arrow_records::is_in_place(const state& made) {
   };
   for (const auto& batch : made.batches) {
     const ArrowArray* array = batch.get();
+    std::int64_t offset = array->offset;  // of the rows, by all structs above the values
     for (const std::int64_t child : arrow.path) {
       if (has_nulls(*array)) return false;
       array = array->children[child];
+      offset += array->offset;
     }
     for (std::size_t level = 0; level + 1 < arrow.levels.size(); ++level) {
       if (has_nulls(*array)) return false;
@@ -183,7 +185,7 @@ inline bool arrow_records::is_in_place(const state& made) {
     }
     if (has_nulls(*array)) return false;
     // A feature that is infinite or NaN is a bad record.
-    const auto* const values = static_cast<const float*>(array->buffers[1]) + array->offset;
+    const auto* const values = static_cast<const float*>(array->buffers[1]) + offset;
     if (!found->is_field &&
         !std::all_of(values, values + batch->length, [](float value) { return std::isfinite(value); }))
       return false;

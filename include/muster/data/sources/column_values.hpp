@@ -49,7 +49,7 @@ struct table_column {
 };
 
 /// The columns that are read, and the structure of their records.
-struct column_plan {
+struct table_plan {
   std::vector<table_column> columns = {};
   record_schema schema = {};
   table_names names = {};
@@ -58,11 +58,11 @@ struct column_plan {
 
 /// Chooses the columns among `all`. The shapes of lists may be empty until place_columns(). Throws configuration_error
 /// for a column that does not exist, and data_error, which names `table`, for a column whose type has no numbers.
-[[nodiscard]] column_plan choose_columns(std::vector<table_column> all, const column_options& options,
+[[nodiscard]] table_plan choose_columns(std::vector<table_column> all, const column_options& options,
                                          const std::string& table);
 /// Gives the columns their places in a record: first the features, then each field. Throws data_error for bytes of any
 /// length beside other columns.
-void place_columns(column_plan& plan, const std::string& table);
+void place_columns(table_plan& plan, const std::string& table);
 
 /// The next rows that are written.
 struct column_rows {
@@ -225,7 +225,7 @@ void report_bad_rows(column_rows& rows, sample_id first, std::vector<bad_record>
   }
 }
 
-inline column_plan choose_columns(std::vector<table_column> all, const column_options& options,
+inline table_plan choose_columns(std::vector<table_column> all, const column_options& options,
                                   const std::string& table) {
   std::vector<std::string> names, ignore = options.ignore;
   for (const table_column& column : all) names.push_back(column.name);
@@ -241,7 +241,7 @@ inline column_plan choose_columns(std::vector<table_column> all, const column_op
       if (std::ranges::find(options.columns, name) == options.columns.end()) ignore.push_back(name);
   }
   const auto places = plan_columns(names, options.label, ignore, table);
-  column_plan plan;
+  table_plan plan;
   for (std::size_t k = 0; k < all.size(); ++k) {
     table_column& column = all[k];
     column.place = places.roles[k];
@@ -266,7 +266,7 @@ inline column_plan choose_columns(std::vector<table_column> all, const column_op
   return plan;
 }
 
-inline void place_columns(column_plan& plan, const std::string& table) {
+inline void place_columns(table_plan& plan, const std::string& table) {
   std::uint64_t features = 0;
   for (table_column& column : plan.columns) {
     if (column.kind == column_kind::bytes) {

@@ -25,7 +25,8 @@ namespace detail {
 inline tensor_shape tensor_in(std::string_view text) {
   tensor_shape shape;
   const auto colon = text.rfind(':');
-  if (const auto type = colon == std::string_view::npos ? dtype::none : data::detail::dtype_named(text.substr(colon + 1));
+  if (const auto type =
+          colon == std::string_view::npos ? dtype::none : data::detail::dtype_named(text.substr(colon + 1));
       type != dtype::none) {
     shape.type = type;
     text = text.substr(0, colon);

@@ -290,7 +290,8 @@ MUSTER_INLINE const std::byte* shm_native::small_payload(int peer) {
   const contribution& peer_contribution = shm_.slot(peer).contributions[contribution_index()];
   std::size_t bytes = plan_.contributed;
   if (call_->kind == collective::allgather) bytes = blocks_of(nullptr).at(peer).size();
-  return bytes <= contribution::inline_limit ? peer_contribution.bytes : slot_buffer_of(peer);
+  // A call whose largest piece is not small leaves every piece in the slot's buffer.
+  return plan_.is_small && bytes <= contribution::inline_limit ? peer_contribution.bytes : slot_buffer_of(peer);
 }
 
 MUSTER_INLINE void shm_native::complete_small() {
