@@ -115,11 +115,12 @@ int empty_list_level(const parquet::ColumnDescriptor& leaf) {
 template <class Stored, class F>
 void with_number(dtype type, const F& f) {
   if constexpr (std::is_same_v<Stored, std::int32_t>) {
-    with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t>(type, f);
+    muster::detail::with_one_of<std::int8_t, std::uint8_t, std::int16_t, std::uint16_t, std::int32_t, std::uint32_t>(
+        type, f);
   } else if constexpr (std::is_same_v<Stored, std::int64_t>) {
-    with_one_of<std::int64_t, std::uint64_t>(type, f);
+    muster::detail::with_one_of<std::int64_t, std::uint64_t>(type, f);
   } else if constexpr (std::is_same_v<Stored, parquet::FixedLenByteArray>) {
-    with_one_of<float16>(type, f);
+    muster::detail::with_one_of<float16>(type, f);
   } else if constexpr (std::is_arithmetic_v<Stored>) {
     f(Stored{});
   }
