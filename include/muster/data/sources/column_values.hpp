@@ -59,7 +59,7 @@ struct table_plan {
 /// Chooses the columns among `all`. The shapes of lists may be empty until place_columns(). Throws configuration_error
 /// for a column that does not exist, and data_error, which names `table`, for a column whose type has no numbers.
 [[nodiscard]] table_plan choose_columns(std::vector<table_column> all, const column_options& options,
-                                         const std::string& table);
+                                        const std::string& table);
 /// Gives the columns their places in a record: first the features, then each field. Throws data_error for bytes of any
 /// length beside other columns.
 void place_columns(table_plan& plan, const std::string& table);
@@ -226,7 +226,7 @@ void report_bad_rows(column_rows& rows, sample_id first, std::vector<bad_record>
 }
 
 inline table_plan choose_columns(std::vector<table_column> all, const column_options& options,
-                                  const std::string& table) {
+                                 const std::string& table) {
   std::vector<std::string> names, ignore = options.ignore;
   for (const table_column& column : all) names.push_back(column.name);
   for (const std::string& wanted : options.columns) {
