@@ -149,6 +149,13 @@ def check_addresses():
     column = pa.array(values)
     assert open_table(pa.table({"x": column}).slice(10)) == 0 and LIBRARY.exchange_mapped() == 1
     assert LIBRARY.exchange_view(5) == column.buffers()[1].address + 4 * 15
+    # The rows of a batch whose own offset is not 0: NaN before them is no value of theirs, NaN among them is a bad record.
+    for nan, mapped in ((1, 1), (4, 0)):
+        numbers = numpy.arange(6, dtype="float32")
+        numbers[nan] = float("nan")
+        batch = pa.chunked_array([pa.StructArray.from_arrays([pa.array(numbers)], ["x"]).slice(2, 3)])
+        assert open_table(batch) == 0 and LIBRARY.exchange_mapped() == mapped, (nan, mapped)
+        assert [bad for _, _, bad in records()] == [k == nan for k in (2, 3, 4)], nan
     for other in (pa.array([1.0, None], pa.float32()), pa.array([1.0, float("nan")], pa.float32()), pa.array([1, 2]), pa.array([[1.0], [2.0]])):
         assert open_table(pa.table({"x": other})) == 0 and LIBRARY.exchange_mapped() == 0
 

@@ -124,7 +124,8 @@ def check_drawn(draw, cases):
             assert len(records) == count, (len(records), count)
             for row in range(count):
                 parts = [columns[name][1][row] for name in order]
-                sizes = [len(next(each for each in columns[name][1] if each is not None)) if any(columns[name][1]) else 4 for name in order]
+                sizes = [len(next(each for each in columns[name][1] if each is not None)) if any(columns[name][1]) else
+                         table[name].type.byte_width if pa.types.is_fixed_size_binary(table[name].type) else 4 for name in order]
                 is_bad = rule == "fail" and None in parts
                 expected = b"".join(bytes(size) if part is None or is_bad else part for part, size in zip(parts, sizes))
                 assert records[row] == expected, (case, row, table.schema, chosen, rule, records[row], expected)
@@ -148,6 +149,17 @@ def check_bytes(draw):
     pq.write_table(pa.table({"image": bytes_of, "label": pa.array(range(500))}), FOLDER / "images.parquet", row_group_size=77)
     records, labels = records_of(f"parquet:{FOLDER}/images.parquet?columns=image.bytes&label=label")
     assert records == images and labels == [[str(k)] for k in range(500)]
+
+
+def check_pages(draw):
+    """Lists that end at the ends of short pages, whose memory the reader uses again."""
+    halves = numpy.array([draw.uniform(-100, 100) for _ in range(60000)], "float16")
+    table = pa.table({"x": pa.FixedSizeListArray.from_arrays(pa.array(halves), 3)})
+    for codec in ("none", "snappy", "zstd"):
+        for version in ("1.0", "2.0"):
+            pq.write_table(table, FOLDER / "pages.parquet", use_dictionary=False, compression=codec, data_page_size=4096, data_page_version=version)
+            records, _ = records_of(f"parquet:{FOLDER}/pages.parquet")
+            assert b"".join(records) == halves.tobytes(), (codec, version)
 
 
 def check_refused():
@@ -274,6 +286,7 @@ def main():
     check_drawn(draw, int(sys.argv[2]) if len(sys.argv) > 2 else 60)
     check_damaged(draw)
     check_ipc(draw)
+    check_pages(draw)
 
 
 main()
