@@ -16,6 +16,7 @@
 #include <muster/core/error.hpp>
 #include <muster/data/record_schema.hpp>
 #include <muster/serve/predictor.hpp>
+#include <muster/torch/detail/module_tensors.hpp>
 #include <muster/torch/tensors.hpp>
 
 namespace muster { inline namespace v0 { namespace torch {
