@@ -165,7 +165,7 @@ class launcher {
       if (finished_ || ending_ || lost_) return R"({"error": "size cannot be changed (the job ends); leave it"})";
       resize(*wanted);
     } else if (request != "status") {
-      return R"({"error": "this is no request (known: status, size N); send one of these"})";
+      return R"({"error": "this is no request (known: status, size N); send a known request"})";
     }
     return R"({"ranks": )" + std::to_string(running_.size()) + R"(, "size": )" + std::to_string(size()) +
            R"(, "min": )" + std::to_string(plan_.min) + R"(, "max": )" + std::to_string(plan_.max) + "}";

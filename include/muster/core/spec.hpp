@@ -83,7 +83,7 @@ class spec_reader {
       if (each == word) return meaning;
       words.push_back(each);
     }
-    refuse_word(std::string(called) + " ", word, words, "choose one of these");
+    refuse_word(std::string(called) + " ", word, words, "choose a listed name");
   }
   [[noreturn]] void refuse(const std::string& reason, const std::string& suggestion) const;
 

@@ -41,7 +41,7 @@ template <class Make = std::identity>
 }
 
 /// Returns the text in one line that moves no cursor: a space for each line break and tab, '?' for each other control
-/// character.
+/// character of ASCII.
 [[nodiscard]] inline std::string on_one_line(std::string_view text) {
   std::string line(text);
   for (char& c : line) {

@@ -307,7 +307,7 @@ class table {
         const auto suggestion = closest(options_.key, names_);
         throw configuration_error("there is no key '" + options_.key + "' in the query '" + query_ +
                                   "' (its columns are " + std::to_string(names_.size()) + " others); " +
-                                  (suggestion ? "did you mean '" + *suggestion + "'?" : "name a column of these"));
+                                  (suggestion ? "did you mean '" + *suggestion + "'?" : "name a listed column"));
       }
       key_ = "c" + std::to_string(found - names_.begin());
       ignore.push_back(options_.key);

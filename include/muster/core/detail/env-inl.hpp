@@ -188,7 +188,7 @@ MUSTER_INLINE std::size_t settings::choice(const setting_info& info, const std::
   if (found != choices.end()) return static_cast<std::size_t>(found - choices.begin());
   const auto suggestion = closest(value(info), choices);
   throw configuration_error(origin(info) + " cannot be '" + value(info) + "' (known: " + detail::joined(choices, ", ") +
-                            ")" + (suggestion ? "; did you mean " + *suggestion + "?" : "; choose one of these"));
+                            ")" + (suggestion ? "; did you mean " + *suggestion + "?" : "; choose a listed name"));
 }
 
 MUSTER_INLINE std::string settings_help(bool all) {

@@ -234,7 +234,7 @@ inline table_plan choose_columns(std::vector<table_column> all, const column_opt
     const auto suggestion = closest(wanted, names);
     throw configuration_error("there is no column '" + wanted + "' in " + table + " (it has " +
                               std::to_string(names.size()) + "); " +
-                              (suggestion ? "did you mean '" + *suggestion + "'?" : "name one of its columns"));
+                              (suggestion ? "did you mean '" + *suggestion + "'?" : "name another column"));
   }
   if (!options.columns.empty()) {
     for (const std::string& name : names)

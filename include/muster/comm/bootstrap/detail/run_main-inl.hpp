@@ -49,12 +49,13 @@ inline std::string usage_of(const char* program, const main_options& options) {
 
 // Returns the value of a flag as far as it can be determined when another part of the command line is wrong.
 inline std::optional<std::string> value_of_flag(int argc, char** argv, std::string_view flag) {
-  for (int i = 1; i < argc; ++i) {
+  std::optional<std::string> value;  // as the settings read a flag: the last one counts, and none behind "--"
+  for (int i = 1; i < argc && std::string_view(argv[i]) != "--"; ++i) {
     const std::string_view word(argv[i]);
-    if (word.starts_with(flag) && word.substr(flag.size()).starts_with('=')) return argv[i] + flag.size() + 1;
-    if (word == flag && i + 1 < argc) return argv[i + 1];
+    if (word.starts_with(flag) && word.substr(flag.size()).starts_with('=')) value = argv[i] + flag.size() + 1;
+    if (word == flag && i + 1 < argc) value = argv[++i];
   }
-  return std::nullopt;
+  return value;
 }
 
 // The settings by which ranks meet when the command line is wrong. Ranks without an error connect by these settings.

@@ -264,7 +264,7 @@ MUSTER_INLINE fixed_records detail::open_named_arrays(const std::string& name, c
     const auto found = std::ranges::find(arrays, wanted, &named_array::name);
     if (found == arrays.end())
       throw data_error(
-          {path}, "has no " + called + " " + detail::quoted(wanted) + " (it has " + list() + "); name one of these");
+          {path}, "has no " + called + " " + detail::quoted(wanted) + " (it has " + list() + "); name a listed array");
     array_file opened = found->open();
     if (opened.header.type == dtype::none)
       throw data_error({path, 0, 0, opened.header.bytes}, called + " " + detail::quoted(wanted) +
