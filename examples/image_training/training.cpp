@@ -41,7 +41,9 @@ class run {
         loader_(training_loader(data, chosen.seed, batches_of(chosen), chosen.augment, chosen.stages)),
         test_(test_loader(data, muster::batch(128, {.per_rank = true}), chosen.stages)),
         timeline_(context),
-        tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}) {
+        tracker_(world, {.goal = chosen.goal,
+                         .metrics = context.configuration().value(muster::setting::metrics),
+                         .tensorboard = context.configuration().value(muster::setting::tensorboard)}) {
     net_->bind(arena_);
     net_->initialise(chosen.seed);
     if (!chosen.init.empty()) examples::read_tensors(chosen.init, description_.name, tensors_of(*net_));

@@ -75,7 +75,9 @@ class run {
         optimizer_(chosen_optimizer(arena_, context.configuration(), chosen)),
         schedule_(muster::parse_schedule(chosen.schedule)),
         loader_(batches_of(data.train, chosen)),
-        tracker_(world, {.goal = chosen.goal, .metrics = context.configuration().value(muster::setting::metrics)}),
+        tracker_(world, {.goal = chosen.goal,
+                         .metrics = context.configuration().value(muster::setting::metrics),
+                         .tensorboard = context.configuration().value(muster::setting::tensorboard)}),
         training_(context, sync_of(context, data), arena_, optimizer_, loader_, tracker_),
         speaks_first_(world.rank() == 0 && context.launcher().rank == 0),
         started_as_(examples::describe_ranks(context, world)) {

@@ -16,6 +16,7 @@
 #include <muster/core/events.hpp>
 #include <muster/core/histogram.hpp>
 #include <muster/elastic/state.hpp>
+#include <muster/train/tensorboard_file.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -42,6 +43,9 @@ struct tracker_options {
   /// Path to which rank 0 writes the figures so far at the end of each epoch, in Prometheus' text format, replacing the
   /// earlier file. Empty or "none": no file. Programs take the path from `setting::metrics` (--metrics).
   std::string metrics{};
+  /// Folder in which rank 0 writes an event file with the scalars of each epoch, for TensorBoard. Empty or "none": no
+  /// file. Programs take the folder from `setting::tensorboard` (--tensorboard).
+  std::string tensorboard{};
 };
 
 /// Metrics of the model after an epoch. NaN: not measured.
@@ -192,6 +196,7 @@ class tracker final : public event_sink {
   };
 
   void export_metrics() const;
+  void export_scalars();
   [[nodiscard]] bool reaches_goal(const epoch_metrics& metrics) const;
   [[nodiscard]] double waited() const noexcept { return local_.spent.communication + local_.spent.data_wait; }
 
@@ -206,6 +211,7 @@ class tracker final : public event_sink {
   std::vector<epoch_report> epochs_;
   std::vector<rank_report> ranks_;
   std::map<std::string, std::string> annotations_;
+  std::optional<tensorboard_file> scalars_;  // created after the first epoch
   scoped_event_sink installed_{*this};
 };
 

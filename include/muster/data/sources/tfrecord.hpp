@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <muster/data/record_source.hpp>
@@ -58,6 +59,9 @@ namespace detail {
 
 /// Returns the position of every record's frame in a file. Throws data_error naming `path`.
 [[nodiscard]] std::vector<std::uint64_t> tfrecord_offsets(std::span<const std::byte> bytes, const std::string& path);
+
+/// Returns the frame of a record: its length, the length's checksum, the payload, and the payload's checksum.
+[[nodiscard]] std::string tfrecord_frame(std::string_view payload);
 
 }  // namespace detail
 

@@ -13,6 +13,7 @@
 #include <muster/train/detail/option_parsers-inl.hpp>
 #include <muster/train/detail/parameter_server_backend-inl.hpp>
 #include <muster/train/detail/parameter_server_run-inl.hpp>
+#include <muster/train/detail/tensorboard_file-inl.hpp>
 #include <muster/train/detail/timeline-inl.hpp>
 #include <muster/train/detail/tracker-inl.hpp>
 #include <muster/train/detail/tracker_report-inl.hpp>

@@ -178,6 +178,7 @@ MUSTER_INLINE const epoch_report& tracker::end_epoch(group& world, const epoch_m
     for (const auto& epoch : epochs_) totals_.time_to_goal += epoch.train_seconds;
   }
   if (world.rank() == 0 && !options_.metrics.empty() && options_.metrics != "none") export_metrics();
+  if (world.rank() == 0 && !options_.tensorboard.empty() && options_.tensorboard != "none") export_scalars();
   return epochs_.back();
 }
 

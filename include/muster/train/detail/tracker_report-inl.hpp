@@ -52,10 +52,10 @@ inline epoch_report total_of(const std::vector<epoch_report>& epochs) {
 
 }  // namespace detail
 
-// Replaces the file atomically for readers, without waiting for the disk, since the next epoch writes the file again. A
-// failure does not end the training.
 MUSTER_INLINE void tracker::annotate(const std::string& key, const std::string& text) { annotations_[key] = text; }
 
+// Replaces the file atomically for readers, without waiting for the disk, since the next epoch writes the file again. A
+// failure does not end the training.
 MUSTER_INLINE void tracker::export_metrics() const {
   auto figures = detail::figures_of(detail::total_of(epochs_));
   const auto& last = epochs_.back().metrics;
@@ -77,6 +77,22 @@ MUSTER_INLINE void tracker::export_metrics() const {
   if (!file || error) {
     log(log_level::warning, "this epoch's metrics are missing in '" + options_.metrics +
                                 "' (the file cannot be written); the training continues");
+  }
+}
+
+// A failure does not end the training.
+MUSTER_INLINE void tracker::export_scalars() {
+  const std::uint64_t number = epochs_.size();
+  const auto& last = epochs_.back();
+  try {
+    if (!scalars_) scalars_.emplace(options_.tensorboard, number);
+    scalars_->add(number, std::array<tensorboard_scalar, 5>{{{"train_loss", last.metrics.train_loss},
+                                                             {"val_loss", last.metrics.val_loss},
+                                                             {"val_accuracy", last.metrics.val_accuracy},
+                                                             {"train_accuracy", last.metrics.train_accuracy},
+                                                             {"samples_per_second", last.samples_per_second()}}});
+  } catch (const configuration_error& failed) {
+    log(log_level::warning, std::string("this epoch has no event: ") + failed.what() + "; the training continues");
   }
 }
 

@@ -16,6 +16,8 @@ inline constexpr setting_info trace{"trace", "FILE", "none",
                                     "write a timeline of phases, buckets and collectives of all ranks to this file"};
 inline constexpr setting_info metrics{
     "metrics", "FILE", "none", "write the figures up to now to this file at the end of each epoch, for Prometheus"};
+inline constexpr setting_info tensorboard{
+    "tensorboard", "DIR", "none", "write the figures of each epoch into an event file in this folder, for TensorBoard"};
 
 inline constexpr setting_info balance{"balance", "WHAT", "equal",
                                       "how ranks share each batch: equal parts, or by speed, as their steps show it"};
@@ -26,7 +28,8 @@ inline constexpr setting_info virtual_shards{
     detail::value_range(0, 4096)};
 
 inline void register_settings_of_train() {
-  detail::register_settings({"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics}});
+  detail::register_settings(
+      {"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics, &tensorboard}});
 }
 
 }  // namespace setting

@@ -57,6 +57,18 @@ MUSTER_INLINE std::vector<std::uint64_t> detail::tfrecord_offsets(std::span<cons
   return offsets;
 }
 
+MUSTER_INLINE std::string detail::tfrecord_frame(std::string_view payload) {
+  const auto masked_crc_of = [](std::string_view bytes) { return masked(crc32c(std::as_bytes(std::span(bytes)))); };
+  muster::detail::wire_writer length;
+  length.add(std::uint64_t{payload.size()});
+  const std::string prefix = length.take();
+  muster::detail::wire_writer frame(prefix);
+  frame.add(masked_crc_of(prefix));
+  frame.add_bytes(std::as_bytes(std::span(payload)));
+  frame.add(masked_crc_of(payload));
+  return frame.take();
+}
+
 struct tfrecord_files::state : detail::source_facts {
   struct opened {
     std::string path;
