@@ -24,24 +24,11 @@
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
 
+#include "source_description.hpp"
+
 namespace {
 
 using muster::detail::hex;
-
-json describe_bad(const muster::bad_record& bad) {
-  json entry = {{"id", bad.id}, {"file", bad.location.file}};
-  if (bad.location.line != 0) entry["line"] = bad.location.line;
-  if (bad.location.offset) entry["offset"] = *bad.location.offset;
-  entry["problem"] = bad.problem;
-  return entry;
-}
-
-// Returns the file or folder of a `records:` source, without `?follow`. Returns an empty text for another source.
-std::string path_of_records(const std::string& specification) {
-  if (!specification.starts_with("records:")) return {};
-  const std::string path = muster::spec_reader::of_source(specification).path();
-  return path.substr(0, path.ends_with("?follow") ? path.size() - std::string_view("?follow").size() : path.size());
-}
 
 using muster::data::detail::record_run;
 
@@ -173,10 +160,6 @@ output open_output(const copy_request& request, const muster::data::any_record_s
   return result;
 }
 
-muster::read_options options_for(bool keep_bad_records, int threads) {
-  return {.threads = threads, .keep_bad_records = keep_bad_records};
-}
-
 }  // namespace
 
 std::string as_specification(const std::string& specification) {
@@ -259,33 +242,6 @@ json copy_records(const copy_request& request) {
   report["bytes"] = bytes;
   report["digest"] = hex(muster::data::record_files(request.to).digest());
   report["seconds"] = muster::seconds_since(start);
-  return report;
-}
-
-json describe_source(const std::string& specification, int threads) {
-  const auto source = muster::open_source(specification, options_for(true, threads));
-  const auto& schema = source.schema();
-  json report = {{"source", muster::detail::without_secrets(specification)},
-                 {"schema", to_string(schema)},
-                 {"records", source.size()},
-                 {"record_bytes", schema.record_bytes()},
-                 {"labels", schema.labels},
-                 {"mapped", source.mapped()},
-                 {"digest", hex(source.digest())}};
-  if (const auto bad = source.known_bad()) report["bad"] = *bad;
-  if (!source.notes().empty()) report["notes"] = source.notes();
-  const std::string path = path_of_records(specification);
-  if (path.empty()) return report;
-  report["files"] = json::array();
-  for (const auto& file : muster::data::record_files(path).files()) {
-    report["files"].push_back({{"path", file.path},
-                               {"first", file.first},
-                               {"records", file.records},
-                               {"bytes", file.file_bytes},
-                               {"payload_bytes", file.payload_bytes},
-                               {"blocks", file.blocks},
-                               {"alignment", file.alignment}});
-  }
   return report;
 }
 

@@ -1,4 +1,4 @@
-// The operations of muster-data on sources and files of records; main is in muster_data.cpp.
+// The operations of muster-data that read all records of a source; main is in muster_data.cpp.
 #pragma once
 
 #include <cstdint>
@@ -27,9 +27,6 @@ std::string as_specification(const std::string& specification);
 
 /// Writes the records of a source in muster's own format, and returns a report of the copy.
 json copy_records(const copy_request& request);
-
-/// Returns the properties of a source, without reading its records.
-json describe_source(const std::string& specification, int threads);
 
 /// Returns the statistics of a source, and stores them in the folder if the source is a folder of records.
 json describe_statistics(const std::string& specification, int threads);

@@ -14,6 +14,7 @@
 #include "command_line.hpp"
 #include "data_work.hpp"
 #include "run_program.hpp"
+#include "source_description.hpp"
 
 namespace {
 
@@ -45,8 +46,9 @@ struct command_line {
   bool as_json = false;
   CLI::App app{description, "muster-data"};
   CLI::App* convert = app.add_subcommand("convert", "write the records of a source into muster's own format");
-  CLI::App* inspect = app.add_subcommand(
-      "inspect", "describe a source without reading its records; text is read, and its bad records are counted");
+  CLI::App* inspect = app.add_subcommand("inspect",
+                                         "describe a source, with its first samples as a program receives them; text "
+                                         "is read, and its bad records counted");
   CLI::App* verify = app.add_subcommand("verify", "read every record of a source");
   CLI::App* stats = app.add_subcommand(
       "stats",

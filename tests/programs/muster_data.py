@@ -6,6 +6,7 @@ import os
 import pathlib
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
@@ -46,8 +47,48 @@ def report(*arguments, status=0):
     return json.loads(run(*arguments, "--json", status=status).stdout)
 
 
+def npy(values, descr, shape):
+    """Returns the bytes of an NPY file."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}}}"
+    header = header.ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + values
+
+
+def check_inspect(folder):
+    """Compares what inspect understood of each format with what the test wrote."""
+    table = "n,city,y\n1,rome,0\n,oslo,1\n3,rome,x\n"
+    (folder / "t.csv").write_text(table)
+    (folder / "bare.csv").write_text("1;2;0\n3;4;1\n")
+    (folder / "t.csv.gz").write_bytes(gzip.compress(table.encode()))
+    for name, compression in (("t.csv", None), ("t.csv.gz", "gzip")):
+        seen = report("inspect", f"csv:{folder}/{name}?label=y&ignore=city&missing=nan")
+        assert (seen["header"], seen["columns"], seen.get("compression")) == ("first row", ["n"], compression), seen
+        assert seen["missing_in_first"] == {"records": 3, "by_column": {"n": 1}} and seen["bad"] == 1, seen
+        assert [(each["labels"], each["values"]) for each in seen["samples"]] == [({"label": 0}, {"n": 1}), ({"label": 1}, {"n": "nan"})], seen
+        assert "'x'" in seen["first_bad"]["problem"] and seen["first_bad"]["id"] == 2, seen
+    bare = report("inspect", f"csv:{folder}/bare.csv?label=2&delimiter=;&header=0")
+    assert bare["header"] == "none" and bare["samples"][1]["values"] == {"0": 3, "1": 4}, bare
+    (folder / "t.jsonl").write_text('{"a": 1, "kind": "cat"}\n{"a": 2, "kind": "dog"}\n')
+    lines = report("inspect", f"jsonl:{folder}/t.jsonl?label=kind&classes=cat,dog")
+    assert lines["classes"] == ["cat", "dog"] and lines["columns"] == ["a"], lines
+    assert [each["labels"]["class"] for each in lines["samples"]] == ["cat", "dog"], lines
+    (folder / "t.svm").write_text("1 3:0.5 7:2\n-1 1:1\n")
+    sparse = report("inspect", f"libsvm:{folder}/t.svm")
+    assert [(each["labels"]["label"], each["values"]) for each in sparse["samples"]] == [(1, {"2": 0.5, "6": 2}), (-1, {"0": 1})], sparse
+    for descr, code, values in (("<f8", "d", [0.5, -2, float("inf"), 1e300]), ("<i8", "q", [1 << 62, -1, 0, 3]), ("|u1", "B", [0, 255, 7, 9])):
+        (folder / "x.npy").write_bytes(npy(struct.pack(f"<4{code}", *values), descr, (2, 2)))
+        seen = report("inspect", f"npy:{folder}/x.npy")
+        shown = [each for sample in seen["samples"] for each in list(sample["values"].values())[0]]
+        assert [float(each) for each in shown] == [float(each) for each in values], (descr, seen)
+    (folder / "x.raw").write_bytes(b"".join(bytes([k]) * 12 for k in range(3)))
+    raw = report("inspect", f"raw:{folder}/x.raw?type=uint8&shape=12")
+    assert raw["records"] == 3 and list(raw["samples"][1]["values"].values())[0] == [1] * 8, raw  # the first 8 values
+
+
 with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
+    (folder / "formats").mkdir()
+    check_inspect(folder / "formats")
     table = folder / "table.csv"
     table.write_text("a,b,label\n" + "".join(f"{i},{i * i / 8},{i % 3}\n" for i in range(1000)))
     source = f"csv:{table}?label=label"

@@ -74,6 +74,7 @@ struct table_names {
   std::vector<std::string> features = {};  ///< in the order of the values in a record
   std::string label = {};
   std::vector<std::string> classes = {};  ///< of the label, if the table has their names; see record_schema::classes
+  bool has_header = false;                ///< true if the first row of a text has the names
 };
 
 /// Returns the type to which to_string() gives this name, or dtype::none if there is no such type.

@@ -444,6 +444,7 @@ class csv_format final : public detail::text_format {
     }
     columns_ = detail::plan_columns(row.fields, csv.label, csv.ignore, file);
     columns = std::move(columns_.names);
+    columns.has_header = begin != 0 && start.lines != 0;
     marks_.places = columns_.roles;
   }
 
