@@ -200,7 +200,7 @@ void decode(std::span<const std::byte> jpeg, const detail::image_window& window,
   JSAMPROW rows[] = {row.data()};
   reader.run([&] {
     jpeg_crop_scanline(&info, &first_column, &columns);
-    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(resized.first_row()));
+    jpeg_skip_scanlines(&info, static_cast<JDIMENSION>(resized.first_input_row()));
     while (!resized.done()) {
       const std::size_t number = info.output_scanline;
       jpeg_read_scanlines(&info, rows, 1);

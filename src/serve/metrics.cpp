@@ -20,7 +20,7 @@ void append_sample(std::string& text, std::string_view name, std::string_view mo
 
 template <std::size_t Bounds>
 void append_histogram(std::string& text, const std::string& name, std::string_view model,
-                      const bounded_histogram<Bounds>& histogram) {
+                      const fixed_bucket_histogram<Bounds>& histogram) {
   double below = 0;
   for (std::size_t k = 0; k <= Bounds; ++k) {
     below += static_cast<double>(histogram.count(k));

@@ -8,25 +8,25 @@
 
 namespace muster { inline namespace v0 { namespace serve {
 
-/// A histogram with the buckets of Prometheus. Bounds ascend.
-template <std::size_t Bounds>
-class bounded_histogram {
+/// A histogram with the buckets of Prometheus. BoundCount ascend.
+template <std::size_t BoundCount>
+class fixed_bucket_histogram {
  public:
-  explicit constexpr bounded_histogram(const std::array<double, Bounds>& bounds) : bounds_(bounds) {}
+  explicit constexpr fixed_bucket_histogram(const std::array<double, BoundCount>& bounds) : bounds_(bounds) {}
   void add(double value) noexcept {
     std::size_t k = 0;
-    while (k < Bounds && value > bounds_[k]) ++k;
+    while (k < BoundCount && value > bounds_[k]) ++k;
     counts_[k].fetch_add(1, std::memory_order_relaxed);
     sum_.fetch_add(value, std::memory_order_relaxed);
   }
-  [[nodiscard]] const std::array<double, Bounds>& bounds() const noexcept { return bounds_; }
+  [[nodiscard]] const std::array<double, BoundCount>& bounds() const noexcept { return bounds_; }
   /// Returns the number of values that are greater than bound k - 1 and at most bound k.
   [[nodiscard]] std::uint64_t count(std::size_t k) const noexcept { return counts_[k].load(std::memory_order_relaxed); }
   [[nodiscard]] double sum() const noexcept { return sum_.load(std::memory_order_relaxed); }
 
  private:
-  std::array<double, Bounds> bounds_;
-  std::array<std::atomic<std::uint64_t>, Bounds + 1> counts_{};
+  std::array<double, BoundCount> bounds_;
+  std::array<std::atomic<std::uint64_t>, BoundCount + 1> counts_{};
   std::atomic<double> sum_{0};
 };
 
@@ -45,8 +45,8 @@ class model_statistics {
     return requests_[status - first_status].load(std::memory_order_relaxed);
   }
 
-  bounded_histogram<12> request_seconds{{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10}};
-  bounded_histogram<11> batch_rows{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}};
+  fixed_bucket_histogram<12> request_seconds{{0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 10}};
+  fixed_bucket_histogram<11> batch_rows{{1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024}};
 
  private:
   std::array<std::atomic<std::uint64_t>, end_of_statuses - first_status> requests_{};

@@ -203,7 +203,7 @@ TEST_CASE("the buffer of a message that is under way can move", "[slow]") {
   const auto over = GENERATE(from_range(test::fabrics()));
   for (int tests_before = 0; tests_before < 6; ++tests_before) {  // with more tests, more of the message has arrived
     run(over, 2, [&](muster::group& world, muster::transport& transport) {
-      const bool moves = transport.abilities().moves_buffers;
+      const bool moves = transport.abilities().replaces_buffers;
       const auto test_a_little = [&](muster::request& r) {
         for (int i = 0; i < tests_before; ++i) (void)transport.test(r);
       };
@@ -217,8 +217,8 @@ TEST_CASE("the buffer of a message that is under way can move", "[slow]") {
           test_a_little(first.r);
           const bool under_way = first.r.owner != nullptr;
           if (under_way) {
-            const bool moved = first.r.owner->move_buffer(first.r, reinterpret_cast<std::byte*>(later.data.data()));
-            require(moved == moves, "move_buffer matches the ability");
+            const bool moved = first.r.owner->replace_buffer(first.r, reinterpret_cast<std::byte*>(later.data.data()));
+            require(moved == moves, "replace_buffer matches the ability");
           }
           if (moves || !under_way) std::fill(first.data.begin(), first.data.end(), std::uint8_t{0});
           first.finish(transport);
@@ -230,7 +230,7 @@ TEST_CASE("the buffer of a message that is under way can move", "[slow]") {
           test_a_little(got.r);
           const bool leaves = tests_before % 2 == 1 && moves && got.r.owner != nullptr;
           if (leaves) {
-            const bool moved = got.r.owner->move_buffer(got.r, reinterpret_cast<std::byte*>(elsewhere.data.data()));
+            const bool moved = got.r.owner->replace_buffer(got.r, reinterpret_cast<std::byte*>(elsewhere.data.data()));
             require(moved, "the buffer moves");
             std::fill(got.data.begin(), got.data.end(), std::uint8_t{42});
           }

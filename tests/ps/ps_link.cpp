@@ -143,7 +143,7 @@ TEST_CASE("a large payload is received in place, and no peer writes there after 
         while (!link.is_idle() && muster::clock::now() < until) (void)link.poll([](auto, auto) {});
       } else {
         muster::random_stream draw(static_cast<std::uint64_t>(over) + 20261125);
-        const bool places = world.transport().abilities().moves_buffers;
+        const bool places = world.transport().abilities().replaces_buffers;
         std::vector<std::vector<std::byte>> targets(count + 1, std::vector<std::byte>(size));
         link.set_target_lookup([&](const ps::message& msg) -> std::byte* {
           require(msg.bytes == size, "it is said how much comes");

@@ -93,7 +93,7 @@ struct transport_abilities {
       false;  ///< native collectives compare signatures, can be cancelled and are faster than the library's
   bool any_source = false;         ///< `request::peer` of a receive may be `any_source`
   bool detects_death = false;      ///< the death of a peer is detected before the deadline
-  bool moves_buffers = false;      ///< `transport::move_buffer` may return true
+  bool replaces_buffers = false;   ///< `transport::replace_buffer` may return true
   bool concurrent_groups = false;  ///< different groups may be used by different threads at the same time
   /// a message is combined only after it has completely arrived in a buffer: large messages are sent in pieces
   bool buffers_whole_message = false;
@@ -241,9 +241,9 @@ class transport {
   virtual void cancel(request& req) noexcept = 0;
   /// Replaces the buffer of an unfinished send or receive by `replacement`; neither transport nor peers use the old
   /// buffer any more. The caller has copied a send's bytes to the new buffer; received bytes are not copied. For
-  /// transports with the ability `moves_buffers`; returns false without a change for other transports, and if another
-  /// thread has completed the request.
-  [[nodiscard]] virtual bool move_buffer(request& /*r*/, std::byte* /*replacement*/) noexcept { return false; }
+  /// transports with the ability `replaces_buffers`; returns false without a change for other transports. May also
+  /// return false, without a change, if another thread has completed the request.
+  [[nodiscard]] virtual bool replace_buffer(request& /*r*/, std::byte* /*replacement*/) noexcept { return false; }
 
   /// Sends a control message to a rank. Control messages are independent of other messages.
   virtual void notify(int peer, const control_message& message) = 0;
@@ -291,9 +291,9 @@ class transport_decorator : public transport {
   void cancel(request& req) noexcept override {
     if (auto* const owner = req.owning_transport(); owner != nullptr && owner != this) owner->cancel(req);
   }
-  [[nodiscard]] bool move_buffer(request& req, std::byte* replacement) noexcept override {
+  [[nodiscard]] bool replace_buffer(request& req, std::byte* replacement) noexcept override {
     auto* const owner = req.owning_transport();
-    return owner != nullptr && owner != this && owner->move_buffer(req, replacement);
+    return owner != nullptr && owner != this && owner->replace_buffer(req, replacement);
   }
   void notify(int peer, const control_message& message) override { inner_->notify(peer, message); }
   bool poll(control_message& message) override { return inner_->poll(message); }

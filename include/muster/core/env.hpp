@@ -31,7 +31,7 @@ namespace setting {
 extern const setting_info log_level, log_ranks;
 }  // namespace setting
 
-/// Maximum number of ranks as threads, and of ranks in an elastic job.
+/// Maximum number of ranks as threads, of ranks that muster-launch starts, and of ranks in an elastic job.
 inline constexpr int most_ranks = 4096;
 
 /// Returns the settings of all linked layers, in the order of `--help`.

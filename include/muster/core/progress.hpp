@@ -13,7 +13,7 @@ namespace muster { inline namespace v0 {
 class progress_line {
  public:
   /// Creates the line. `enabled` allows the caller to silence ranks other than 0.
-  explicit progress_line(bool enabled = true, std::FILE* stream = stderr);
+  explicit progress_line(bool enabled = true, std::FILE* terminal = stderr);
   ~progress_line() { clear(); }
   progress_line(const progress_line&) = delete;
   progress_line& operator=(const progress_line&) = delete;

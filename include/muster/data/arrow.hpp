@@ -70,13 +70,14 @@ namespace muster { inline namespace v0 { namespace data {
 /// The digest covers all records, so that opening reads them once, on `threads` threads (0: as many as available). The
 /// stream is released in any case. Throws the errors of open_parquet(), and data_error with the text of the stream's
 /// own error.
-[[nodiscard]] any_record_source open_arrow(ArrowArrayStream& stream, const column_options& options = {},
+[[nodiscard]] any_record_source open_arrow(ArrowArrayStream& arrow_stream, const column_options& options = {},
                                            const std::string& name = "arrow", int threads = 0);
 
 /// Returns a stream of the source's records, in batches of at most `rows` rows. Fields are arrays of lists with a fixed
-/// size. The columns of a table are columns with their names, and the labels are columns of float32. Records of bytes
-/// are a column "bytes". The caller calls `release` of the stream and of all results, in any thread. A bad record is an
-/// error of the stream. Throws configuration_error for sparse records.
+/// size. The columns of a table are columns with their names, and the labels are columns of float32. A record of
+/// bytes is one value of the column "bytes" (large_binary), beside the columns of the labels. The caller calls
+/// `release` of the stream and of all results, in any thread. A bad record is an error of the stream. Throws
+/// configuration_error for sparse records.
 [[nodiscard]] ArrowArrayStream export_arrow(const any_record_source& source, std::uint64_t rows = 4096);
 
 }}}  // namespace muster::v0::data

@@ -112,7 +112,7 @@ class dataset : public detail::source_with_facts {
   // sparse_entry for each value. Both have one label. Dense records are mapped. The digest covers labels, features and
   // layout, but not the name. The name is the origin of the dataset: "libsvm:PATH", "epsilon:1000".
 
-  /// Writes the size in bytes of every record.
+  /// Writes the size in bytes of each record of `ids` to `out`.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const noexcept;
   /// Copies records and labels. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;

@@ -31,7 +31,7 @@ class mixture : public detail::source_with_facts {
   /// for a source without records, and for sources of different schemas.
   explicit mixture(std::vector<mixture_part> parts);
 
-  /// Returns block_records() of the largest part. See any_record_source.
+  /// Returns the largest block_records() of the parts. See any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
   /// Writes the size of every record. See record_source.
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;

@@ -28,7 +28,7 @@ struct resampled_axis {
 };
 
 /// Computes the rows of an output image from rows of input bytes. Input rows are passed in order, starting at
-/// first_row().
+/// first_input_row().
 template <std::size_t Channels>
 class resampler {
  public:
@@ -37,7 +37,7 @@ class resampler {
     for (auto& row : rows_) row.resize(across.first.size() * Channels);
   }
 
-  [[nodiscard]] std::size_t first_row() const noexcept { return down_.first.front(); }
+  [[nodiscard]] std::size_t first_input_row() const noexcept { return down_.first.front(); }
   /// Returns true if all output rows are complete.
   [[nodiscard]] bool done() const noexcept { return finished_rows_ == down_.first.size(); }
 

@@ -23,8 +23,8 @@ class standardise {
   /// Takes the statistics of the same columns. For images, `output` is the layout of the result.
   explicit standardise(source_statistics statistics, image_layout output = image_layout::hwc)
       : statistics_(std::move(statistics)), layout_(output) {}
-  /// The functions of record_transform. `output` throws configuration_error if the records' columns differ from the
-  /// columns of the statistics.
+  /// The functions of record_transform. `output` throws configuration_error if the records are neither images nor rows
+  /// of float32, or if their number of columns differs from the statistics.
   [[nodiscard]] record_schema output(const record_schema& input_schema);
   /// Returns a digest of the statistics, so that a cache distinguishes different statistics.
   [[nodiscard]] std::uint64_t version() const noexcept;

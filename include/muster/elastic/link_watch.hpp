@@ -67,7 +67,8 @@ class link_watch {
  private:
   static constexpr std::size_t pieces = 5;
   static constexpr std::size_t max_samples = 64;
-  /// Least number of bytes in the steps of a report. The rate of a connection with less traffic shows how fast the rank
+  /// Least number of bytes that a connection must send in the steps of a report to count in `slowest` and `best_rate`.
+  /// The rate of a connection with less traffic shows how fast the rank
   /// sends, not the connection's bandwidth.
   static constexpr std::uint64_t least_bytes = std::uint64_t{1} << 20;
   struct watched {

@@ -30,7 +30,7 @@ namespace muster { inline namespace v0 { namespace detail {
 [[nodiscard]] std::uint64_t digest_of_bytes(std::span<const std::byte> bytes);
 
 /// Returns the properties as one text, to be sent.
-[[nodiscard]] std::string packed(const std::vector<state_property>& properties);
+[[nodiscard]] std::string packed(const std::vector<compared_property>& properties);
 /// Returns the first property that differs, as "the seed is 1 at rank 0 and 7 at rank 2"; empty if none differs. The
 /// texts are results of `packed`, and the names identify the two ranks.
 [[nodiscard]] std::string first_difference(std::string_view first, const std::string& first_name,
@@ -42,7 +42,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// Compares properties; collective. Throws mismatch_error at all ranks, with the first property that differs from those
 /// of rank 0.
-void require_equal_properties(group& ranks, const std::vector<state_property>& mine);
+void require_equal_properties(group& ranks, const std::vector<compared_property>& mine);
 
 /// A part whose value at this rank differs from the value at the reference rank.
 struct differing_part {
@@ -63,8 +63,8 @@ void begin_together(group& ranks, state& target);
 /// them, differ from those of rank 0.
 void require_equal_replicas(group& ranks, const state& target);
 
-inline std::vector<state_property> unpacked(std::string_view text) {
-  std::vector<state_property> all;
+inline std::vector<compared_property> unpacked(std::string_view text) {
+  std::vector<compared_property> all;
   for (wire_reader reader(text); !reader.rest().empty();) {
     const auto name = reader.text();
     all.push_back({std::string(name), std::string(reader.text())});
@@ -72,8 +72,8 @@ inline std::vector<state_property> unpacked(std::string_view text) {
   return all;
 }
 
-inline bool has(const std::vector<state_property>& all, const std::string& name) {
-  return std::ranges::find(all, name, &state_property::name) != all.end();
+inline bool has(const std::vector<compared_property>& all, const std::string& name) {
+  return std::ranges::find(all, name, &compared_property::name) != all.end();
 }
 
 inline bool is_of_arena(const state_part& part) {
@@ -125,7 +125,7 @@ inline std::uint64_t digest_of_bytes(std::span<const std::byte> bytes) {
   return all.value();
 }
 
-inline std::string packed(const std::vector<state_property>& properties) {
+inline std::string packed(const std::vector<compared_property>& properties) {
   wire_writer writer;
   for (const auto& property : properties) {
     writer.add_text(property.name);
@@ -161,7 +161,7 @@ inline void throw_mismatch(group& ranks, const std::string& text) {
   throw mismatch_error(text);
 }
 
-inline void require_equal_properties(group& ranks, const std::vector<state_property>& mine) {
+inline void require_equal_properties(group& ranks, const std::vector<compared_property>& mine) {
   if (ranks.size() == 1) return;
   const std::string text = packed(mine);
   const std::uint64_t own_digest[] = {digest().add(text).value()};

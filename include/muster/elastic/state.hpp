@@ -45,11 +45,11 @@ struct state_part {
 };
 
 /// A property of a state that is the same at all ranks; see `state_parts::add_property`.
-struct state_property {
+struct compared_property {
   std::string name;
   std::string value;
 
-  friend bool operator==(const state_property&, const state_property&) = default;
+  friend bool operator==(const compared_property&, const compared_property&) = default;
 };
 
 /// Collects the parts of an owner of state; see `state_owner`.
@@ -101,7 +101,7 @@ class state_parts {
     std::function<void()> discard;
   };
   std::vector<state_part> parts_;
-  std::vector<state_property> properties_;
+  std::vector<compared_property> properties_;
   std::vector<hooks> hooks_;
   std::vector<std::function<void(group&)>> exchanges_;
   std::vector<std::function<void(step&)>> before_step_functions_;
@@ -173,7 +173,7 @@ class state {
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
   /// Returns the properties as of the last call of `parts`: the properties that its owners have added, its replicated
   /// parts, and its data.
-  [[nodiscard]] std::vector<state_property> properties() const;
+  [[nodiscard]] std::vector<compared_property> properties() const;
   /// Returns a digest of the replicated parts, the steps and the cursor; it is equal at all ranks of a training. Reads
   /// all bytes. Throws configuration_error within a step that may commit, because the state is incomplete there.
   [[nodiscard]] std::uint64_t digest();

@@ -242,14 +242,16 @@ class checker {
   [[nodiscard]] std::span<T> out() { return inside(out_); }
 
   static T frame() { return static_cast<T>(9.0f); }
-  void make(buffer<T>& framed, std::size_t count, std::uint32_t registered) {
-    auto* const source = has_bit(registered, me_) ? world_.transport().memory() : nullptr;
+  void make(buffer<T>& framed, std::size_t count, std::uint32_t registered_ranks) {
+    auto* const source = has_bit(registered_ranks, me_) ? world_.transport().memory() : nullptr;
     framed = buffer<T>(before() + count + 1, source);  // not a vector, since std::vector<bool> is not an array
     std::fill(framed.begin(), framed.begin() + before(), frame());
     framed[framed.size() - 1] = frame();
   }
-  void fill(buffer<T>& framed, std::size_t count, std::uint32_t registered, int rank) {
-    make(framed, count, registered);
+  // Makes the buffer, and fills it with the values of `rank`. Bit r of `registered_ranks`: the buffer of rank r is
+  // registered memory.
+  void fill(buffer<T>& framed, std::size_t count, std::uint32_t registered_ranks, int rank) {
+    make(framed, count, registered_ranks);
     const std::size_t period = std::min(count, period_of(s_));
     T* const data = framed.data() + before();
     for (std::size_t i = 0; i < period; ++i) data[i] = value_at<T>(s_, rank, i);

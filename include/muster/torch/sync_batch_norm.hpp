@@ -58,8 +58,8 @@ class sync_batch_norm_impl : public ::torch::nn::BatchNorm2dImpl {
     return copy;
   }
   /// Prints the module and its options.
-  void pretty_print(std::ostream& stream) const override {
-    stream << "muster::torch::sync_batch_norm(" << options.num_features() << ", eps=" << options.eps() << ")";
+  void pretty_print(std::ostream& out) const override {
+    out << "muster::torch::sync_batch_norm(" << options.num_features() << ", eps=" << options.eps() << ")";
   }
 
  protected:

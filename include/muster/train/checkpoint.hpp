@@ -92,7 +92,7 @@ class checkpoint {
   void begin(group& ranks, const state& saved_state, double metric);
   [[nodiscard]] std::string finish(group& ranks);
   [[nodiscard]] std::optional<content> read(group& ranks, state& saved_state) const;
-  [[nodiscard]] std::string read_checkpoint(group& ranks, state& saved_state, const std::string& name,
+  [[nodiscard]] std::string read_checkpoint(group& ranks, state& expected_state, const std::string& name,
                                             content& result) const;
 
   std::string folder_;

@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 { namespace detail {
 /// A copy of the gradients of an arena and the parts of a state, including its parameters. Refers to arena and state.
 class kept_values {
  public:
-  kept_values(arena& values, const std::vector<state_part>& parts) : gradients_(values.gradients()), parts_(&parts) {
+  kept_values(arena& tensors, const std::vector<state_part>& parts) : gradients_(tensors.gradients()), parts_(&parts) {
     kept_gradients_.assign(gradients_.begin(), gradients_.end());
     for (const auto& part : parts) kept_.push_back(current(part));
   }

@@ -31,7 +31,7 @@ namespace muster { inline namespace v0 { namespace detail {
 class parameter_server_backend {
  public:
   // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`).
-  parameter_server_backend(context& ctx, arena& values, std::string update, bool sparse);
+  parameter_server_backend(context& ctx, arena& tensors, std::string update, bool sparse);
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
   // Returns true at the first worker in this process's shard map, which begins, evaluates and saves. Joining workers

@@ -54,8 +54,9 @@ class speed_estimate {
 /// thread that is the rank.
 class speed_balance {
  public:
-  /// Exchanges the ranks' speeds. Collective, before a step.
-  void exchange_speeds(step& current);
+  /// Exchanges the ranks' speeds and updates the weights, in the steps that `exchanges_speeds_after` selects.
+  /// Collective: call it before every step.
+  void exchange_speeds_if_due(step& current);
   /// Calls `f`, which returns how many samples this rank has processed, and measures the duration.
   template <class F>
   void measure(F&& f) {
@@ -133,7 +134,7 @@ inline double speed_estimate::rate() noexcept {
   return history_.rate();
 }
 
-inline void speed_balance::exchange_speeds(step& current) {
+inline void speed_balance::exchange_speeds_if_due(step& current) {
   const bool is_new = current.generation() != generation_;
   if (is_new) first_ = current.number();
   if (!exchanges_speeds_after(current.number() - first_)) return;

@@ -211,8 +211,8 @@ class flat_reader final : public typed_reader<Type> {
       with_number<stored>(column.number, [&](auto number) {
         using type = decltype(number);
         put_ = [](place_of to, parquet_rows& rows, std::size_t row, const stored* values, std::size_t count) {
-          to.column.place == label_place ? put_labels<type>(to, rows, row, values, count)
-                                         : put_features<type>(to, rows, row, values, count);
+          to.column.place == label_place ? put_label_column<type>(to, rows, row, values, count)
+                                         : put_feature_column<type>(to, rows, row, values, count);
         };
       });
     }

@@ -62,11 +62,11 @@ void device_arena::add_array(state_parts& parts, const std::string& name, device
 template class optimizer_of<sgd_step<float>, device_arena>;
 template class optimizer_of<adam_step<float>, device_arena>;
 
-any_optimizer make_optimizer(device_arena& values, std::string_view text) {
-  return detail::parse_optimizer(values, text);
+any_optimizer make_optimizer(device_arena& tensors, std::string_view text) {
+  return detail::parse_optimizer(tensors, text);
 }
-any_optimizer make_optimizer(device_arena& values, const settings& configuration) {
-  return make_optimizer(values, configuration.value(setting::optimizer));
+any_optimizer make_optimizer(device_arena& tensors, const settings& configuration) {
+  return make_optimizer(tensors, configuration.value(setting::optimizer));
 }
 
 }}  // namespace muster::v0

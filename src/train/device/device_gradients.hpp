@@ -21,12 +21,12 @@ void add_array(state_parts& parts, const std::string& name, state_kind kind, std
 
 class device_gradients : public gradient_backend {
  public:
-  device_gradients(device_arena& values, dtype send_as) : arena_(&values), send_as_(send_as) {
+  device_gradients(device_arena& tensors, dtype send_as) : arena_(&tensors), send_as_(send_as) {
     if (send_as != dtype::float32 && send_as != dtype::float16 && send_as != dtype::bfloat16) {
       throw configuration_error("gradients cannot be sent as " + std::string(to_string(send_as)) +
                                 " (gradients of a device can be added as float32, float16 or bfloat16); choose one");
     }
-    if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(values.gradients().size());
+    if (send_as != dtype::float32) halves_ = device_buffer<std::uint16_t>(tensors.gradients().size());
   }
 
   arena_base& base_arena() noexcept override { return *arena_; }

@@ -15,8 +15,8 @@ namespace {
 /// Gradients on the device that NCCL sums.
 class nccl_gradients : public detail::device_gradients {
  public:
-  nccl_gradients(device_arena& values, nccl::communicator& devices, dtype send_as)
-      : device_gradients(values, send_as), devices_(&devices) {}
+  nccl_gradients(device_arena& tensors, nccl::communicator& devices, dtype send_as)
+      : device_gradients(tensors, send_as), devices_(&devices) {}
 
   void begin(group*, std::uint64_t) final { under_way_.clear(); }
 
@@ -83,8 +83,8 @@ constexpr std::size_t most_sides = std::size_t{1} << 31;
 /// starts.
 class low_rank_nccl_gradients final : public nccl_gradients {
  public:
-  low_rank_nccl_gradients(device_arena& values, nccl::communicator& devices, std::size_t rank)
-      : nccl_gradients(values, devices, dtype::float32), rank_(rank) {
+  low_rank_nccl_gradients(device_arena& tensors, nccl::communicator& devices, std::size_t rank)
+      : nccl_gradients(tensors, devices, dtype::float32), rank_(rank) {
     if (rank == 0) throw configuration_error("PowerSGD cannot have rank 0 (it would send nothing); use 1 or more");
   }
 
@@ -190,12 +190,12 @@ class low_rank_nccl_gradients final : public nccl_gradients {
 
 }  // namespace
 
-std::unique_ptr<gradient_backend> gradients_on(device_arena& values, nccl::communicator& devices, dtype send_as) {
-  return std::make_unique<nccl_gradients>(values, devices, send_as);
+std::unique_ptr<gradient_backend> gradients_on(device_arena& tensors, nccl::communicator& devices, dtype send_as) {
+  return std::make_unique<nccl_gradients>(tensors, devices, send_as);
 }
 
-std::unique_ptr<gradient_backend> powersgd_on(device_arena& values, nccl::communicator& devices, std::size_t rank) {
-  return std::make_unique<low_rank_nccl_gradients>(values, devices, rank);
+std::unique_ptr<gradient_backend> powersgd_on(device_arena& tensors, nccl::communicator& devices, std::size_t rank) {
+  return std::make_unique<low_rank_nccl_gradients>(tensors, devices, rank);
 }
 
 }}  // namespace muster::v0

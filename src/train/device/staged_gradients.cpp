@@ -14,8 +14,8 @@ namespace {
 /// When the copy is complete its allreduce starts. The sums are copied back on the stream of the arithmetic.
 class group_gradients final : public detail::device_gradients {
  public:
-  group_gradients(device_arena& values, dtype send_as)
-      : device_gradients(values, send_as), host_(head_bytes + values.gradients().size() * bytes_each()) {}
+  group_gradients(device_arena& tensors, dtype send_as)
+      : device_gradients(tensors, send_as), host_(head_bytes + tensors.gradients().size() * bytes_each()) {}
   ~group_gradients() override { wait_for_streams(); }
 
   void begin(group* ranks, std::uint64_t) override {
@@ -34,6 +34,8 @@ class group_gradients final : public detail::device_gradients {
     sums_.clear();
   }
 
+  // Starts to copy the bucket to the host. The allreduce of the bucket starts when the copy is complete. Returns the
+  // bytes of that allreduce, or 0 if this rank is alone.
   std::size_t start(std::size_t bucket) override {
     if (is_alone()) {
       device_event(arena().stream()).delay(stream());
@@ -145,8 +147,8 @@ class group_gradients final : public detail::device_gradients {
 
 }  // namespace
 
-std::unique_ptr<gradient_backend> gradients_on(device_arena& values, dtype send_as) {
-  return std::make_unique<group_gradients>(values, send_as);
+std::unique_ptr<gradient_backend> gradients_on(device_arena& tensors, dtype send_as) {
+  return std::make_unique<group_gradients>(tensors, send_as);
 }
 
 }}  // namespace muster::v0

@@ -10,8 +10,9 @@ namespace muster { inline namespace v0 { namespace detail {
 
 /// The mapping that lets algorithms for powers of two work for any number of ranks. Each surplus rank lends its data to
 /// a neighbour, which combines the data with its own, and receives the result from the neighbour (Thakur, Rabenseifner
-/// and Gropp 2005, https://doi.org/10.1177/1094342005051521, section 4.5). The first 2 * extra ranks form pairs, and
-/// the odd rank of a pair works for both; the working ranks are numbered 0 .. power-1 without gaps.
+/// and Gropp 2005, https://doi.org/10.1177/1094342005051521, section 4.5). The first 2 * surplus_ranks ranks form
+/// pairs, and the odd rank of a pair works for both; the working ranks are numbered 0 .. working_ranks - 1 without
+/// gaps.
 struct folding {
   folding(int rank_in, int rank_count)
       : rank(rank_in),

@@ -58,7 +58,7 @@ class tcp_socket {
   [[nodiscard]] tcp_socket accept() const;
   /// Starts to connect. The connection is complete when the socket is writable and `finish_connect` returns.
   [[nodiscard]] static tcp_socket start_connect(const address& remote);
-  /// Finishes a connect: throws its error, or returns with the connection established.
+  /// Finishes a connect when the socket is writable: throws its error, or returns with the connection established.
   void finish_connect() const;
   /// Connects by `start_connect` and `finish_connect`, and waits. Throws socket_error, also at the deadline.
   [[nodiscard]] static tcp_socket connect(const address& remote, clock::time_point until);

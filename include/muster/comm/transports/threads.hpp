@@ -55,7 +55,7 @@ class thread_transport final : public transport {
   void receive(request& req) override;
   bool test(request& req) override;
   void cancel(request& req) noexcept override;
-  bool move_buffer(request& req, std::byte* replacement) noexcept override;
+  bool replace_buffer(request& req, std::byte* replacement) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point deadline) override;

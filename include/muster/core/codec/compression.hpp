@@ -47,7 +47,8 @@ struct compression {
 ///
 ///     none | float16 | bfloat16 | qsgd8 | sign | topk:SHARE | randomk:SHARE | blockk:SHARE | powersgd:RANK
 ///
-/// or a registered method. Throws configuration_error with the mistake and the known methods.
+/// or a registered method. Throws configuration_error, which names the mistake and, for an unknown method, the
+/// known methods.
 [[nodiscard]] compression parse_compression(std::string_view text);
 
 /// Returns the method as a text that `parse_compression` reads.

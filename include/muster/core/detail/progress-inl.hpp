@@ -12,8 +12,8 @@
 
 namespace muster { inline namespace v0 {
 
-MUSTER_INLINE progress_line::progress_line(bool enabled, std::FILE* stream)
-    : stream_(stream), active_(enabled && isatty(fileno(stream)) == 1) {}
+MUSTER_INLINE progress_line::progress_line(bool enabled, std::FILE* terminal)
+    : stream_(terminal), active_(enabled && isatty(fileno(terminal)) == 1) {}
 
 MUSTER_INLINE void progress_line::update(std::string_view text) {
   if (!active_ || clock::now() < next_) return;

@@ -40,7 +40,7 @@ struct arrow_owner : Struct {
 /// The rows of batches in memory.
 class arrow_records : public source_with_facts {
  public:
-  arrow_records(ArrowArrayStream& stream, const column_options& options, const std::string& name, int threads);
+  arrow_records(ArrowArrayStream& arrow_stream, const column_options& options, const std::string& name, int threads);
 
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
@@ -59,7 +59,7 @@ class arrow_records : public source_with_facts {
     std::vector<std::uint64_t> firsts;  // each batch's first row
     bool mapped = false;
   };
-  void take_batches(ArrowArrayStream& stream, state& made) const;
+  void take_batches(ArrowArrayStream& arrow_stream, state& made) const;
   void find_shapes(state& made) const;
   // Returns true if the bytes of every record are in an array, one after another.
   [[nodiscard]] static bool is_in_place(const state& made);
@@ -73,20 +73,20 @@ class arrow_records : public source_with_facts {
   std::shared_ptr<const state> state_;
 };
 
-inline void arrow_records::take_batches(ArrowArrayStream& stream, state& made) const {
+inline void arrow_records::take_batches(ArrowArrayStream& arrow_stream, state& made) const {
   const auto require = [&](int failed) {
     if (failed == 0) return;
-    const char* const reason = stream.get_last_error(&stream);
+    const char* const reason = arrow_stream.get_last_error(&arrow_stream);
     throw data_error({made.name}, "cannot be read (" +
                                       std::string(reason == nullptr ? "error " + std::to_string(failed) : reason) +
                                       "); check its producer");
   };
-  require(stream.get_schema(&stream, &made.schema_of_table));
+  require(arrow_stream.get_schema(&arrow_stream, &made.schema_of_table));
   if (std::string_view(made.schema_of_table.format) != "+s")
     throw data_error({made.name}, "is not a table (its items are no structs); name a table or record batches");
   while (true) {
     auto batch = std::make_unique<arrow_owner<ArrowArray>>();
-    require(stream.get_next(&stream, batch.get()));
+    require(arrow_stream.get_next(&arrow_stream, batch.get()));
     if (batch->release == nullptr) break;
     if (batch->length == 0) continue;
     made.firsts.push_back(made.size);
@@ -116,11 +116,11 @@ inline void arrow_records::find_shapes(state& made) const {
 
 inline arrow_records::arrow_records(ArrowArrayStream& taken, const column_options& options, const std::string& name,
                                     int threads) {
-  arrow_owner<ArrowArrayStream> stream(taken);
+  arrow_owner<ArrowArrayStream> arrow_stream(taken);
   auto made = std::make_shared<state>();
   made->name = name;
   made->options = options;
-  take_batches(stream, *made);
+  take_batches(arrow_stream, *made);
   std::vector<table_column> all;
   std::vector<arrow_column> arrow;
   add_arrow_columns(made->schema_of_table, "", {}, all, arrow);
@@ -273,9 +273,9 @@ inline std::span<const std::byte> arrow_records::view(sample_id id) const {
 
 }  // namespace detail
 
-MUSTER_INLINE any_record_source open_arrow(ArrowArrayStream& stream, const column_options& options,
+MUSTER_INLINE any_record_source open_arrow(ArrowArrayStream& arrow_stream, const column_options& options,
                                            const std::string& name, int threads) {
-  return any_record_source(detail::arrow_records(stream, options, name, threads));
+  return any_record_source(detail::arrow_records(arrow_stream, options, name, threads));
 }
 
 }}}  // namespace muster::v0::data

@@ -32,7 +32,7 @@ template <std::size_t Channels>
 void resize(const std::uint8_t* input, std::size_t row_bytes, std::size_t row_count, const detail::resampled_axis& down,
             const detail::resampled_axis& across, std::uint8_t* output) {
   detail::resampler<Channels> resized(down, across, false, output);
-  for (std::size_t row = resized.first_row(); row < row_count && !resized.done(); ++row)
+  for (std::size_t row = resized.first_input_row(); row < row_count && !resized.done(); ++row)
     resized.take(row, input + row * row_bytes, 0);
 }
 

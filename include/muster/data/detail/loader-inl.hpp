@@ -150,7 +150,8 @@ struct loader::engine {
     if (!reads) ids.reserve(std::min(plan.cursor().batch, plan.cursor().size));
   }
 
-  /// Makes next() read records from now on. Prepared batches are dropped.
+  /// Makes next() return records from now on, not ids alone. Drops batches that are already prepared, because the
+  /// pipeline changes. Throws configuration_error for a source without records.
   void require_records() {
     if (!last) detail::refuse_without_records();
     ring.reset();

@@ -33,7 +33,9 @@ struct column_plan {
   std::size_t columns = 0;
 };
 
-inline column_plan plan_of(const any_record_source& source) {
+// Assigns each element of the records of a source to a column of the statistics. Throws configuration_error for records
+// of bytes.
+inline column_plan assign_columns(const any_record_source& source) {
   const record_schema& schema = source.schema();
   if (schema.form == record_form::bytes) {
     throw configuration_error(
@@ -108,7 +110,7 @@ MUSTER_INLINE source_statistics detail::statistics_of_part(const any_record_sour
   constexpr std::uint64_t run_bytes = std::uint64_t{1} << 20;
   constexpr std::uint64_t most_records = 1024;
   const record_schema& schema = source.schema();
-  const detail::column_plan plan = detail::plan_of(source);
+  const detail::column_plan plan = detail::assign_columns(source);
   const index_range range = part_of(source.size() - first, {index, statistics_parts});
   const std::size_t width = schema.labels.size();
   const std::uint64_t record = schema.record_bytes();
@@ -160,7 +162,7 @@ MUSTER_INLINE source_statistics detail::statistics_of_part(const any_record_sour
 MUSTER_INLINE source_statistics detail::kept_statistics(const any_record_source& source) {
   const auto stored = source.known_statistics();
   if (!stored) return {};
-  const auto columns = detail::plan_of(source).columns;
+  const auto columns = detail::assign_columns(source).columns;
   if (stored->columns.size() == columns || (stored->columns.empty() && stored->records == 0)) return *stored;
   throw data_error({std::string(source.name())}, "has statistics that do not match its records (they have " +
                                                      std::to_string(stored->columns.size()) +

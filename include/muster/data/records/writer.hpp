@@ -109,8 +109,8 @@ class record_set_writer {
               std::optional<std::uint32_t> shard = std::nullopt);
   /// Ends the current files. Later records are written to new files.
   void next_file();
-  /// Adds all records that were appended since the last commit() to the manifest. Records without commit() are lost,
-  /// except after resume().
+  /// Adds all records that were appended since the last commit() to the manifest. Records without commit() are lost.
+  /// After resume() with a work, the complete files stay for the next writer of that work.
   void commit();
   /// Returns the files of the last commit().
   [[nodiscard]] const std::vector<manifest_entry>& committed() const noexcept { return committed_; }

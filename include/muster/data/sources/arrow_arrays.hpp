@@ -207,8 +207,8 @@ struct arrow_reader {
            with_numbers([&](auto number) {
              using type = decltype(number);
              const type* const values = column.buffer<type>(1) + column.offset + from;
-             to.column.place == label_place ? put_labels<type>(to, rows, 0, values, rows.count)
-                                            : put_features<type>(to, rows, 0, values, rows.count);
+             to.column.place == label_place ? put_label_column<type>(to, rows, 0, values, rows.count)
+                                            : put_feature_column<type>(to, rows, 0, values, rows.count);
            });
   }
   void put_one(column_rows& rows, std::size_t row, std::int64_t at, std::vector<std::byte>* bytes) const {
@@ -246,8 +246,8 @@ struct arrow_reader {
     }
     const auto put_value = [&](auto value) {
       using type = decltype(value);
-      to.column.place == label_place ? put_labels<type>(to, rows, row, &value, 1)
-                                     : put_features<type>(to, rows, row, &value, 1);
+      to.column.place == label_place ? put_label_column<type>(to, rows, row, &value, 1)
+                                     : put_feature_column<type>(to, rows, row, &value, 1);
     };
     if (to.column.number == dtype::boolean)
       return put_value(arrow_part::bit(part.buffer<std::uint8_t>(1), part.offset + at));

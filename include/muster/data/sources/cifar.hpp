@@ -18,7 +18,8 @@ enum class cifar100_labels { fine, coarse, both };
 /// file whose size is not a whole number of records, or a label above 9, with its place.
 [[nodiscard]] fixed_records open_cifar10(const std::string& path, cifar_split split = cifar_split::train);
 
-/// Opens CIFAR-100: like CIFAR-10, from train.bin and test.bin (or cifar-100-binary/), with labels 0 to 99 and 0 to 19.
+/// Opens CIFAR-100 in the same way, from train.bin or test.bin, in the folder or in its folder cifar-100-binary. Each
+/// record has the label "fine" (0 to 99), the label "coarse" (0 to 19), or both, as `labels` requests.
 [[nodiscard]] fixed_records open_cifar100(const std::string& path, cifar_split split = cifar_split::train,
                                           cifar100_labels labels = cifar100_labels::fine);
 

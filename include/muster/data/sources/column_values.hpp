@@ -147,30 +147,31 @@ template <class Number, class Stored>
   }
 }
 
-/// Puts `count` stored values into the same feature of `count` rows from `row` on.
+/// Puts a feature of `row_count` rows, from `first_row` on: a stored value for each row.
 template <class Number, class Stored>
-void put_features(const column_target& to, column_rows& rows, std::size_t row, const Stored* values,
-                  std::size_t count) {
-  std::byte* output = rows.record(row) + to.column.offset;
+void put_feature_column(const column_target& to, column_rows& rows, std::size_t first_row, const Stored* values,
+                        std::size_t row_count) {
+  std::byte* output = rows.record(first_row) + to.column.offset;
   bool fits = true, finite = true;
-  for (std::size_t k = 0; k < count; ++k, output += rows.record_bytes) {
+  for (std::size_t k = 0; k < row_count; ++k, output += rows.record_bytes) {
     const auto value = static_cast<float>(number_of<Number>(values[k], fits));
     finite &= std::abs(value) <= std::numeric_limits<float>::max();
     std::memcpy(output, &value, sizeof value);
   }
   if (fits && finite) return;
-  for (std::size_t k = 0; k < count; ++k) {
+  for (std::size_t k = 0; k < row_count; ++k) {
     fits = true;
     const auto value = static_cast<float>(number_of<Number>(values[k], fits));
-    if (std::isnan(value)) to.missing(rows, row + k);
-    if (std::isinf(value) || !fits) to.too_large(rows, row + k);
+    if (std::isnan(value)) to.missing(rows, first_row + k);
+    if (std::isinf(value) || !fits) to.too_large(rows, first_row + k);
   }
 }
 
-/// Puts `count` stored values as the labels of rows.
+/// Puts the labels of `row_count` rows, from `first_row` on: a stored value for each first_row.
 template <class Number, class Stored>
-void put_labels(const column_target& to, column_rows& rows, std::size_t row, const Stored* values, std::size_t count) {
-  for (std::size_t k = 0; k < count; ++k) {
+void put_label_column(const column_target& to, column_rows& rows, std::size_t first_row, const Stored* values,
+                      std::size_t row_count) {
+  for (std::size_t k = 0; k < row_count; ++k) {
     bool fits = true;
     const Number number = number_of<Number>(values[k], fits);
     float label = 0;
@@ -181,17 +182,17 @@ void put_labels(const column_target& to, column_rows& rows, std::size_t row, con
     } else {
       label = label_of(number);
     }
-    rows.labels[rows.first + row + k] = label;
+    rows.labels[rows.first + first_row + k] = label;
     if (std::isfinite(label) && fits) continue;
     std::string text;
     if constexpr (std::is_integral_v<Number>) {
       text = std::to_string(number);
     } else if (text = muster::detail::printed("%.17g", static_cast<double>(number));
                std::isnan(static_cast<double>(number))) {
-      rows.refuse(row + k, missing_label);
+      rows.refuse(first_row + k, missing_label);
       continue;
     }
-    rows.refuse(row + k, no_label(text, " in " + to.where));
+    rows.refuse(first_row + k, no_label(text, " in " + to.where));
   }
 }
 

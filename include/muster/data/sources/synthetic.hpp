@@ -22,13 +22,14 @@ struct epsilon_options {
   int threads = 0;
 };
 
-/// Generates rows `first_row` .. `first_row + rows - 1` of a table that replaces the epsilon dataset of the Pascal
+/// Generates rows `first_row` .. `first_row + row_count - 1` of a table that replaces the epsilon dataset of the Pascal
 /// Large Scale Learning Challenge, which is too large to ship. The table has the same shape (2,000 dense features in
 /// rows of unit length, labels -1 and +1) and about the same difficulty, but different numbers.
 ///
 /// A feature has a nearly normal distribution around 0. The j-th feature has a standard deviation in proportion to 1 /
 /// (1 + j / 10), so that, as in real data, some directions matter more than others. The label is the sign of a linear
-/// function of the row, the model of the seed, plus noise. In addition a label is inverted with probability 1/50. Noise
+/// function of the row, whose weights the seed determines, plus noise. Both are computed before the row is scaled to
+/// unit length. In addition a label is inverted with probability 1/50. Noise
 /// and inversion together change 9 labels in 100, mostly near the decision boundary. No linear model exceeds an
 /// accuracy of 91 %, or reaches a log-loss far below 0.26.
 ///

@@ -19,8 +19,8 @@ namespace muster { inline namespace v0 { namespace data {
 
 /// The files of a sample that make a record, and the treatment of their content.
 struct tar_options {
-  /// Ending of the files with the data, "jpg". Empty: the first sample has a single file that is neither text nor JSON
-  /// (its ending is not cls, txt, json or id).
+  /// Ending of the files with the data, "jpg". Empty: the ending of the only file in the first sample
+  /// whose ending is not in `labels` and is not cls, txt, json or id.
   std::string data = {};
   /// Type of the numbers in the files. dtype::none: a record is the bytes of a file, or, for the ending npy, the array
   dtype type = dtype::none;

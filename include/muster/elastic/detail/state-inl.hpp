@@ -65,7 +65,7 @@ MUSTER_INLINE std::uint64_t state::digest() {
   return all.value();
 }
 
-MUSTER_INLINE std::vector<state_property> state::properties() const {
+MUSTER_INLINE std::vector<compared_property> state::properties() const {
   auto all = has_.properties_;
   for (const auto& part : has_.parts_) {
     if (part.kind != state_kind::replicated) continue;  // each rank has its own

@@ -28,6 +28,8 @@
 //      committed step and the members that have the state of that step (`state_sources`).
 //   4. Every process reads the new record. Members of the new generation connect (`membership_outlet::form`). A former
 //      member that is missing from the record is fenced and ends.
+//   5. A member that does not return from its step within half of `quorum_timeout` is suspect. A stopped member that
+//      reads no new record within `quorum_timeout` ends, with `too_few` or `no_majority`.
 //
 // Invariants:
 //   - A generation has at most one successor, because the compare-and-swap succeeds on one version only.

@@ -17,7 +17,9 @@ inline bool contains(const std::vector<member_id>& ids, member_id id) {
 
 }  // namespace detail
 
-// Writes the next generation if this is the first of the members that stay, and no member left behind can still commit.
+// Writes the next generation if this is the first of the members that stay (or the first that leaves, if all leave),
+// and no member left behind can still commit. Ends the part of this process if no other member answers or the state is
+// lost.
 inline void membership::decide_next_generation(clock::time_point now) {
   if (!own_.stopped || ended_ || swapping_ || now < swap_after_) return;
   auto found = classify_members();

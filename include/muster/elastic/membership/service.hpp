@@ -198,7 +198,7 @@ class membership_service final : elastic::membership_outlet {
       look_at_record(now);
       for (const auto& [message, sender] : received) {
         if (message.sender == 0)
-          reply_to(sender);
+          send_own_heartbeat_to(sender);
         else
           protocol_.on_heartbeat(now, message);
       }
@@ -208,12 +208,12 @@ class membership_service final : elastic::membership_outlet {
     }
   }
 
-  // Replies to a process that observes the job and is no member. The protocol does not depend on the request and stores
-  // nothing of it.
-  void reply_to(const address& recipient) {
+  // Sends the heartbeat of this member to a process that observes the job and is no member. The protocol does not
+  // depend on the request and stores nothing of it.
+  void send_own_heartbeat_to(const address& observer) {
     auto message = protocol_.heartbeat_of(self_.id);
     message.links = links_;
-    socket_->send(message.encode(), {recipient});
+    socket_->send(message.encode(), {observer});
   }
 
   // Starts a turn, before any event: passes on the rank's progress since the last turn.

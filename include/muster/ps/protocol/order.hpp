@@ -42,7 +42,7 @@ class epoch_order {
   /// Returns the answer to a worker that requests a batch for this clock.
   [[nodiscard]] lease answer(const member& worker, std::uint64_t clock) const;
   /// Returns the workers that hold leases or to which parts are assigned, sorted.
-  [[nodiscard]] std::vector<member> holders() const;
+  [[nodiscard]] std::vector<member> workers_with_parts() const;
   /// Returns the plan from which a later `begin` continues, together with `leases_left`. Null before the order has
   /// started.
   [[nodiscard]] const order_plan* plan() const noexcept { return started_ ? &plan_ : nullptr; }

@@ -51,7 +51,7 @@ inline void server::return_leases(clock::time_point now) {
   for (range_id id = 0; id < ranges_.size(); ++id) {
     auto& range = ranges_[id];
     if (!range.serves()) continue;
-    for (const auto& node : values_.holders(id)) {
+    for (const auto& node : values_.workers_with_parts(id)) {
       if (!map_.has_worker(node)) append(id, range, {.type = log_entry::kind::worker_left, .sender = node}, now);
     }
   }

@@ -93,8 +93,8 @@ class range_storage {
   /// Applies an entry of the log, with the same result at every server that has applied the earlier entries. Not called
   /// for pushes with weight 0.
   virtual void apply(range_id range, const log_entry& entry) = 0;
-  /// Returns the workers that hold leases of the range.
-  [[nodiscard]] virtual std::vector<member> holders(range_id) const { return {}; }
+  /// Returns the workers that hold leases of the range, or to which parts of the range are assigned.
+  [[nodiscard]] virtual std::vector<member> workers_with_parts(range_id) const { return {}; }
   /// Returns the values that a pull requests, valid until the next call.
   [[nodiscard]] virtual std::span<const std::byte> read(range_id range, const message& pull) = 0;
   /// Writes the complete state of a range.
@@ -161,7 +161,7 @@ class server {
   /// messages.
   void suspect(const member& node, bool proven);
   /// Notes that the connection with a server or worker broke and is being re-established. Until the next message from
-  /// the process it counts as possibly cut off, and is not fenced.
+  /// the process it counts as possibly cut off. The broken connection alone does not make it a suspect; silence does.
   void on_disconnect(const member& node, clock::time_point now);
 
   [[nodiscard]] const member& self() const noexcept { return self_; }

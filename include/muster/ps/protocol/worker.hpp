@@ -1,5 +1,5 @@
 // A worker's side of the protocol: a state machine that receives and sends messages, without sockets, clocks or
-// threads. `server.hpp` describes the protocol.
+// threads. `server_protocol.hpp` describes the protocol.
 #pragma once
 
 #include <algorithm>

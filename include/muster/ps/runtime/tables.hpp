@@ -102,9 +102,9 @@ class tables final : public range_storage {
       update_row(range, stored, key_at(push.payload, i), values.subspan(i * width, width), scale);
   }
 
-  [[nodiscard]] std::vector<member> holders(range_id range) const override {
+  [[nodiscard]] std::vector<member> workers_with_parts(range_id range) const override {
     const auto& order = stored_[range].order;
-    return order ? order->holders() : std::vector<member>();
+    return order ? order->workers_with_parts() : std::vector<member>();
   }
 
   /// Returns the order of a range of leases, or null if it was never used.

@@ -360,8 +360,9 @@ MUSTER_INLINE std::optional<checkpoint::content> checkpoint::read(group& ranks, 
                                           "); remove them to start from the beginning");
 }
 
-/// Reads a checkpoint into `result`. Returns the error of the first rank that failed, or an empty text.
-MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& saved_state, const std::string& name,
+// Reads a checkpoint into `result`, and checks that it fits `expected_state`, which does not change. Collective.
+// Returns the error of the first rank that failed, or an empty text.
+MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& expected_state, const std::string& name,
                                                       content& result) const {
   const std::string path = detail::file_of(folder_, name, detail::replicated_file),
                     own_path = detail::file_of(folder_, name, ranks.rank());
@@ -377,7 +378,7 @@ MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& saved
     broadcast(ranks, remaining.first(std::min(remaining.size(), detail::file_piece)), 0);
   }
 
-  const auto& parts = std::as_const(saved_state).parts();
+  const auto& parts = std::as_const(expected_state).parts();
   const auto parse = [&](std::span<const std::byte> file_content, const std::string& file_name, int rank,
                          state_kind kind) {
     auto image = detail::parse_checkpoint(file_content, file_name);
@@ -391,10 +392,10 @@ MUSTER_INLINE std::string checkpoint::read_checkpoint(group& ranks, state& saved
   };
   return detail::first_problem(ranks, [&](const auto& on_piece) {
     result.image = parse(result.file, path, detail::replicated_file, state_kind::replicated);
-    detail::require_classes(result.image, saved_state, path);
-    const state_position before = saved_state.position();
-    saved_state.move_to(result.place_in(saved_state));  // throws if the state's data does not fit
-    saved_state.move_to(before);
+    detail::require_classes(result.image, expected_state, path);
+    const state_position before = expected_state.position();
+    expected_state.move_to(result.place_in(expected_state));  // throws if the state's data does not fit
+    expected_state.move_to(before);
     const int saved_by = result.image.head.ranks;
     if (saved_by != ranks.size() && detail::are_weights_of_ranks(parts)) {
       throw data_error({.file = path}, "this checkpoint needs another number of ranks (it has separate weights for " +

@@ -90,6 +90,7 @@ MUSTER_INLINE tracker::tracker(const group& world, tracker_options options)
   if (!options_.goal.metric.empty()) (void)detail::metric_named(options_.goal.metric);
 }
 
+// Adds the duration of the event to the time of its phase or activity, and passes the event to the earlier sink.
 MUSTER_INLINE void tracker::record(const event& event) noexcept {
   if (event_sink* const former = installed_.former()) former->record(event);
   const double span = seconds(event.end - event.begin).count();

@@ -193,11 +193,11 @@ MUSTER_INLINE void training_step::require_owned(const std::function<void(state_p
 // Leaves the parameters as `change` computed them. The first steps show whether a second call gives the same result.
 // Later checks find state that `change` updates only now and then.
 MUSTER_INLINE void training_step::require_repeatable(const std::function<void()>& change) {
-  arena& values = training_->on_host("a function cannot update parameters");
+  arena& tensors = training_->on_host("a function cannot update parameters");
   const auto& parts = std::as_const(training_->state_).parts();
-  const detail::kept_values before(values, parts);
+  const detail::kept_values before(tensors, parts);
   change();
-  const detail::kept_values after(values, parts);
+  const detail::kept_values after(tensors, parts);
   before.restore();
   change();
   if (after.is_same()) return;
@@ -216,8 +216,8 @@ MUSTER_INLINE void training_step::update(const std::function<void()>& change) {
         "update() an optimizer, or use another --mode");
   }
   auto& own = training_->own_updates_;
-  arena& values = training_->on_host("a function cannot update parameters");
-  const auto parameters = values.parameters();
+  arena& tensors = training_->on_host("a function cannot update parameters");
+  const auto parameters = tensors.parameters();
   own.before.assign(parameters.begin(), parameters.end());
   const auto restore = [&] { std::ranges::copy(own.before, parameters.begin()); };
   if (!own.wait) ++own.steps;
@@ -241,7 +241,7 @@ MUSTER_INLINE void training_step::update(const std::function<void()>& change) {
         "an update called a collective (ranks do not call updates together); call it in the step, before the update");
   }
   if (std::exchange(own.wait, true)) return;
-  values.update([&own, parameters] {
+  tensors.update([&own, parameters] {
     for (std::size_t i = 0; i < parameters.size(); ++i) {
       if (detail::differs(own.after[i], own.before[i])) parameters[i] = own.after[i];
     }

@@ -120,7 +120,7 @@ MUSTER_INLINE void training::describe(state_parts& parts) {
         if (counts_all) unreported_.samples = samples;
         failures_ = failures;
       });
-  if (balance_) parts.before_step([this](step& current) { balance_->exchange_speeds(current); });
+  if (balance_) parts.before_step([this](step& current) { balance_->exchange_speeds_if_due(current); });
   if (on_servers_) {
     parts.exchange([this](group&) {
       if (pushed_rate_) servers_->push(*std::exchange(pushed_rate_, std::nullopt));

@@ -42,11 +42,11 @@ MUSTER_INLINE std::uint64_t divisor_of(std::uint64_t count, std::uint64_t most) 
   return found;
 }
 
-MUSTER_INLINE void write_line(std::FILE* stream, const epoch_summary& summary) {
+MUSTER_INLINE void write_line(std::FILE* log_file, const epoch_summary& summary) {
   std::string text = "epoch " + std::to_string(summary.epoch) + ": ";
   for (const auto& [name, value] : summary.reports) text += name + detail::printed(" %.6g, ", value);
-  std::fprintf(stream, "%s%" PRIu64 " samples in %.3g s\n", text.c_str(), summary.samples, summary.seconds);
-  std::fflush(stream);
+  std::fprintf(log_file, "%s%" PRIu64 " samples in %.3g s\n", text.c_str(), summary.samples, summary.seconds);
+  std::fflush(log_file);
 }
 
 }  // namespace detail

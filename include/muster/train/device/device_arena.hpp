@@ -46,7 +46,7 @@ static_assert(optimizer<device_sgd>);
 
 /// Creates an optimizer as for an arena on the host: sgd, momentum, nesterov, adam or adamw. Throws configuration_error
 /// for other optimizers, too.
-[[nodiscard]] any_optimizer make_optimizer(device_arena& values, std::string_view text);
-[[nodiscard]] any_optimizer make_optimizer(device_arena& values, const settings& configuration);
+[[nodiscard]] any_optimizer make_optimizer(device_arena& tensors, std::string_view text);
+[[nodiscard]] any_optimizer make_optimizer(device_arena& tensors, const settings& configuration);
 
 }}  // namespace muster::v0

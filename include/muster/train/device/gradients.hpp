@@ -29,7 +29,7 @@ namespace muster { inline namespace v0 {
 /// work on the arena's stream sees the gradients of the whole batch. In an elastic session `devices.rebuild(group)` in
 /// `on_rebuild` connects the remaining ranks. When a rank dies during a step, `ready` or `wait` throw peer_failure or
 /// timeout_error, which the session handles.
-[[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& values, nccl::communicator& devices,
+[[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& tensors, nccl::communicator& devices,
                                                              dtype send_as = dtype::float32);
 
 /// Returns gradients that the step's group sums in pinned memory of the host, for ranks that share a device, which NCCL
@@ -39,14 +39,14 @@ namespace muster { inline namespace v0 {
 /// kernel that does not finish within the group's timeout.
 ///
 ///     muster::training training(context, muster::gradients_on(arena), optimizer, loader);
-[[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& values, dtype send_as = dtype::float32);
+[[nodiscard]] std::unique_ptr<gradient_backend> gradients_on(device_arena& tensors, dtype send_as = dtype::float32);
 
 /// Returns gradients of a device that NCCL sums by PowerSGD of a rank (core/codec/powersgd.hpp). A matrix sends
 /// `rank` * (rows + columns) floats. The tensors, the order and the state are the same as with
 /// `compress("powersgd:RANK")`. The results differ from the host's by rounding only, and have the same bits at every
 /// rank and in each run. A column of zeros restarts from the same random numbers each time. Throws configuration_error
 /// for rank 0.
-[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& values, nccl::communicator& devices,
+[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_on(device_arena& tensors, nccl::communicator& devices,
                                                             std::size_t rank);
 
 }}  // namespace muster::v0

@@ -132,9 +132,9 @@ static_assert(optimizer<any_optimizer>);
 /// with the keys decay=D (weight decay), decay-of=all|weights (weights: tensors with two extents or more; the default
 /// is `weights` for lars and `all` for the others), beta1, beta2 and epsilon for adam and adamw, epsilon for adagrad,
 /// trust for lars. Throws configuration_error with the mistake and the known names.
-[[nodiscard]] any_optimizer make_optimizer(arena& values, std::string_view text);
+[[nodiscard]] any_optimizer make_optimizer(arena& tensors, std::string_view text);
 /// Creates the optimizer of `--optimizer` or MUSTER_OPTIMIZER.
-[[nodiscard]] any_optimizer make_optimizer(arena& values, const settings& configuration);
+[[nodiscard]] any_optimizer make_optimizer(arena& tensors, const settings& configuration);
 
 }}  // namespace muster::v0
 

@@ -40,21 +40,21 @@ inline std::vector<std::string> state_names(const adagrad_step<float>&) { return
 inline std::vector<std::string> state_names(const lars_step<float>&) { return {"velocity"}; }
 
 /// Returns the constants of a step that must be equal at all ranks, by name.
-inline std::vector<state_property> options_of(const sgd_step<float>& step) {
+inline std::vector<compared_property> properties_to_compare(const sgd_step<float>& step) {
   return {{"the optimizer", "sgd"},
           {"the momentum of the optimizer", number_text(step.momentum)},
           {"Nesterov's momentum of the optimizer", step.nesterov ? "on" : "off"}};
 }
-inline std::vector<state_property> options_of(const adam_step<float>& step) {
+inline std::vector<compared_property> properties_to_compare(const adam_step<float>& step) {
   return {{"the optimizer", step.decoupled ? "adamw" : "adam"},
           {"beta1 of the optimizer", number_text(step.beta1)},
           {"beta2 of the optimizer", number_text(step.beta2)},
           {"epsilon of the optimizer", number_text(step.epsilon)}};
 }
-inline std::vector<state_property> options_of(const adagrad_step<float>& step) {
+inline std::vector<compared_property> properties_to_compare(const adagrad_step<float>& step) {
   return {{"the optimizer", "adagrad"}, {"epsilon of the optimizer", number_text(step.epsilon)}};
 }
-inline std::vector<state_property> options_of(const lars_step<float>& step) {
+inline std::vector<compared_property> properties_to_compare(const lars_step<float>& step) {
   return {{"the optimizer", "lars"},
           {"the momentum of the optimizer", number_text(step.momentum)},
           {"trust of the optimizer", number_text(step.trust)}};
@@ -119,7 +119,8 @@ void optimizer_of<Step, Arena>::step(double learning_rate) {
 
 template <class Step, class Arena>
 void optimizer_of<Step, Arena>::describe(state_parts& parts) {
-  for (auto& [name, value] : detail::options_of(constants_)) parts.add_property(std::move(name), std::move(value));
+  for (auto& [name, value] : detail::properties_to_compare(constants_))
+    parts.add_property(std::move(name), std::move(value));
   std::size_t decaying = 0;
   for (const auto& run : runs_) decaying += run.chosen ? run.count : 0;
   parts.add_property("the weight decay of the optimizer",

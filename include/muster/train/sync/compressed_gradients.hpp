@@ -26,7 +26,7 @@ inline constexpr std::uint64_t seed = 1;
 
 class compressed_gradients : public host_gradients {
  public:
-  explicit compressed_gradients(arena& values) : host_gradients(values) {}
+  explicit compressed_gradients(arena& tensors) : host_gradients(tensors) {}
 
   void begin(group* ranks, std::uint64_t step) final {
     host_gradients::begin(ranks, step);
@@ -102,7 +102,7 @@ class compressed_gradients : public host_gradients {
 [[nodiscard]] low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_t rank);
 
 /// Returns gradients that are summed by PowerSGD.
-[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& values, std::size_t rank);
+[[nodiscard]] std::unique_ptr<gradient_backend> powersgd_gradients(arena& tensors, std::size_t rank);
 
 inline std::span<float> take_front(std::span<float>& rest, std::size_t count) {
   const auto front = rest.first(count);
@@ -112,7 +112,7 @@ inline std::span<float> take_front(std::span<float>& rest, std::size_t count) {
 
 class low_rank_gradients final : public compressed_gradients {
  public:
-  low_rank_gradients(arena& values, std::size_t rank) : compressed_gradients(values), rank_(rank) {}
+  low_rank_gradients(arena& tensors, std::size_t rank) : compressed_gradients(tensors), rank_(rank) {}
 
   void attach(std::span<const gradient_bucket> buckets) override {
     compressed_gradients::attach(buckets);
@@ -231,8 +231,8 @@ inline low_rank_shape as_matrix(std::span<const std::size_t> extents, std::size_
   return best;
 }
 
-inline std::unique_ptr<gradient_backend> powersgd_gradients(arena& values, std::size_t rank) {
-  return std::make_unique<low_rank_gradients>(values, rank);
+inline std::unique_ptr<gradient_backend> powersgd_gradients(arena& tensors, std::size_t rank) {
+  return std::make_unique<low_rank_gradients>(tensors, rank);
 }
 
 }}}  // namespace muster::v0::detail

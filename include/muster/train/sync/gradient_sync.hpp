@@ -112,7 +112,7 @@ class gradient_sync {
  public:
   /// Reduces the gradients of an arena on the host, which must outlive the gradient_sync. Throws configuration_error
   /// for options that contradict each other.
-  explicit gradient_sync(arena& values, const sync_options& options = {});
+  explicit gradient_sync(arena& tensors, const sync_options& options = {});
   /// Reduces gradients in other memory, such as a device's: see `gradients_on`. Throws configuration_error for a codec
   /// or a mode that exchanges weights.
   explicit gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options = {});

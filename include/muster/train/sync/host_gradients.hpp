@@ -20,7 +20,7 @@ namespace muster { inline namespace v0 {
 class host_gradients : public gradient_backend {
  public:
   /// Refers to the arena, which must outlive the backend.
-  explicit host_gradients(arena& values) noexcept : arena_(&values) {}
+  explicit host_gradients(arena& tensors) noexcept : arena_(&tensors) {}
 
   /// Implements gradient_backend.
   [[nodiscard]] arena_base& base_arena() noexcept override { return *arena_; }

@@ -49,7 +49,7 @@ class tree_sum {
 /// rank sends the partial sums of its own parts, and each rank completes a block of every bucket.
 class ordered_gradients final : public host_gradients {
  public:
-  ordered_gradients(arena& values, int part_count) : host_gradients(values), parts_(part_count), own_(part_count) {}
+  ordered_gradients(arena& tensors, int part_count) : host_gradients(tensors), parts_(part_count), own_(part_count) {}
 
   void attach(std::span<const gradient_bucket> buckets) override;
   void deal_by(const rank_weights& weights) override { weights_ = weights; }
@@ -68,8 +68,8 @@ class ordered_gradients final : public host_gradients {
   };
 
   [[nodiscard]] std::span<float> values_of(std::size_t bucket);
-  [[nodiscard]] std::size_t piece_size_for(std::size_t count) const noexcept;
-  void complete(std::span<const float> received, std::size_t piece_size, std::span<float> block);
+  [[nodiscard]] std::size_t partial_sum_stride_for(std::size_t count) const noexcept;
+  void add_partial_sums(std::span<const float> received, std::size_t partial_sum_stride, std::span<float> block);
 
   int parts_;
   rank_weights weights_;
@@ -165,7 +165,7 @@ inline std::span<float> ordered_gradients::values_of(std::size_t bucket) {
 
 // Returns the number of elements that a message reserves for each partial sum of a bucket with `count` values: the
 // largest block of a rank.
-inline std::size_t ordered_gradients::piece_size_for(std::size_t count) const noexcept {
+inline std::size_t ordered_gradients::partial_sum_stride_for(std::size_t count) const noexcept {
   const auto ranks = nodes_of_.size();
   return (count + ranks - 1) / ranks;
 }
@@ -190,13 +190,13 @@ inline std::size_t ordered_gradients::start(std::size_t bucket) {
   const int rank_count = layout_for_.world;
   if (rank_count == 1) return 0;
   auto& [sent, received] = messages_[bucket];
-  const std::size_t piece_size = piece_size_for(values.size());
-  sent.resize(piece_size * most_nodes_ * static_cast<std::size_t>(rank_count));
+  const std::size_t partial_sum_stride = partial_sum_stride_for(values.size());
+  sent.resize(partial_sum_stride * most_nodes_ * static_cast<std::size_t>(rank_count));
   received.resize(sent.size());
   auto destination = sent.begin();
   for (int rank = 0; rank < rank_count; ++rank) {
     const block theirs = block_of(values.size(), rank, rank_count);
-    for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(piece_size)) {
+    for (std::size_t k = 0; k < most_nodes_; ++k, destination += static_cast<std::ptrdiff_t>(partial_sum_stride)) {
       if (k >= mine.size()) continue;
       const std::span<const float> source = k + 1 == mine.size() ? values : sum(k);
       std::ranges::copy(source.subspan(theirs.first, theirs.count), destination);
@@ -207,21 +207,21 @@ inline std::size_t ordered_gradients::start(std::size_t bucket) {
 }
 
 // Adds up the partial sums of all ranks for this rank's block, in the order of the parts. `received` has the ranks'
-// messages one after another, each with `most_nodes_` partial sums of `piece_size` elements.
-inline void ordered_gradients::complete(std::span<const float> received, std::size_t piece_size,
-                                        std::span<float> block) {
+// messages one after another, each with `most_nodes_` partial sums of `partial_sum_stride` elements.
+inline void ordered_gradients::add_partial_sums(std::span<const float> received, std::size_t partial_sum_stride,
+                                                std::span<float> block) {
   tree_sum total(parts_);
   std::size_t rank_begin = 0;
   for (const auto& nodes : nodes_of_) {
     for (std::size_t k = 0; k < nodes.size(); ++k) {
       const std::size_t depth = total.nodes().size();
       const auto joined = static_cast<std::size_t>(total.add(nodes[k]));
-      scratch_.resize(std::max(scratch_.size(), (depth + 1) * piece_size));
-      const auto sum = [&](std::size_t d) { return std::span(scratch_).subspan(d * piece_size, block.size()); };
-      std::ranges::copy(received.subspan(rank_begin + k * piece_size, block.size()), sum(depth).begin());
+      scratch_.resize(std::max(scratch_.size(), (depth + 1) * partial_sum_stride));
+      const auto sum = [&](std::size_t d) { return std::span(scratch_).subspan(d * partial_sum_stride, block.size()); };
+      std::ranges::copy(received.subspan(rank_begin + k * partial_sum_stride, block.size()), sum(depth).begin());
       for (std::size_t d = depth; d > depth - joined; --d) add_to(sum(d - 1), sum(d));
     }
-    rank_begin += most_nodes_ * piece_size;
+    rank_begin += most_nodes_ * partial_sum_stride;
   }
   std::ranges::copy(std::span(scratch_).first(block.size()), block.begin());
 }
@@ -233,7 +233,7 @@ inline std::size_t ordered_gradients::wait(std::size_t bucket) {
   const auto values = values_of(bucket);
   const block own = block_of(values.size(), layout_for_.rank, rank_count);
   const auto mine = values.subspan(own.first, own.count);
-  complete(messages_[bucket].received, piece_size_for(values.size()), mine);
+  add_partial_sums(messages_[bucket].received, partial_sum_stride_for(values.size()), mine);
   allgather(this->ranks(), std::span<const float>(mine), values);
   return mine.size_bytes();
 }

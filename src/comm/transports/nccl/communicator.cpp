@@ -57,9 +57,9 @@ void communicator::rebuild(group& ranks) {
   state_ = connect(ranks, options_.timeout);
 }
 
-void communicator::require_peer(const char* operation, int peer) const {
-  if (peer >= 0 && peer < size()) return;
-  throw configuration_error(std::string(operation) + " has no rank " + std::to_string(peer) + " (there are " +
+void communicator::require_rank_in_range(const char* operation, int rank) const {
+  if (rank >= 0 && rank < size()) return;
+  throw configuration_error(std::string(operation) + " has no rank " + std::to_string(rank) + " (there are " +
                             std::to_string(size()) + "); count from 0");
 }
 

@@ -30,7 +30,8 @@ inline task by_native(collective_context& ctx, const collective_call& call, bool
   co_await make_task(ctx, call, ctx.choose(call.kind, payload_bytes(call, ctx.size())), false);
 }
 
-inline task by_reduce(collective_context& ctx, const collective_call& call) {
+// Performs a reduce along a tree. Ranks other than the root combine in scratch memory.
+inline task by_tree_reduce(collective_context& ctx, const collective_call& call) {
   const std::size_t bytes = call.count * call.element_size;
   const bool at_root = ctx.rank() == call.root;
   std::byte* const held = at_root ? call.out : ctx.scratch(bytes);  // `in` is only read
@@ -152,7 +153,7 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
       if (selected == algorithm::chain) return chain_broadcast(ctx, call.out, bytes, call.root);
       return tree_broadcast(ctx, call.out, bytes, call.root);
     case collective::reduce:
-      return by_reduce(ctx, call);
+      return by_tree_reduce(ctx, call);
     case collective::allreduce:
       return make_allreduce(ctx, call, selected);
     case collective::allgather:

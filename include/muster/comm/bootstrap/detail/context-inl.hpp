@@ -79,10 +79,10 @@ struct context::implementation {
       (void)algorithm_selector(detail::thread_abilities(), chosen.threads, for_groups.algorithm);
     if (chosen.is_of_processes()) {
       adopt(detail::connect_processes(chosen, configuration, launch));
-      const int size = process_world->size();
-      if (launch.kind != launch_env::launcher::none && size != launch.size) {
+      const int process_count = process_world->size();
+      if (launch.kind != launch_env::launcher::none && process_count != launch.size) {
         detail::refuse(
-            "the launcher set " + launch.reason + " and " + chosen.name + " connects " + std::to_string(size) +
+            "the launcher set " + launch.reason + " and " + chosen.name + " connects " + std::to_string(process_count) +
             " ranks (the program and mpirun belong to different MPI libraries, or the variables are from an earlier "
             "launch); use one MPI library");
       }

@@ -20,14 +20,14 @@ namespace muster { inline namespace v0 { namespace detail {
 
 #ifdef MUSTER_WITH_OPENSSL
 
-[[noreturn]] inline void refuse_openssl(const char* operation) {
+[[noreturn]] inline void throw_openssl_failure(const char* operation) {
   throw error(error_kind::other, std::string("OpenSSL cannot ") + operation + " (an incomplete installation?)");
 }
 
 inline void sha256(std::string_view text, std::byte* result) {
   if (EVP_Digest(text.data(), text.size(), reinterpret_cast<unsigned char*>(result), nullptr, EVP_sha256(), nullptr) !=
       1)
-    refuse_openssl("compute SHA-256");
+    throw_openssl_failure("compute SHA-256");
 }
 
 MUSTER_INLINE std::string job_secret::sign(std::string_view text) const {
@@ -35,7 +35,7 @@ MUSTER_INLINE std::string job_secret::sign(std::string_view text) const {
   if (HMAC(EVP_sha256(), bytes_.data(), static_cast<int>(bytes_.size()),
            reinterpret_cast<const unsigned char*>(text.data()), text.size(),
            reinterpret_cast<unsigned char*>(mac.data()), nullptr) == nullptr)
-    refuse_openssl("compute HMAC-SHA-256");
+    throw_openssl_failure("compute HMAC-SHA-256");
   return mac;
 }
 

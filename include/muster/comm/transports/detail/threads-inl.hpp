@@ -73,7 +73,7 @@ MUSTER_INLINE std::shared_ptr<thread_hub> thread_hub::subgroup_hub(std::uint64_t
 MUSTER_INLINE transport_abilities thread_transport::abilities() const {
   return {.name = hub_->name_,
           .any_source = true,
-          .moves_buffers = true,
+          .replaces_buffers = true,
           .concurrent_groups = true,
           .costs = {.latency = 1.0e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 }
@@ -173,16 +173,16 @@ MUSTER_INLINE void thread_transport::cancel(request& req) noexcept {
   while (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::claimed) sched_yield();
 }
 
-MUSTER_INLINE bool thread_transport::move_buffer(request& req, std::byte* destination) noexcept {
+MUSTER_INLINE bool thread_transport::replace_buffer(request& req, std::byte* replacement) noexcept {
   if (posted_.contains(req)) {
-    req.data = destination;
+    req.data = replacement;
     return true;
   }
   {
     mailbox& receiver_box = box(req.peer);
     const std::lock_guard lock(receiver_box.mutex);
     if (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::posted) {
-      req.data = destination;
+      req.data = replacement;
       return true;
     }
   }

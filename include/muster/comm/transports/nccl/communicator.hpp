@@ -223,20 +223,20 @@ class communicator {
   /// Sends to a rank that calls `receive`. The work is done when this rank's side is done.
   template <device_element T>
   work send(device_span<const T> data, int peer, device_stream_ref stream) {
-    require_peer("send", peer);
+    require_rank_in_range("send", peer);
     return start(send_call(data, peer), stream);
   }
   /// Receives from a rank that calls `send`.
   template <device_element T>
   work receive(device_span<T> data, int peer, device_stream_ref stream) {
-    require_peer("receive", peer);
+    require_rank_in_range("receive", peer);
     return start(receive_call(data, peer), stream);
   }
   /// Sends and receives at the same time, as neighbours in a ring do.
   template <device_element T>
   work send_receive(device_span<const T> out, int receiver, device_span<T> in, int sender, device_stream_ref stream) {
-    require_peer("send", receiver);
-    require_peer("receive", sender);
+    require_rank_in_range("send", receiver);
+    require_rank_in_range("receive", sender);
     const device_call both[] = {send_call(out, receiver), receive_call(in, sender)};
     return start(both, stream);
   }
@@ -281,7 +281,7 @@ class communicator {
     return calls;
   }
 
-  void require_peer(const char* function, int peer) const;
+  void require_rank_in_range(const char* operation, int rank) const;
   [[nodiscard]] registration register_bytes(void* address, std::size_t bytes);
   work start(std::span<const device_call> calls, device_stream_ref stream);
   work start(const device_call& call, device_stream_ref stream) { return start(std::span(&call, 1), stream); }

@@ -20,7 +20,7 @@ inline constexpr transport_abilities shm_abilities{
     .native_collectives = true,
     .prefers_native = true,
     .any_source = true,
-    .moves_buffers = true,
+    .replaces_buffers = true,
     .concurrent_groups = true,
     .costs = {.latency = 0.5e-6, .per_byte = 1.0e-10, .reduce_per_byte = 0.5e-10}};
 

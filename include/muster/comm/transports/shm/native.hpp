@@ -34,11 +34,12 @@ inline constexpr std::uint64_t staging_depth = 2;
 ///   that need block r. This mode has no intermediate copy and two synchronisations. If oversubscribed, a rank
 ///   continues with blocks that no rank has claimed, so that it waits for no rank that has no core.
 /// - staged: private buffers pass through the staging areas in rounds of chunks. In a round, each rank stages a chunk
-///   for each peer, folds a chunk of its own block over all inputs, and copies the folded chunks of the peers.
+///   for each peer, folds a chunk of its own block over all inputs, and copies the folded chunks of the peers. The
+///   first round begins when all ranks have finished the previous staged collective.
 ///
 /// All modes fold in the order of ranks, so the result has the same bits in each mode. No rank writes into the private
-/// memory of a peer. A rank sets `slot_head::writing` while it writes into shared memory of peers. A rank that fails
-/// first revokes its memory and then waits until no peer writes there.
+/// memory of a peer. A rank sets `slot_head::writing` while it writes into registered buffers of peers. A rank that
+/// fails first revokes its memory and then waits until no peer writes there.
 class shm_native {
  public:
   explicit shm_native(shm_group& shm) : shm_(shm), cores_(shm.size()), peers_in_(size()), peers_out_(size()) {}
@@ -119,8 +120,8 @@ class shm_native {
   [[nodiscard]] bool is_direct();
   // Returns true if every rank has copied its input to its slot buffer: then the small mode completes the collective.
   [[nodiscard]] bool all_inputs_in_slots() const noexcept;
-  // Returns the place for a round's chunk of `block` in the staging area of `staging_rank`. Block size() is the folded
-  // chunk.
+  // Returns the place into which `staging_rank` writes the chunk of `block` in a round. The place is in the staging
+  // area of `rotated_slot`. Block size() is the folded chunk.
   [[nodiscard]] std::byte* staging_slot(int staging_rank, std::uint64_t round, int block) noexcept;
   [[nodiscard]] std::byte* folded_chunk(int staging_rank, std::uint64_t round) noexcept;
   class peer_write_guard;

@@ -9,7 +9,7 @@
 //   field                  writer             readers          order                when
 //   contribution.sequence  owner              peers            release / acquire    after all plain fields of the
 //                                                                                   owner's contribution
-//   .flags .bytes .place   owner              peers            plain                before contribution.sequence
+//   .flags .bytes .offsets owner              peers            plain                before contribution.sequence
 //   slot buffer            owner, or the      peers            plain                before the writer's
 //                          rank of                                                  contribution.sequence
 //                          `rotated_slot`
@@ -17,8 +17,8 @@
 //                                             mismatch
 //   staged                 owner              peers            release / acquire    when the chunks of a round are in
 //                                                                                   the staging area
-//   staging area           as `staged`,       peers            plain                before `staged`, `folded`
-//                          `folded`; see
+//   staging area           owner, or the      peers            plain                before the writer's `staged`,
+//                          rank of                                                  `folded`
 //                          `rotated_slot`
 //   folded                 staged: owner;     peers            release / acquire    staged: when a round is folded;
 //                          direct: the rank                                         direct: when the owner's block
@@ -31,8 +31,8 @@
 //   finished               owner              peers            release / acquire    when the owner needs nothing of
 //                                                                                   the collective any more
 //   writing                owner              a peer that      relaxed + seq_cst    1 before and 0 after the owner
-//                                             cancels          fence, release /     writes into peers' segments
-//                                                              acquire
+//                                             cancels          fence, release /     writes into registered buffers
+//                                                              acquire              of peers
 //   revoked                owner              peers            seq_cst / seq_cst    when the owner cancels a collective
 //   core                   owner              all ranks        relaxed / relaxed    before each contribution, if
 //                                                                                   oversubscribed
@@ -55,10 +55,12 @@
 // Invariants:
 // - A rank writes contribution number n only when all ranks have finished collective n -
 // `slot_head::contribution_count`.
-// - No rank writes into a segment whose owner has set `revoked`: a writer sets `writing`, then loads `revoked`. The
+// - No rank writes into a registered buffer of a rank that has set `revoked`: a writer sets `writing`, then loads
+// `revoked`. The
 //   owner sets `revoked`, then waits until no rank has `writing` set. Both sides use seq_cst, so at least one side
 //   detects the other. A writer that stays stopped for longer than `shm_timing::peer_write` is not awaited: the owner
-//   then detaches the output buffer from the segment.
+//   then detaches the output buffer from the segment. `revoked` does not protect slots: peers may write there until
+//   `leavers` equals the size of the group.
 // - No rank touches a slot after the rank has raised `leavers` in the slot. The owner reuses the memory when `leavers`
 //   equals the size of the group.
 #pragma once
@@ -146,8 +148,8 @@ struct fifo {
   [[nodiscard]] std::byte* bytes() noexcept { return reinterpret_cast<std::byte*>(this + 1); }
 };
 
-/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except the line of the wakeup
-/// word, and `folded` and `claimed` where ranks fold the blocks of peers.
+/// The fixed part of a slot; see the table above. Only the slot's owner writes a line, except `arrivals`, the line of
+/// the wakeup word, and `folded` and `claimed` where ranks fold the blocks of peers.
 struct slot_head {
   // Number of contributions that a slot holds. A rank may be this many collectives ahead of the ranks that still read
   // its contributions; the root of consecutive broadcasts usually is ahead.
@@ -163,7 +165,7 @@ struct slot_head {
   alignas(false_sharing_distance) std::atomic<std::uint64_t> claimed;
   // number of the last collective that this rank has finished
   alignas(false_sharing_distance) std::atomic<std::uint64_t> finished;
-  std::atomic<std::uint32_t> writing;  // 1 while this rank writes into the segments of peers
+  std::atomic<std::uint32_t> writing;  // 1 while this rank writes into registered buffers of peers
   std::atomic<std::uint32_t> core;     // this rank's core at its last contribution, if oversubscribed
   // sleepers can make this rank's writes visible (membarrier); otherwise each writer issues a fence
   bool can_be_asymmetric;
@@ -173,7 +175,8 @@ struct slot_head {
   alignas(false_sharing_distance) std::atomic<std::uint32_t> asleep;
   std::atomic<std::uint32_t> control_messages;  // number of control messages sent to this rank
   std::atomic<std::uint32_t> leavers;           // number of ranks that no longer touch this slot
-  // 1 when this rank has cancelled a collective: peers must not write into its segment any more. Peers load `revoked`
+  // 1 when this rank has cancelled a collective: peers must not write into its registered buffers any
+  // more. Peers load `revoked`
   // before each write there, so the field is in a line that is seldom written.
   std::atomic<std::uint32_t> revoked;
 };

@@ -30,7 +30,7 @@ class shm_transport final : public transport {
     return native_.test(req);
   }
   void cancel(request& req) noexcept override;
-  bool move_buffer(request& req, std::byte* destination) noexcept override;
+  bool replace_buffer(request& req, std::byte* replacement) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override;
   void pause(clock::time_point deadline) override;

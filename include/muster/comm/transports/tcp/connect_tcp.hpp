@@ -25,7 +25,7 @@ inline constexpr transport_abilities tcp_abilities{
     .name = "tcp",
     .any_source = true,
     .detects_death = true,
-    .moves_buffers = true,
+    .replaces_buffers = true,
     .concurrent_groups = true,
     .costs = {.latency = 5e-6, .per_byte = 4e-10, .reduce_per_byte = 0, .next_message = 0.25}};
 

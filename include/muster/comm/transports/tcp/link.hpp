@@ -74,8 +74,8 @@ struct outgoing_frame {
 ///
 /// A message beyond the credit is announced, and sent when its receive is posted. So the memory for unexpected messages
 /// is limited, a message behind unexpected ones is reached by storing those few aside, and no sender fills the
-/// connection. A large tagged message is always announced. A large message of a collective is not: its receive is
-/// posted soon, and one more round trip would cost much.
+/// connection. A tagged message above `tcp_limits::eager` is always announced. A message of a collective within the
+/// credit is not: its receive is posted soon, and one more round trip would cost much.
 class tcp_link {
  public:
   /// Makes a link without a connection. `earlier_links` counts the earlier links to the same peer.
@@ -113,7 +113,7 @@ class tcp_link {
   [[nodiscard]] bool has_urgent_output() const noexcept {
     return connected() && write_error_.empty() && !control_frames_.empty();
   }
-  /// Returns true if a message or credit from the peer is awaited.
+  /// Returns true if the link is connected, and a message, a clear-to-send or credit from the peer is awaited.
   [[nodiscard]] bool needs_input() const noexcept {
     return connected() && (messages_.awaits(peer_) || sends_.awaits_clear() || send_credit_ < limits_.credit / 2);
   }

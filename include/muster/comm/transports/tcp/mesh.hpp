@@ -47,9 +47,10 @@ class tcp_mesh {
   [[nodiscard]] double most_ranks_a_core() const noexcept { return most_ranks_a_core_; }
   /// Returns the number of connections that were refused or closed because the peer did not belong to this job.
   [[nodiscard]] std::uint64_t unauthenticated_connections() const noexcept { return manager_.unauthenticated(); }
-  /// Waits until every other process is connected. Throws timeout_error with the processes that are not connected.
-  /// Throws peer_failure if a process is lost or has ended, or if `is_aborted`, which is called every few milliseconds,
-  /// returns true. Throws error if this process has no descriptor left.
+  /// Requests the connections to all lower ranks, and waits until every other process is connected. Throws
+  /// timeout_error with the processes that are not connected. Throws peer_failure if a process is lost or has ended, or
+  /// if `is_aborted`, which is called every few milliseconds, returns true. Throws error if this process has no
+  /// descriptor left.
   void await_all(clock::time_point deadline, const std::function<bool()>& is_aborted = {});
 
   /// Adds a group, and reports the lost peers and early control messages to the group.

@@ -47,7 +47,7 @@ class tcp_transport final : public transport {
   void receive(request& req) override;
   bool test(request& req) override;
   void cancel(request& req) noexcept override;
-  bool move_buffer(request& req, std::byte* destination) noexcept override;
+  bool replace_buffer(request& req, std::byte* replacement) noexcept override;
   void notify(int peer, const control_message& message) override;
   bool poll(control_message& message) override { return group_.next_control_message(message); }
   void pause(clock::time_point deadline) override;

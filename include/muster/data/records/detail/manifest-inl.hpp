@@ -37,7 +37,7 @@ inline std::string with_crc(const std::string& line) {
   return muster::detail::hex(crc32c(std::as_bytes(std::span(line))), 8) + ' ' + line + '\n';
 }
 
-inline bool usable_name(std::string_view name) {
+inline bool is_valid_file_name(std::string_view name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string_view::npos;
 }
 
@@ -103,7 +103,7 @@ MUSTER_INLINE detail::manifest_content detail::contents_of(std::string_view text
     words.imbue(std::locale::classic());
     words >> entry.file >> entry.records >> entry.bytes >> std::hex >> entry.digest >> std::dec >> more;
     const bool read = words && words.eof();
-    if (!read || !detail::usable_name(entry.file)) fail("the line is not a manifest entry");
+    if (!read || !detail::is_valid_file_name(entry.file)) fail("the line is not a manifest entry");
     if (content.entries.size() != complete_entries && more != expected)
       fail("the line does not follow the previous line");
     content.entries.push_back(std::move(entry));
@@ -138,7 +138,7 @@ MUSTER_INLINE void detail::manifest_file::append(std::span<const manifest_entry>
   std::string added;
   for (std::size_t k = 0; k < entries.size(); ++k) {
     const manifest_entry& entry = entries[k];
-    if (!detail::usable_name(entry.file) || entry.file.find_first_of(" \n") != std::string::npos) {
+    if (!detail::is_valid_file_name(entry.file) || entry.file.find_first_of(" \n") != std::string::npos) {
       throw configuration_error("'" + entry.file +
                                 "' cannot be a file of a manifest (its name begins with a dot, or has a blank or a "
                                 "slash); choose another name");

@@ -321,7 +321,8 @@ class jsonl_format final : public text_format {
     }
   }
 
-  /// Finds the keys of the first lines and the sizes of their arrays. Lines with faults are left to parse().
+  /// Finds the keys of the first lines and the sizes of their arrays. Lines with faults are left to parse(). Throws the
+  /// first fault if no line has keys.
   void find_columns(std::string_view text) {
     std::string first_problem = "has no keys in its first lines; check how it was made";
     data_location place{file}, first_place{file};

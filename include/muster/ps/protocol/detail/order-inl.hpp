@@ -191,7 +191,7 @@ inline lease epoch_order::answer(const member& worker, std::uint64_t clock) cons
   return reply;
 }
 
-inline std::vector<member> epoch_order::holders() const {
+inline std::vector<member> epoch_order::workers_with_parts() const {
   std::vector<member> all;
   for (const auto& assigned : claimed_) all.push_back(assigned.worker);
   for (const auto& assigned : assigned_) all.push_back(assigned.worker);

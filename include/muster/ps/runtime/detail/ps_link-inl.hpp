@@ -16,7 +16,7 @@ namespace muster { inline namespace v0 { namespace ps::detail {
 MUSTER_INLINE void frame_link::move_to(transport& over, std::vector<node_id> places) {
   close();
   over_ = &over;
-  can_borrow_ = over.abilities().moves_buffers;
+  can_borrow_ = over.abilities().replaces_buffers;
   borrowed_ = stuck_ = 0;
   places_ = std::move(places);
   peers_.resize(places_.size());
@@ -44,7 +44,7 @@ MUSTER_INLINE void frame_link::release(range_id range, std::uint64_t number) {
       muster::detail::copy_bytes(frame->memory.data(), payload.data, payload.bytes);
       // Borrowing requires that the transport can do this. It fails only if the message was sent meanwhile.
       if (auto* const holder = payload.owning_transport(); holder != nullptr)
-        (void)holder->move_buffer(payload, frame->memory.data());
+        (void)holder->replace_buffer(payload, frame->memory.data());
     }
   }
 }
@@ -56,7 +56,7 @@ MUSTER_INLINE void frame_link::abandon_target(const std::byte* target) {
       if (!expected->started || expected->r.data != target || holder == nullptr) continue;
       expected->memory = take_memory(expected->r.bytes);
       // A target requires that the transport can do this. It fails only if the whole payload arrived meanwhile.
-      if (!holder->move_buffer(expected->r, expected->memory.data())) recycle_memory(std::move(expected->memory));
+      if (!holder->replace_buffer(expected->r, expected->memory.data())) recycle_memory(std::move(expected->memory));
     }
   }
 }

@@ -129,11 +129,11 @@ MUSTER_INLINE std::string any_optimizer::server_update() const {
       "servers cannot apply this optimizer (it has no server_update()); define one, or use another --mode");
 }
 
-MUSTER_INLINE any_optimizer make_optimizer(arena& values, std::string_view text) {
-  return detail::parse_optimizer(values, text);
+MUSTER_INLINE any_optimizer make_optimizer(arena& tensors, std::string_view text) {
+  return detail::parse_optimizer(tensors, text);
 }
-MUSTER_INLINE any_optimizer make_optimizer(arena& values, const settings& configuration) {
-  return make_optimizer(values, configuration.value(setting::optimizer));
+MUSTER_INLINE any_optimizer make_optimizer(arena& tensors, const settings& configuration) {
+  return make_optimizer(tensors, configuration.value(setting::optimizer));
 }
 
 }}  // namespace muster::v0

@@ -23,8 +23,8 @@ std::span<T> elements(buffer<std::byte>& bytes) {
 /// Gradients that are summed in the encoded forms of a codec.
 class encoded_gradients final : public detail::compressed_gradients {
  public:
-  encoded_gradients(arena& values, const compression& options)
-      : compressed_gradients(values), coder_(options), votes_(options.method == compression_method::sign) {}
+  encoded_gradients(arena& tensors, const compression& options)
+      : compressed_gradients(tensors), coder_(options), votes_(options.method == compression_method::sign) {}
 
   void attach(std::span<const gradient_bucket> buckets) override {
     compressed_gradients::attach(buckets);
@@ -124,9 +124,9 @@ class encoded_gradients final : public detail::compressed_gradients {
 
 MUSTER_INLINE bucket_codec compress(const compression& options) {
   if (options.method == compression_method::none) return {};
-  return [=](arena& values) -> std::unique_ptr<gradient_backend> {
-    if (options.method == compression_method::powersgd) return detail::powersgd_gradients(values, options.rank);
-    return std::make_unique<detail::encoded_gradients>(values, options);
+  return [=](arena& tensors) -> std::unique_ptr<gradient_backend> {
+    if (options.method == compression_method::powersgd) return detail::powersgd_gradients(tensors, options.rank);
+    return std::make_unique<detail::encoded_gradients>(tensors, options);
   };
 }
 

@@ -55,12 +55,12 @@ MUSTER_INLINE std::vector<gradient_bucket> plan_buckets(std::span<const block> e
   return buckets;
 }
 
-MUSTER_INLINE std::unique_ptr<gradient_backend> backend_of(arena& values, const sync_options& options) {
-  if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(values, options.virtual_shards);
-  if (options.codec) return options.codec(values);
+MUSTER_INLINE std::unique_ptr<gradient_backend> backend_of(arena& tensors, const sync_options& options) {
+  if (options.virtual_shards > 0) return std::make_unique<detail::ordered_gradients>(tensors, options.virtual_shards);
+  if (options.codec) return options.codec(tensors);
   const bool is_float =
-      std::ranges::all_of(values.shapes(), [](const auto& shape) { return shape.type == dtype::float32; });
-  return is_float ? std::make_unique<host_gradients>(values) : std::make_unique<typed_gradients>(values);
+      std::ranges::all_of(tensors.shapes(), [](const auto& shape) { return shape.type == dtype::float32; });
+  return is_float ? std::make_unique<host_gradients>(tensors) : std::make_unique<typed_gradients>(tensors);
 }
 
 }  // namespace detail
@@ -129,8 +129,8 @@ MUSTER_INLINE void backward_pass::divided_by(double divisor) {
 
 // ---- buckets ----
 
-MUSTER_INLINE gradient_sync::gradient_sync(arena& values, const sync_options& options)
-    : gradient_sync(detail::backend_of(values, options), options) {}
+MUSTER_INLINE gradient_sync::gradient_sync(arena& tensors, const sync_options& options)
+    : gradient_sync(detail::backend_of(tensors, options), options) {}
 
 MUSTER_INLINE gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gradients, const sync_options& options)
     : gradients_(std::move(gradients)), arena_(dynamic_cast<arena*>(&gradients_->base_arena())), options_(options) {

@@ -29,7 +29,8 @@ class etcd_client {
   [[nodiscard]] nlohmann::json ask(const char* function, std::string_view key, std::string_view path,
                                    const nlohmann::json& request, clock::time_point until, when_lost on_loss);
   /// Waits until a member reports that the key may have changed in that revision or later, until the deadline, or until
-  /// a stop request. Also returns, after a short pause, when the member ends the watch.
+  /// a stop request. Also returns when the member cancels the watch, and, after a short pause, when the
+  /// connection to the member ends.
   void await_change(std::string_view key, std::uint64_t revision, clock::time_point until, const std::stop_token& stop);
 
   [[nodiscard]] const std::string& where() const noexcept { return where_; }

@@ -70,14 +70,14 @@ inline std::string failure_text(const std::string& problem, int error_code) {
          (error_code == EMFILE ? "raise the limit of descriptors (ulimit -n)" : "use another transport");
 }
 
-// A failure of a system call at this rank.
+// The error for a failure of a system call at this rank.
 class system_failure : public error, public failure_report {
  public:
   system_failure(const std::string& problem, int code)
       : error(error_kind::other, failure_text(problem, code)), failure_report{-1, code} {}
 };
 
-// A failure of a system call at another rank. That rank ends, and an elastic job continues without it.
+// The error for a failure of a system call at another rank. That rank ends, and an elastic job continues without it.
 class reported_failure : public peer_failure, public failure_report {
  public:
   reported_failure(int rank, int code)
@@ -86,7 +86,8 @@ class reported_failure : public peer_failure, public failure_report {
         failure_report{rank, code} {}
 };
 
-// A rank that does not belong to the job of rank 0.
+// The error for a rank that does not belong to the job of rank 0. Rank 0 detects that rank. The rank itself throws the
+// same error after the report of rank 0.
 class rank_of_other_job : public configuration_error, public failure_report {
  public:
   rank_of_other_job(int rank, int own_size, int first_size)

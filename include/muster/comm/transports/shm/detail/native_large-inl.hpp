@@ -213,7 +213,7 @@ MUSTER_INLINE void shm_native::divide(std::size_t bytes, std::size_t chunk, std:
   depth_ = staging_bytes(size()) / (chunk * chunks_per_round);
 }
 
-// Copies this rank's chunks for the peers into the staging area.
+// Copies this rank's chunks for the peers into their places (`staging_slot`).
 MUSTER_INLINE void shm_native::stage_round(std::uint64_t round) {
   for (int p = 0; p < shm_.size(); ++p) {
     if (p == shm_.rank()) continue;

@@ -38,9 +38,9 @@ MUSTER_INLINE void shm_transport::cancel(request& req) noexcept {
   }
 }
 
-MUSTER_INLINE bool shm_transport::move_buffer(request& req, std::byte* destination) noexcept {
+MUSTER_INLINE bool shm_transport::replace_buffer(request& req, std::byte* replacement) noexcept {
   if (req.state == native_state) return false;
-  req.data = destination;
+  req.data = replacement;
   return true;
 }
 

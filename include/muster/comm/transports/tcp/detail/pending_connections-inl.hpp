@@ -11,8 +11,10 @@
 #include <muster/core/inline.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-inline clock::duration retry_delay(int attempt) {
-  return std::min<clock::duration>(tcp_timing::first_retry * (1 << std::min(attempt, 8)), tcp_timing::last_retry);
+// Returns the interval before the next attempt, after `attempts` attempts.
+inline clock::duration retry_delay(int attempts) {
+  const int doublings = std::clamp(attempts - 1, 0, 8);
+  return std::min<clock::duration>(tcp_timing::first_retry * (1 << doublings), tcp_timing::last_retry);
 }
 
 // Returns the time limit for an attempt after `rounds` attempts at each address. The limit grows, so that a peer that

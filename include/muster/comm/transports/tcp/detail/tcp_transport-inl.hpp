@@ -103,11 +103,11 @@ MUSTER_INLINE void tcp_transport::cancel(request& req) noexcept {
   }
 }
 
-MUSTER_INLINE bool tcp_transport::move_buffer(request& req, std::byte* destination) noexcept {
+MUSTER_INLINE bool tcp_transport::replace_buffer(request& req, std::byte* replacement) noexcept {
   const std::lock_guard lock(mesh_->mutex_);
   if (req.owner == nullptr) return false;
-  if (!progress_of(req).receives) mesh_->link(group_.peer(req.peer)).move_send(req, destination);
-  req.data = destination;
+  if (!progress_of(req).receives) mesh_->link(group_.peer(req.peer)).move_send(req, replacement);
+  req.data = replacement;
   return true;
 }
 
