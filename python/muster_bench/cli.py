@@ -107,7 +107,7 @@ def _file_arguments(command):
     command.add_argument("--set", action="append", default=[], metavar="NAME=VALUE",
                          help="give a parameter another value, or a list [1, 2]")
     command.add_argument("--only", action="append", default=[], metavar="NAME=VALUE",
-                         help="only the runs with this value of a parameter, or with a value from [1, 2]; a closed preset stays closed")
+                         help="only the runs with this value of a parameter, or with a value from [1, 2], or experiment=NAME; a closed preset stays closed")
     command.add_argument("--place", action="append", default=[], metavar="NAME=PATH",
                          help="a path on this machine, such as build=build/release")
     command.add_argument("--division", choices=("open", "closed"), help="open: a changed preset may run")

@@ -51,13 +51,14 @@ def built_in(run, folder, attempt):
 
 
 def make_plan(file, digests, most=MOST_RUNS, only=None):
-    """Returns all runs in the order of the file, or the runs whose parameters are among the values of `only`. Refuses a
+    """Returns all runs in the order of the file, or the runs whose parameters, or names of
+    experiments, are among the values of `only`. Refuses a
     plan whose program or data is missing. Without `digests` they may be missing: such a plan cannot run."""
     places = {**file.places, "here": str(file.path.parent)}
     runs, total = [], 0
     for experiment in file.experiments:
         for parameters, repeat, seed in experiment.runs(most):
-            if not _chosen(parameters, only or {}):
+            if not _chosen({**parameters, "experiment": experiment.name}, only or {}):
                 continue
             runs.append(make_run(experiment, parameters, repeat, seed, places, digests))
         total = len(runs)

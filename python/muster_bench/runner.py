@@ -253,7 +253,9 @@ class Runner:
         words, variables = launchers.launched(run, home, number)
         files.write_json(home / "config" / "run.json", self._description(run, words, variables), mode=files.PRIVATE)
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n", mode=files.PRIVATE)
-        lacking = self._commands(run, home, number, run.template.needs, output / "needs.txt")
+        on_this_machine = run.template.launcher.kind not in ("srun", "kubernetes")
+        needs = (*run.template.needs, *(run.template.machine_needs if on_this_machine else ()))
+        lacking = self._commands(run, home, number, needs, output / "needs.txt")
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
         before = self._commands(run, home, number, run.template.before, output / "configure.txt")
@@ -263,7 +265,6 @@ class Runner:
         launchers.prepare(run, home, number)
         progress.step("run", run)
         look = self._look(run, log)
-        on_this_machine = run.template.launcher.kind not in ("srun", "kubernetes")
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
         ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
         if run.template.launcher.kind == "kubernetes" and ended.status in ("timeout", "interrupted", "disk", "full", "enough"):

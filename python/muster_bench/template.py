@@ -93,6 +93,7 @@ class Template:
     read: tuple
     settings: dict        # expected settings in the report of the program: name -> allowed texts
     needs: tuple          # commands that succeed if this run can run here; else the run is skipped
+    machine_needs: tuple  # the same, for runs whose ranks are all on this machine: a cluster's scheduler gives resources
     before: tuple         # commands of the step configure
     after: tuple          # commands of the step post-process
     clean: tuple          # commands of the step clean up
@@ -109,7 +110,7 @@ class Template:
         yield from ((reader.file, "read") for reader in self.read)
         yield from ((text, f"settings, {name}") for name, texts in self.settings.items() for text in texts)
         yield from ((word, "launcher") for word in (*self.launcher.options, *dataclasses.astuple(self.launcher)[2:]) if isinstance(word, str))
-        for step, commands in (("needs", self.needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
+        for step, commands in (("needs", self.needs), ("machine-needs", self.machine_needs), ("configure", self.before), ("post-process", self.after), ("clean-up", self.clean)):
             yield from ((word, step) for command in commands for word in command)
 
     def check_placeholders(self, known):
@@ -133,6 +134,7 @@ def read_template(name, value):
         settings={name: tuple(map(value_text, texts if isinstance(texts, list) else [texts]))
                   for name, texts in section.free("settings").items()},
         needs=_commands(section, "needs"),
+        machine_needs=_commands(section, "machine-needs"),
         before=_commands(section, "configure"),
         after=_commands(section, "post-process"),
         clean=_commands(section, "clean-up"),

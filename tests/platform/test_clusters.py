@@ -217,6 +217,33 @@ class Manifests(Case):
         self.assertEqual([row["throughput"] for row in self.results(folder="shared")], ["15", "25", "35"])
         self.assertTrue(re.search("3 of 3 runs ended well", self.bench("collect", file, "--out", "shared").stdout))
 
+    def test_resources_of_the_machine_that_writes_do_not_stop_a_cluster(self):
+        """Checks a run that is too large for this machine: skipped here, and started by the script for Slurm."""
+        srun = self.write("bin/srun", '#!/bin/sh\nwhile [ "${1#--}" != "$1" ]; do shift; done\nexec "$@"\n')
+        srun.chmod(0o755)
+        file = self.experiment(["sh", "-c", "echo rate=7"], sweep="{n: [1]}", template="machine-needs: [\"sh -c 'echo 1000 cores, here are few; exit 1'\"]\n"
+                               "    read: [{log: {throughput: 'rate=(\\d+)'}}]")
+        self.bench("run", file, "--out", "here")
+        row, = self.results(folder="here")
+        self.assertEqual((row["status"], "1000 cores" in row["why"]), ("skipped", True))
+        script = self.bench("manifests", file, "--out", "made", "--kind", "slurm", "--results", self.folder / "shared").stdout.strip()
+        self.assertNotIn("1000 cores", (self.folder / script).read_text())
+        subprocess.run(["sh", self.folder / script], check=True, env={"PATH": f"{self.folder}/bin:/usr/bin:/bin"})
+        self.bench("collect", file, "--out", "shared")
+        self.assertEqual([(row["status"], row["throughput"]) for row in self.results(folder="shared")], [("ok", "7")])
+        for preset, experiment in (("cluster-vgg16", "trainers"), ("mlbench-2a", "plain")):
+            for line in self.bench("manifests", preset, "--out", preset, "--kind", "slurm", "--only", "experiment=" + experiment).stdout.split():
+                self.assertNotRegex((self.folder / line).read_text(), "pods.sh|epsilon.sh memory")
+
+    def test_an_experiment_is_chosen_by_its_name(self):
+        (self.folder / "data" / "cifar10").mkdir(parents=True)
+        self.write("build/examples/vgg16", "#!/bin/sh\n").chmod(0o755)
+        places = ["--place", f"build={self.folder}/build", "--place", f"data={self.folder}/data"]
+        listed = self.bench("run", "cluster-vgg16", "--dry-run", "--only", "experiment=trainers", *places).stdout
+        self.assertIn("22 runs, closed division", listed)
+        self.assertNotIn("batch-size-", listed)
+        self.assertIn("matches none", self.bench("run", "cluster-vgg16", "--dry-run", "--only", "experiment=nothing", *places, status=2).stderr)
+
     def test_what_has_not_ended_is_not_collected_and_what_crashed_is_no_result(self):
         file = self.experiment(["sh", "-c", "echo loss=3{n}; while [ ! -e {here}/go ]; do sleep 0.02; done; echo loss=1{n}; exit $(({n} - 1))"], sweep="{n: [1, 2]}",
                                template="read: [{log: {val_loss: 'loss=(\\d+)'}}]")
