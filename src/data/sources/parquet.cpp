@@ -9,6 +9,7 @@
 #include <new>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include <arrow/buffer.h>
 #include <arrow/io/memory.h>
@@ -78,6 +79,7 @@ struct group_reader {
   std::uint64_t next = 0;
   std::unique_ptr<parquet::ParquetFileReader> opened{};
   std::vector<std::unique_ptr<detail::parquet_column_reader>> columns{};  // null: a partition
+  bool is_new = true;
 };
 
 // Adds the files of a folder, in the order of their paths. Counts files that have other names.
@@ -163,8 +165,10 @@ class parquet_table {
     detail::parquet_rows rows{{block.bytes.data(), plan_.record_bytes, block.labels.data()}, block};
     const std::uint64_t count = firsts_[number + 1] - firsts_[number];
     if (plan_.record_bytes == 0) block.ends.resize(count);
+    std::uint64_t passed = 0;  // rows whose pages were passed in order to reach the block, which maps them
     read_file(found->path, [&] {
       group_reader reader = take(static_cast<std::size_t>(found - files_.data()), group, row_in_group);
+      if (std::exchange(reader.is_new, false)) passed = row_in_group;
       const std::uint64_t tile =
           std::clamp<std::uint64_t>(tile_bytes / std::max<std::uint64_t>(plan_.record_bytes, 1), 128, 4096);
       for (rows.first = 0; rows.first < count; rows.first += rows.count) {
@@ -180,7 +184,7 @@ class parquet_table {
       keep(std::move(reader));
     });
     report_bad(*found, row, firsts_[number], rows);
-    forget(*found, group, count);
+    forget(*found, group, passed + count);
   }
 
  private:

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -115,9 +116,7 @@ class blocked_records : public source_with_facts {
     std::uint64_t entry_bytes = schema.form == record_form::bytes ? 1 : sizeof(sparse_entry);
     mutable lru_cache<record_block> cache;
   };
-  struct found_record;
-  /// Finds the block of a record, and the record's position in the block.
-  void find(sample_id id, found_record& found) const;
+  class used_blocks;
 
   std::shared_ptr<const state> state_;
 };
@@ -136,64 +135,94 @@ inline std::uint64_t blocked_records::block_records() const noexcept {
   return std::max<std::uint64_t>(bytes / (state_->mean_bytes + label_bytes), 1);
 }
 
-// The record that was found last, and its block. The next record is often in the same block.
-struct blocked_records::found_record {
-  std::shared_ptr<const record_block> block;
-  std::size_t block_number = 0;
-  std::size_t index_in_block = 0;
-  std::size_t begin = 0;  // byte offset in the block
-  std::size_t end = 0;
-};
+// The blocks that a read has used, each at its number modulo the number of places, so that most records cost no lock.
+class blocked_records::used_blocks {
+ public:
+  /// The position of a record. Valid until `forget_replaced`.
+  struct position {
+    const record_block* block = nullptr;
+    std::size_t index_in_block = 0;
+    std::span<const std::byte> bytes{};
+  };
 
-inline void blocked_records::find(sample_id id, found_record& found) const {
-  const auto& firsts = state_->firsts;
-  const auto number = static_cast<std::size_t>(std::ranges::upper_bound(firsts, id) - firsts.begin()) - 1;
-  if (!found.block || number != found.block_number) {
-    found.block_number = number;
-    found.block = state_->cache.get(number, [&] {
-      auto block = std::make_shared<record_block>();
-      const std::uint64_t records = firsts[number + 1] - firsts[number];
-      block->labels.resize(records);
-      block->width = state_->record_bytes / sizeof(float);
-      block->bytes.resize(records * state_->record_bytes);
-      if (state_->record_bytes == 0) block->ends.resize(records);
-      state_->make(number, *block);
-      return block;
+  explicit used_blocks(const state& source) noexcept : source_(source) {}
+
+  /// Finds a record, and makes its block if the cache has no such block.
+  [[nodiscard]] position find(sample_id id) {
+    const auto& firsts = source_.firsts;
+    const auto number = static_cast<std::size_t>(std::ranges::upper_bound(firsts, id) - firsts.begin()) - 1;
+    entry& used = entries_[number % entries_.size()];
+    if (!used.block || number != used.number) replace(used, number);
+    const record_block& block = *used.block;
+    const std::size_t index = id - firsts[number];
+    if (source_.record_bytes != 0)
+      return {&block, index, std::span(block.bytes).subspan(index * source_.record_bytes, source_.record_bytes)};
+    const std::uint64_t begin = index == 0 ? 0 : block.ends[index - 1];
+    return {
+        &block, index,
+        std::span(block.bytes).subspan(begin * source_.entry_bytes, (block.ends[index] - begin) * source_.entry_bytes)};
+  }
+  void forget_replaced() noexcept { replaced_.clear(); }
+
+ private:
+  struct entry {
+    std::shared_ptr<const record_block> block;
+    std::size_t number = 0;
+  };
+
+  void replace(entry& used, std::size_t number) {
+    if (used.block) replaced_.push_back(std::move(used.block));
+    used.number = number;
+    used.block = source_.cache.get(number, [&] {
+      auto made = std::make_shared<record_block>();
+      const std::uint64_t records = source_.firsts[number + 1] - source_.firsts[number];
+      made->labels.resize(records);
+      made->width = source_.record_bytes / sizeof(float);
+      made->bytes.resize(records * source_.record_bytes);
+      if (source_.record_bytes == 0) made->ends.resize(records);
+      source_.make(number, *made);
+      return made;
     });
   }
-  found.index_in_block = id - firsts[number];
-  if (state_->record_bytes != 0) {
-    found.begin = found.index_in_block * state_->record_bytes;
-    found.end = found.begin + state_->record_bytes;
-  } else {
-    found.begin = (found.index_in_block == 0 ? 0 : found.block->ends[found.index_in_block - 1]) * state_->entry_bytes;
-    found.end = found.block->ends[found.index_in_block] * state_->entry_bytes;
-  }
-}
+
+  const state& source_;
+  std::array<entry, 16> entries_;  // as many as the blocks of a window
+  std::vector<std::shared_ptr<const record_block>> replaced_;
+};
 
 inline void blocked_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   if (state_->record_bytes != 0) return static_cast<void>(std::fill_n(out.begin(), ids.size(), state_->record_bytes));
-  found_record found;
+  used_blocks blocks(*state_);
   for (std::size_t k = 0; k < ids.size(); ++k) {
-    find(ids[k], found);
-    out[k] = found.end - found.begin;
+    out[k] = blocks.find(ids[k]).bytes.size();
+    blocks.forget_replaced();
   }
 }
 
+// Finds several records before it copies them, so that the processor fetches them together.
 inline void blocked_records::read(std::span<const sample_id> ids, const record_rows& rows,
                                   std::vector<bad_record>* bad) const {
-  found_record found;
+  constexpr std::size_t at_once = 32;
+  used_blocks blocks(*state_);
   std::byte* output = rows.bytes.data();
-  for (std::size_t k = 0; k < ids.size(); ++k) {
-    find(ids[k], found);
-    const auto bad_position = std::ranges::lower_bound(found.block->bad, ids[k], {}, &bad_record::id);
-    if (bad_position != found.block->bad.end() && bad_position->id == ids[k]) {
-      if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->location, bad_position->problem);
-      bad->push_back(*bad_position);
+  for (std::size_t first = 0; first < ids.size(); first += at_once) {
+    const auto part = ids.subspan(first, std::min(at_once, ids.size() - first));
+    std::array<used_blocks::position, at_once> found;
+    for (std::size_t k = 0; k < part.size(); ++k) {
+      found[k] = blocks.find(part[k]);
+      if (!rows.bytes.empty() && k > 0 && part[k] != part[k - 1] + 1) fetch_ahead(found[k].bytes);
     }
-    if (!rows.labels.empty()) rows.labels[k] = found.block->labels[found.index_in_block];
-    if (rows.bytes.empty()) continue;
-    output = std::copy(found.block->bytes.data() + found.begin, found.block->bytes.data() + found.end, output);
+    for (std::size_t k = 0; k < part.size(); ++k) {
+      const record_block& block = *found[k].block;
+      const auto bad_position = std::ranges::lower_bound(block.bad, part[k], {}, &bad_record::id);
+      if (bad_position != block.bad.end() && bad_position->id == part[k]) {
+        if (bad == nullptr || !state_->keep_bad) throw data_error(bad_position->location, bad_position->problem);
+        bad->push_back(*bad_position);
+      }
+      if (!rows.labels.empty()) rows.labels[first + k] = block.labels[found[k].index_in_block];
+      if (!rows.bytes.empty()) output = std::ranges::copy(found[k].bytes, output).out;
+    }
+    blocks.forget_replaced();
   }
 }
 
