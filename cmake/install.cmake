@@ -1,13 +1,21 @@
-# The installed muster: headers, libraries, a CMake package with one export set a component, pkg-config files.
+# The installed muster: headers, libraries, a CMake package with one export set a component, pkg-config files. Its
+# components are packages of Debian (packages.cmake): dev and mpi_dev, lib_<part> for each shared library, programs, examples.
 include(GNUInstallDirs)
 include(CMakePackageConfigHelpers)
+set(CMAKE_INSTALL_DEFAULT_COMPONENT_NAME dev)
+
+# muster_dev_component(<variable> <part>): the component of what a program is compiled with that uses the part.
+function(muster_dev_component variable part)
+  set(component dev)
+  if(part STREQUAL "mpi")
+    set(component mpi_dev)
+  endif()
+  set(${variable} ${component} PARENT_SCOPE)
+endfunction()
 
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/muster)
 
-set(left_out)  # the headers of parts that are not there
-if(NOT TARGET muster_mpi)
-  list(APPEND left_out PATTERN "transports/mpi" EXCLUDE)
-endif()
+set(left_out PATTERN "transports/mpi" EXCLUDE)  # the headers of parts that are not there, or in a component of their own
 if(NOT nccl IN_LIST muster_alone)
   list(APPEND left_out PATTERN "transports/nccl" EXCLUDE PATTERN "core/device" EXCLUDE PATTERN "train/device" EXCLUDE)
 endif()
@@ -18,6 +26,10 @@ if(NOT TARGET muster_torch)
   list(APPEND left_out PATTERN "muster/torch" EXCLUDE)
 endif()
 install(DIRECTORY include/muster DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} FILES_MATCHING PATTERN "*.hpp" ${left_out})
+if(TARGET muster_mpi)
+  install(DIRECTORY include/muster/comm/transports/mpi DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/muster/comm/transports
+    COMPONENT mpi_dev FILES_MATCHING PATTERN "*.hpp")
+endif()
 
 if(TARGET muster_info)
   set(programs muster_info)
@@ -27,7 +39,7 @@ if(TARGET muster_info)
   if(TARGET muster_data_program)
     list(APPEND programs muster_data_program)
   endif()
-  if(NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
+  if(NOT MUSTER_DEBIAN AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_LIBDIR} AND NOT IS_ABSOLUTE ${CMAKE_INSTALL_BINDIR})
     file(RELATIVE_PATH to_libraries /${CMAKE_INSTALL_BINDIR} /${CMAKE_INSTALL_LIBDIR})
     set_target_properties(${programs} PROPERTIES INSTALL_RPATH "$ORIGIN/${to_libraries}")  # wherever the tree is moved
   endif()
@@ -37,22 +49,24 @@ if(TARGET muster_info)
   install(TARGETS ${programs} DESTINATION ${CMAKE_INSTALL_BINDIR} COMPONENT programs)
 endif()
 
-install(FILES LICENSE README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+install(FILES README.md CHANGELOG.md DESTINATION ${CMAKE_INSTALL_DOCDIR})
+if(NOT MUSTER_DEBIAN)  # Debian has its own copy
+  install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+endif()
 install(DIRECTORY docs DESTINATION ${CMAKE_INSTALL_DOCDIR} FILES_MATCHING PATTERN "*.md")
 
 # find_package(muster COMPONENTS comm) must not meet a target that needs MPI: hence a file of targets for each part.
 foreach(part IN LISTS muster_parts muster_alone)
+  muster_dev_component(component ${part})
   install(TARGETS muster_${part} EXPORT muster-${part}-targets
+    LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT lib_${part} NAMELINK_COMPONENT ${component}
+    ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT ${component}
     INCLUDES DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
-endforeach()
-foreach(part IN LISTS muster_parts muster_alone)
+  install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir} COMPONENT ${component})
   if(TARGET muster_${part}_plugin)
-    install(FILES $<TARGET_OBJECTS:muster_${part}_plugin> DESTINATION ${CMAKE_INSTALL_LIBDIR}/muster RENAME ${part}.o)
+    install(FILES $<TARGET_OBJECTS:muster_${part}_plugin> DESTINATION ${CMAKE_INSTALL_LIBDIR}/muster RENAME ${part}.o
+      COMPONENT ${component})
   endif()
-endforeach()
-install(TARGETS muster EXPORT muster-muster-targets)
-foreach(part IN LISTS muster_parts muster_alone ITEMS muster)
-  install(EXPORT muster-${part}-targets NAMESPACE muster:: DESTINATION ${package_dir})
 endforeach()
 
 set(muster_shared ${BUILD_SHARED_LIBS})
@@ -114,7 +128,9 @@ function(muster_install_pc pc_name pc_description)
     list(JOIN pc_${list} " " pc_${list})
   endforeach()
   configure_file(cmake/muster.pc.in ${PROJECT_BINARY_DIR}/cmake/${pc_name}.pc @ONLY)
-  install(FILES ${PROJECT_BINARY_DIR}/cmake/${pc_name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+  string(REGEX REPLACE "^muster-" "" part ${pc_name})
+  muster_dev_component(component ${part})
+  install(FILES ${PROJECT_BINARY_DIR}/cmake/${pc_name}.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig COMPONENT ${component})
 endfunction()
 
 # What a static library needs at the end has to be said to whoever links it; a shared one knows it itself.
@@ -175,6 +191,10 @@ if(TARGET muster_torch)
     CFLAGS -DMUSTER_HAS_TORCH=1 -isystem ${LibTorch_INCLUDE_DIR} -isystem ${LibTorch_INCLUDE_DIR}/torch/csrc/api/include)
 endif()
 muster_install_part_pc(nccl "muster among devices, by NCCL" -lnccl -L${CUDAToolkit_LIBRARY_DIR} -lcudart)
-list(TRANSFORM muster_parts PREPEND muster- OUTPUT_VARIABLE pc_parts)
+set(pc_parts ${muster_parts})
+if(MUSTER_DEBIAN)  # muster-mpi.pc is in a package that may not be installed
+  list(REMOVE_ITEM pc_parts mpi)
+endif()
+list(TRANSFORM pc_parts PREPEND muster-)
 list(REVERSE pc_parts)  # a library before those that it uses
 muster_install_pc(muster "${PROJECT_DESCRIPTION}" REQUIRES ${pc_parts})

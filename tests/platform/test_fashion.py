@@ -30,7 +30,8 @@ class Fashion(Case):
         programs = self.built(*(f"examples/{name}" for name in PROJECT), *(f"src/programs/{name}" for name in PROGRAMS))
         self.build = pathlib.Path(programs[0]).parent.parent
         self.installed = self.folder / "prefix"
-        subprocess.run(["cmake", "--install", self.build, "--prefix", self.installed, "--component", "programs"], check=True, stdout=subprocess.DEVNULL, timeout=100)
+        for component in ("programs", "examples"):
+            subprocess.run(["cmake", "--install", self.build, "--prefix", self.installed, "--component", component], check=True, stdout=subprocess.DEVNULL, timeout=100)
         for kind, count in (("train", TRAIN), ("t10k", TEST)):
             for suffix, size, head in (("images-idx3", 784, 16), ("labels-idx1", 1, 8)):
                 content = gzip.decompress((DATA / f"{kind}-{suffix}-ubyte.gz").read_bytes())

@@ -126,6 +126,18 @@ add_test(NAME "repository: configure add_subdirectory" COMMAND ${CMAKE_COMMAND} 
   -B ${consumers_build}/add_subdirectory_defaults -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR})
 set_tests_properties("repository: configure add_subdirectory" PROPERTIES TIMEOUT 120)
 
+# A project with its own copies of muster's packages, and with targets, options and variables of common names.
+get_target_property(json_headers nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
+set(embedded -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} -DOWN_JSON=${json_headers})
+foreach(how IN ITEMS cpm subdirectory)
+  add_test(NAME "repository: configure embedded by ${how}" COMMAND ${CMAKE_COMMAND} -S ${consumers}/embedded
+    -B ${consumers_build}/embedded_${how} -DHOW=${how} ${embedded})
+  set_tests_properties("repository: configure embedded by ${how}" PROPERTIES TIMEOUT 120)
+endforeach()
+muster_add_consumer(embedded SOURCE ${consumers}/embedded OPTIONS -DHOW=fetch ${embedded} ${unity} TARGETS consumer)
+muster_run_consumer(embedded FIXTURE embedded COMMAND ${consumers_build}/embedded/consumer --ranks 2)
+muster_tier(all "repository: build embedded" "repository: run embedded")
+
 find_program(make_program NAMES gmake make)
 find_program(pkgconfig_program NAMES pkgconf pkg-config)
 if(make_program AND pkgconfig_program)
@@ -171,7 +183,6 @@ endif()
 # One build of muster as a part of another project, where no optional package can be found and the required one is the
 # project's own, as shared libraries, by clang where there is one: all layers and programs compile, install into a library
 # folder as deep as Debian's, and are used through CMake and pkg-config from another place than they were configured for.
-get_target_property(json_headers nlohmann_json::nlohmann_json INTERFACE_INCLUDE_DIRECTORIES)
 set(nothing_found -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu -DBUILD_SHARED_LIBS=ON -DOWN_JSON=${json_headers})
 foreach(package IN ITEMS nlohmann_json MPI OpenSSL ZLIB ZSTD JPEG LIBPQ LibParquet CURL NCCL Boost simdjson LibTorch Eigen3 TBB CLI11 benchmark Catch2)
   list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
@@ -205,3 +216,12 @@ endif()
 add_test(NAME "repository: configure the preset core-only" COMMAND ${CMAKE_COMMAND} --preset core-only
   -B ${consumers_build}/core_only)
 set_tests_properties("repository: configure the preset core-only" PROPERTIES TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+
+# Debian's packages, of a build with less optimisation, in a root that has nothing of this machine.
+muster_add_consumer(debian SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset debian -DCMAKE_CXX_FLAGS_DEBUG=-O1 ${unity})
+add_test(NAME "repository: packages of Debian in a bare root" COMMAND Python3::Interpreter ${CMAKE_CURRENT_SOURCE_DIR}/packages.py
+  ${PROJECT_SOURCE_DIR} ${consumers_build}/packages --build ${consumers_build}/debian)
+set_tests_properties("repository: packages of Debian in a bare root" PROPERTIES TIMEOUT 1800 PROCESSORS 2 FIXTURES_REQUIRED consumer_debian
+  SKIP_REGULAR_EXPRESSION "SKIPPED: ")
+set_property(TEST "repository: build debian" PROPERTY TIMEOUT 3600)
+muster_tier(long "repository: build debian" "repository: packages of Debian in a bare root")
