@@ -18,8 +18,10 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/number.hpp>
 
 #include <muster/core/text.hpp>
+#include "check.hpp"
 #include "print.hpp"
 #include "run_program.hpp"
 #include "top.hpp"
@@ -28,7 +30,8 @@ namespace {
 
 constexpr const char* usage =
     "usage: muster-info [--json] [--calibrate [--save FILE]] [flags of muster]\n"
-    "       muster-info top [--json] [--here] [--job NAME] [--rendezvous WHERE] [--token TEXT]\n\n"
+    "       muster-info top [--json] [--here] [--job NAME] [--rendezvous WHERE] [--token TEXT]\n"
+    "       muster-info check [--json] [--listen PORT | --reach HOST:PORT]\n\n"
     "Prints the version, the parts that were built in, the launcher, the transports with their costs, the algorithm\n"
     "that the launched world (or --ranks N) would choose at each size, and the settings with their origin.\n"
     "  --calibrate    under mpirun or with --ranks N: measures all algorithms in this world and prints the times, and\n"
@@ -40,6 +43,11 @@ constexpr const char* usage =
     "                 terminal again each second, else once. Finds a job of this host; others by --rendezvous\n"
     "  --here         ranks on this host, once: status 0 when they answer, 1 when none is in the group, 3 when\n"
     "                 a rank does not answer (docs/kubernetes.md uses it in probes)\n"
+    "  check          prints the faults of this machine in the order in which to mend them, each with the line that\n"
+    "                 mends it: limits, cores, shared memory, MPI, clocks; status 1 if there is any\n"
+    "  --listen PORT  check also tries connections with another host, where muster-info check --reach runs; 0: any "
+    "port\n"
+    "  --reach WHERE  HOST:PORT of a host where muster-info check --listen waits\n"
     "  --help         prints this text\n";
 
 struct arguments {
@@ -70,6 +78,32 @@ arguments parse(int argc, char** argv) {
   }
   if (!chosen.save.empty() && !chosen.calibrate) {
     throw muster::configuration_error("--save has nothing to save (nothing is measured); add --calibrate");
+  }
+  return chosen;
+}
+
+check_options parse_check(int argc, char** argv) {
+  check_options chosen;
+  for (int i = 1; i < argc; ++i) {
+    const std::string word(argv[i]);
+    const bool has_value = i + 1 < argc;
+    if (word == "--json") {
+      chosen.as_json = true;
+    } else if (word == "--listen" && has_value) {
+      const auto port = muster::parse_number<std::uint16_t>(argv[++i]);
+      if (!port) {
+        throw muster::configuration_error("--listen '" + std::string(argv[i]) +
+                                          "' is no port (it is a number from 0 to 65535); write --listen 0 for any");
+      }
+      chosen.listen = *port;
+    } else if (word == "--reach" && has_value) {
+      chosen.reach = argv[++i];
+    } else if (word == "--listen" || word == "--reach") {
+      throw muster::configuration_error(
+          word + " needs a value (it is the last word of the command line); write it after the flag");
+    } else {
+      throw muster::unknown_argument(word, {"--json", "--listen", "--reach"});
+    }
   }
   return chosen;
 }
@@ -221,6 +255,12 @@ int main(int argc, char** argv) {
   }
   return run_program("muster-info", [&] {
     if (argc > 1 && std::string_view(argv[1]) == "top") return watch_job(argc - 1, argv + 1, usage);
+    // --check with a value is a setting.
+    if (argc > 1 && (std::string_view(argv[1]) == "check" ||
+                     (std::string_view(argv[1]) == "--check" && (argc == 2 || argv[2][0] == '-')))) {
+      if (has("--help")) return std::fputs(usage, stdout) < 0 ? 1 : 0;
+      return check_machine(parse_check(argc - 1, argv + 1), mpi_library());
+    }
     return describe_all(argc, argv);
   });
 }
