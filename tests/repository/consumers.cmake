@@ -86,6 +86,16 @@ add_test(NAME ${test} COMMAND ${consumers_build}/find_package_comm/consumer --ra
 set_tests_properties(${test} PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_find_package_comm
   ENVIRONMENT MUSTER_OPTIMIZER=sgd PASS_REGULAR_EXPRESSION "unknown variable MUSTER_OPTIMIZER is ignored")
 
+# The smallest program, optimised and static: what muster::comm adds to it. Conan tests its package by the same program.
+muster_add_consumer(hello SOURCE ${PROJECT_SOURCE_DIR}/packaging/test_package NEEDS stage
+  OPTIONS -DCMAKE_PREFIX_PATH=${stage} -DCMAKE_CXX_FLAGS_DEBUG=-O2)
+muster_run_consumer(hello FIXTURE hello COMMAND ${consumers_build}/hello/consumer --ranks 2)
+if(CMAKE_STRIP AND NOT BUILD_SHARED_LIBS AND CMAKE_BUILD_TYPE STREQUAL "Release")
+  add_test(NAME "repository: size of hello" COMMAND ${CMAKE_COMMAND} -D program=${consumers_build}/hello/consumer -D strip=${CMAKE_STRIP}
+    -D most=1500000 -P ${CMAKE_CURRENT_SOURCE_DIR}/size.cmake)
+  set_tests_properties("repository: size of hello" PROPERTIES TIMEOUT 60 FIXTURES_REQUIRED consumer_hello)
+endif()
+
 # Without a library of muster's: the installed headers and threads are enough, for ranks as threads and as processes.
 set(strict_flags -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Werror)  # as many projects compile
 add_test(NAME "repository: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 ${strict_flags} -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
