@@ -17,7 +17,7 @@ from muster_bench.presets.ports import free_port
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
 FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
 TRAIN, TEST, OUT = 256, 64, "all results"
-PROJECT = "cnn", "resnet", "vgg16", "predict", "logistic_regression", "serve"
+PROJECT = "03_elastic_mlp", "cnn", "resnet", "vgg16", "predict", "logistic_regression", "serve"
 PROGRAMS = "muster-data", "muster-info", "muster-launch", "muster-store"
 
 
