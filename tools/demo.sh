@@ -29,9 +29,9 @@ build() {
   install_missing "${build_packages[@]}"
   exec </dev/null  # nothing below asks anything
   say "building $work/examples/logistic_regression, resnet and 03_elastic_mlp (minutes the first time; log: $work/demo.log)"
-  # A unit for each core that all share of the library's sources takes less than half as long as a unit a file; the loops
-  # that training spends its time in have their own -O3.
-  { configure $work release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF -DMUSTER_WITH_STACKING=OFF \
+  # Device code takes minutes more. A unit for each core that all share of the library's sources takes less than half as
+  # long as a unit a file; the loops that training spends its time in have their own -O3.
+  { configure $work release -DMUSTER_BUILD_EXAMPLES=ON -DMUSTER_BUILD_TESTS=OFF -DMUSTER_BUILD_BENCHMARKS=OFF -DMUSTER_WITH_STACKING=OFF -DMUSTER_WITH_NCCL=OFF \
     -DCMAKE_UNITY_BUILD=ON -DCMAKE_UNITY_BUILD_BATCH_SIZE=$((160 / cores + 1)) "-DCMAKE_CXX_FLAGS_RELEASE=-O2 -DNDEBUG" &&
     cmake --build $work --parallel "$cores" --target logistic_regression resnet 03_elastic_mlp muster_launch; } >$work/demo.log 2>&1 || {
     tail -n 40 $work/demo.log >&2
