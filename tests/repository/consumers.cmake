@@ -141,9 +141,11 @@ get_target_property(json_headers nlohmann_json::nlohmann_json INTERFACE_INCLUDE_
 set(embedded -DMUSTER_SOURCE=${PROJECT_SOURCE_DIR} -DOWN_JSON=${json_headers})
 foreach(how IN ITEMS cpm subdirectory)
   add_test(NAME "repository: configure embedded by ${how}" COMMAND ${CMAKE_COMMAND} -S ${consumers}/embedded
-    -B ${consumers_build}/embedded_${how} -DHOW=${how} ${embedded})
+    -B ${consumers_build}/embedded_${how} -DHOW=${how} ${embedded} -DCMAKE_DISABLE_FIND_PACKAGE_ZSTD=ON)
   set_tests_properties("repository: configure embedded by ${how}" PROPERTIES TIMEOUT 120)
 endforeach()
+set_tests_properties("repository: configure embedded by subdirectory" PROPERTIES FAIL_REGULAR_EXPRESSION "CMake Error"
+  PASS_REGULAR_EXPRESSION "ZSTD +no +ZSTD was not found; Debian has it in libzstd-dev.*Build files have been written")
 muster_add_consumer(embedded SOURCE ${consumers}/embedded OPTIONS -DHOW=fetch ${embedded} ${unity} TARGETS consumer)
 muster_run_consumer(embedded FIXTURE embedded COMMAND ${consumers_build}/embedded/consumer --ranks 2)
 muster_tier(all "repository: build embedded" "repository: run embedded")
@@ -225,7 +227,8 @@ if(make_program AND pkgconfig_program)
 endif()
 add_test(NAME "repository: configure the preset core-only" COMMAND ${CMAKE_COMMAND} --preset core-only
   -B ${consumers_build}/core_only)
-set_tests_properties("repository: configure the preset core-only" PROPERTIES TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
+set_tests_properties("repository: configure the preset core-only" PROPERTIES TIMEOUT 120 WORKING_DIRECTORY ${PROJECT_SOURCE_DIR}
+  PASS_REGULAR_EXPRESSION "JPEG +no +MUSTER_WITH_JPEG is OFF.*tests +yes.*Build files have been written" FAIL_REGULAR_EXPRESSION "CMake Error")
 
 # Debian's packages, of a build with less optimisation, in a root that has nothing of this machine.
 muster_add_consumer(debian SOURCE ${PROJECT_SOURCE_DIR} OPTIONS --preset debian -DCMAKE_CXX_FLAGS_DEBUG=-O1 ${unity})
