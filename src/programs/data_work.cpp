@@ -19,6 +19,7 @@
 #include <muster/core/spec.hpp>
 #include <muster/core/text.hpp>
 #include <muster/data/batch_shard.hpp>
+#include <muster/data/classes.hpp>
 #include <muster/data/open.hpp>
 #include <muster/data/parallel.hpp>
 #include <muster/data/records/reader.hpp>
@@ -121,6 +122,7 @@ std::uint64_t work_of(const copy_request& request, const muster::data::any_recor
       .add(static_cast<std::uint64_t>(request.layout.level))
       .add(static_cast<std::uint64_t>(request.bad.policy))
       .add(request.by)
+      .add(muster::detail::joined(std::span<const std::string>(request.classes), ","))
       .value();
 }
 
@@ -131,15 +133,18 @@ struct output {
   std::uint64_t begin = 0;
 };
 
-output open_output(const copy_request& request, const muster::data::any_record_source& source) {
+// `shards` is the number of shards, or 0.
+output open_output(const copy_request& request, const muster::data::any_record_source& source, std::uint32_t shards) {
   namespace fs = std::filesystem;
+  auto schema = source.schema();
+  if (!request.classes.empty()) schema.classes = request.classes;
   output result;
   if (request.to.ends_with(".muster")) {
     if (request.append || !request.by.empty() || request.files > 1) {
       throw muster::configuration_error("'" + request.to +
                                         "' is one file (its name ends with .muster); name a folder for several");
     }
-    result.single_file.emplace(request.to, source.schema(), request.layout);
+    result.single_file.emplace(request.to, schema, request.layout);
     return result;
   }
   const std::uint64_t work = work_of(request, source);
@@ -150,13 +155,14 @@ output open_output(const copy_request& request, const muster::data::any_record_s
                                       "' has records already (nothing is overwritten); choose another folder, or add "
                                       "to it with --append");
   }
-  result.record_set.emplace(request.to, source.schema(), request.layout,
+  result.record_set.emplace(request.to, schema, request.layout,
                             request.files != 0 ? ~std::uint64_t{0} : request.file_bytes);
   // Shards are written concurrently, so that an interrupted copy has no complete shard. A query may return different
   // records the next time.
   const bool resumable = request.by.empty() && source.host_state().has_value();
   result.begin = result.record_set->resume(resumable ? std::optional(work) : std::nullopt);
   if (!request.append) result.record_set->require_alone();
+  result.record_set->require_division(shards == 0 ? "" : request.by + " " + std::to_string(shards));
   return result;
 }
 
@@ -173,10 +179,14 @@ json copy_records(const copy_request& request) {
   const auto start = muster::clock::now();
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
-  const auto source = muster::open_source(specification, options_for(keep, request.threads));
+  auto source = muster::open_source(specification, options_for(keep, request.threads));
+  if (!request.classes.empty()) {
+    source = source.schema().classes.empty() ? muster::with_classes(source, request.classes.size())
+                                             : muster::with_classes(source, request.classes);
+  }
   std::optional<muster::data::shard_rule> rule;
   if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size(), source.columns());
-  output out = open_output(request, source);
+  output out = open_output(request, source, rule ? rule->shards() : 0);
   auto& record_set = out.record_set;
   std::vector<std::uint64_t> of_shards(rule ? rule->shards() : 0);
   const std::uint64_t left_out_before = record_set ? out.begin - record_set->resumed() : 0;
@@ -221,6 +231,7 @@ json copy_records(const copy_request& request) {
   json report = {{"source", muster::detail::without_secrets(specification)},
                  {"to", request.to},
                  {"schema", to_string(source.schema())}};
+  if (!request.classes.empty()) report["classes"] = request.classes;
   std::vector<muster::data::manifest_entry> files;
   if (out.single_file) {
     const auto written = out.single_file->commit();

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include <muster/data/bad_records.hpp>
 #include <muster/data/records/writer.hpp>
@@ -14,9 +15,10 @@ struct copy_request {
   std::string to;                                       // A folder, or one file if it ends with ".muster".
   bool append = false;                                  // Adds to the records in the folder.
   std::uint64_t file_bytes = std::uint64_t{256} << 20;  // Bytes of records after which a new file begins.
-  std::uint64_t files = 0;   // Number of files, with about the same number of records each; 0: by file_bytes.
-  std::string by;            // If not empty: writes shards by this muster::shard_rule.
-  std::uint32_t shards = 0;  // Number of shards.
+  std::uint64_t files = 0;           // Number of files, with about the same number of records each; 0: by file_bytes.
+  std::vector<std::string> classes;  // Names of the classes that labels number; empty: as in the source.
+  std::string by;                    // If not empty: writes shards by this muster::shard_rule.
+  std::uint32_t shards = 0;          // Number of shards.
   muster::data::record_file_options layout;
   muster::bad_record_options bad;
   int threads = 0;  // Threads to read with; 0: all.

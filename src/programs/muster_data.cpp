@@ -102,6 +102,13 @@ struct command_line {
         ->add_option("--by", copy.by,
                      "range, weights:2,1,1 (neighbours, in proportion) or hash:KEY (a label, a field, or record)")
         ->default_str("range");
+    for (CLI::App* command : {convert, shard}) {
+      command
+          ->add_option("--classes", copy.classes,
+                       "names of the classes, from label 0 on; the classes of a source with names are numbered anew")
+          ->type_name("NAME,NAME,...")
+          ->delimiter(',');
+    }
     for (CLI::App* command : {convert, shard})
       command->add_flag("--append", copy.append, "add to the existing records in the folder");
   }

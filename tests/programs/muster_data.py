@@ -121,6 +121,22 @@ with tempfile.TemporaryDirectory() as name:
     assert sorted(set(by_label["shards"]) - {0}, reverse=True)[0] >= 333 and sum(by_label["shards"]) == 1000, by_label
     assert report("shard", source, "--out", folder / "by_label", "--shards", 8, "--by", "hash:label",
                   "--append")["shards"] == by_label["shards"]
+    manifest = (folder / "by_label" / "MANIFEST").read_bytes()
+    for words, problem in ((["--shards", 6, "--by", "hash:label"], "in 8 shards by hash:label, and the new records in 6 shards by hash:label"),
+                           (["--shards", 8], "and the new records in 8 shards by range"), (["--shards", 8, "--by", "hash:record"], "by hash:record")):
+        assert problem in run("shard", source, "--out", folder / "by_label", *words, "--append", status=2).stderr, words
+    assert "and the new records in no shards" in run("convert", source, folder / "by_label", "--append", status=2).stderr
+    assert "its records are in no shards" in run("shard", source, "--out", folder / "set", "--shards", 2, "--append", status=2).stderr
+    assert (folder / "by_label" / "MANIFEST").read_bytes() == manifest
+    assert not [file for file in (folder / "by_label").iterdir() if file.name.startswith(".")]
+    (folder / "users.csv").write_text("user,x,price\n" + "".join(f"{k % 40},{k},{k / 2}\n" for k in range(400)))
+    users = f"csv:{folder}/users.csv?label=price"   # as docs/sources.md shows
+    by_user = report("shard", users, "--out", folder / "by_user", "--shards", 8, "--by", "hash:user")
+    assert sum(by_user["shards"]) == 400 and all(count % 10 == 0 for count in by_user["shards"]), by_user
+    assert report("shard", users, "--out", folder / "by_user", "--shards", 8, "--by", "hash:user", "--append")["shards"] == by_user["shards"]
+    named = report("convert", source, folder / "named", "--classes", "a,b,c,d,e,f,g,h,i,j")
+    assert named["classes"] == list("abcdefghij"), named
+    run("convert", source, folder / "unnamed", "--classes", "a,b", status=3)
     by_range = report("shard", folder / "weighted", "--out", folder / "by_range", "--shards", 3)
     assert by_range["shards"] == [333, 334, 333] and by_range["digest"] == made["digest"], by_range
     for words in (["--by", "weights:0,0"], ["--by", "range"], ["--by", "hash:age", "--shards", 2], ["--by", "x"]):

@@ -18,12 +18,14 @@ struct manifest_content {
   std::size_t bytes = 0;
   std::string statistics;  ///< the newest statistics note; empty: there is none
   std::string schema;      ///< the newest schema note, in the format of the files' schema
+  std::string division;    ///< the newest division note: the rule of the shards and their number
 };
 
 /// Prefixes of notes. A note is a line about the folder that does not name a file. It begins with a dot. Readers skip
 /// unknown notes.
 inline constexpr const char* statistics_note = ".statistics ";
 inline constexpr const char* schema_note = ".schema ";
+inline constexpr const char* division_note = ".division ";
 
 [[nodiscard]] std::string path_of_manifest(const std::string& folder);
 /// Parses the text of a manifest. The entries are in order. `path` is used in errors. Entries are grouped: the entries

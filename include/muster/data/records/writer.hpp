@@ -18,6 +18,7 @@ namespace muster { inline namespace v0 { namespace data {
 
 namespace detail {
 class manifest_file;
+struct manifest_content;
 }
 
 /// Options of the layout of records in files.
@@ -95,6 +96,10 @@ class record_set_writer {
   /// Requires that the records become the only records of the folder. Throws configuration_error if the folder has
   /// records already. commit() throws configuration_error, and adds no records, if another writer has added some.
   void require_alone();
+  /// Requires that the folder's records are divided into shards in this way, such as "hash:user 8", or not at all if
+  /// the text is empty: the first writer notes the text in the manifest. Throws configuration_error if they are divided
+  /// otherwise. commit() throws it, and adds no records, if another writer has divided them meanwhile.
+  void require_division(const std::string& rule_and_shards);
   /// Returns true if a killed writer of this work left its notes in the folder, even if it completed no file.
   [[nodiscard]] static bool is_unfinished(const std::string& folder, std::uint64_t work);
   /// Returns the number of records in the files that resume() found.
@@ -127,6 +132,7 @@ class record_set_writer {
   void finish(open_file& file);
   void discard() noexcept;
   void require_no_others(const std::vector<manifest_entry>& existing);
+  void require_same_division(const detail::manifest_content& existing);
   std::map<std::optional<std::uint32_t>, open_file> open_files_;  // by shard
   std::vector<manifest_entry> pending_;                           // complete files that are not yet in the manifest
   std::vector<manifest_entry> committed_;                         // by the last commit()
@@ -135,6 +141,7 @@ class record_set_writer {
   std::uint64_t place_ = 0;
   std::uint64_t resumed_ = 0;
   bool resumable_ = false, alone_ = false;
+  std::optional<std::string> division_;
 };
 
 }}}  // namespace muster::v0::data

@@ -91,7 +91,8 @@ MUSTER_INLINE detail::manifest_content detail::contents_of(std::string_view text
     }
     if (line.starts_with('.') && content.entries.size() == complete_entries) {
       for (const auto& [prefix, value] : {std::pair(std::string_view(statistics_note), &content.statistics),
-                                          std::pair(std::string_view(schema_note), &content.schema)}) {
+                                          std::pair(std::string_view(schema_note), &content.schema),
+                                          std::pair(std::string_view(division_note), &content.division)}) {
         if (line.starts_with(prefix)) *value = line.substr(prefix.size());
       }
       content.bytes = position;

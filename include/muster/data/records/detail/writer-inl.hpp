@@ -257,6 +257,26 @@ MUSTER_INLINE void record_set_writer::require_no_others(const std::vector<manife
                             "' has records already (another writer has added them meanwhile, and nothing is "
                             "overwritten); choose another folder, or add to it with --append");
 }
+MUSTER_INLINE void record_set_writer::require_division(const std::string& rule_and_shards) {
+  division_ = rule_and_shards;
+  require_same_division(detail::read_contents(folder_, false));
+}
+
+MUSTER_INLINE void record_set_writer::require_same_division(const detail::manifest_content& existing) {
+  if (!division_ || existing.entries.empty() || existing.division == *division_) return;
+  const bool has_shards = existing.entries.front().file.starts_with("shard-");
+  if (existing.division.empty() && has_shards && !division_->empty()) return;  // of a muster that noted no division
+  discard();
+  const auto described = [](const std::string& rule, bool in_shards) {
+    const auto blank = rule.rfind(' ');
+    if (rule.empty()) return std::string(in_shards ? "in shards" : "in no shards");
+    return "in " + rule.substr(blank + 1) + " shards by " + rule.substr(0, blank);
+  };
+  throw configuration_error("cannot add to '" + folder_ + "' (its records are " +
+                            described(existing.division, has_shards) + ", and the new records " +
+                            described(*division_, false) +
+                            "); divide the new records in the same way, or write all into another folder");
+}
 MUSTER_INLINE record_set_writer::record_set_writer(record_set_writer&&) noexcept = default;
 
 MUSTER_INLINE bool record_set_writer::is_unfinished(const std::string& folder, std::uint64_t work) {
@@ -335,10 +355,13 @@ MUSTER_INLINE void record_set_writer::commit() {
   if (!pending_.empty()) {
     detail::manifest_file manifest(detail::path_of_manifest(folder_), true);
     require_no_others(manifest.entries());
+    const auto existing = detail::read_contents(folder_, false);
+    require_same_division(existing);
     manifest.append(pending_);
     const bool in_shards = !open_files_.empty() && open_files_.rbegin()->first.has_value();
-    if (in_shards && detail::read_contents(folder_).schema.empty())  // required by ranks that have none of the files
+    if (in_shards && existing.schema.empty())  // required by ranks that have none of the files
       manifest.note(detail::schema_note + format::schema_to_json(schema_));
+    if (in_shards && division_ && existing.division.empty()) manifest.note(detail::division_note + *division_);
     committed_ = std::exchange(pending_, {});
   } else if (!notes_) {
     committed_.clear();
