@@ -1,7 +1,5 @@
-"""Fashion-MNIST's files and the names of its classes, for the programs in this project."""
+"""Fashion-MNIST's files, for the programs in this project."""
 import gzip
-
-CLASSES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "boot")
 
 
 def read_idx(path):

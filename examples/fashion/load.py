@@ -32,6 +32,7 @@ class Load:
         with open(chosen.selected, encoding="utf-8") if chosen.selected else contextlib.nullcontext() as file:
             version = f"/versions/{json.load(file)['version']}" if file else ""
         self.model = None   # the name of the model that answers, with the members of an ensemble
+        self.names = None   # of its classes
         self.server, self.path = chosen.server, f"/v2/models/{chosen.model}{version}/infer"
         self.classes, self.seconds, self.versions, self.failed = [None] * self.count, [None] * self.count, {}, []
         self._next, self._guard = 0, threading.Lock()
@@ -48,7 +49,8 @@ class Load:
                 answer.read()
                 if answer.status == 200:
                     connection.request("GET", self.path.removesuffix("/infer"))
-                    self.model = json.loads(connection.getresponse().read())["platform"]
+                    metadata = json.loads(connection.getresponse().read())
+                    self.model, self.names = metadata["platform"], metadata["outputs"][0]["parameters"]["classes"]
                     return
             except OSError:
                 pass
@@ -104,7 +106,7 @@ def main():
         thread.join()
     took = time.monotonic() - begin
     with open(chosen.json, "w", encoding="utf-8") as file:
-        json.dump({"seconds": took, "latencies": load.seconds, "classes": load.classes, "versions": load.versions, "model": load.model, "failed": load.failed}, file)
+        json.dump({"seconds": took, "latencies": load.seconds, "classes": load.classes, "names": load.names, "versions": load.versions, "model": load.model, "failed": load.failed}, file)
     print(f"{load.count} requests in {took:.2f} s, {len(load.failed)} failed, answered by versions {load.versions} ({load.model})")
     if load.failed:
         raise SystemExit(f"{len(load.failed)} requests failed ({load.failed[0]}); look at the server's log")

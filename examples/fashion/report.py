@@ -6,7 +6,7 @@ import json
 import pathlib
 import statistics
 
-from fashion import CLASSES, read_idx
+from fashion import read_idx
 from matplotlib import pyplot
 from muster_bench import figures, html
 from muster_bench.files import write_whole
@@ -25,14 +25,14 @@ def curves(records, column, label):
     return html.figure(picture.svg, f"{label} by epoch")
 
 
-def confusion(table):
+def confusion(table, names):
     """Returns a table whose cells are darker if they count more images."""
     rows = []
     for label, counts in enumerate(table):
         total = max(sum(counts), 1)
-        rows.append([CLASSES[label], *[f'<td style="background:rgba({"80,160,80" if label == predicted else "200,80,80"},{min(count / total * 2, 0.9):.2f})">'
+        rows.append([names[label], *[f'<td style="background:rgba({"80,160,80" if label == predicted else "200,80,80"},{min(count / total * 2, 0.9):.2f})">'
                                        f"{count or ''}</td>" for predicted, count in enumerate(counts)]])
-    return html.table(["is / taken for", *CLASSES], rows, "Test images by class and by what the served model takes them for")
+    return html.table(["is / taken for", *names], rows, "Test images by class and by what the served model takes them for")
 
 
 def latencies(seconds):
@@ -75,15 +75,16 @@ def main():
     extents, images = read_idx(chosen.images)
     _, labels = read_idx(chosen.labels)
     side, size = extents[1:], extents[1] * extents[2]
-    table = [[0] * len(CLASSES) for _ in CLASSES]
+    names = load["names"]
+    table = [[0] * len(names) for _ in names]
     for label, predicted in zip(labels, load["classes"]):
         table[label][predicted] += 1
     wrong = [at for at, predicted in enumerate(load["classes"]) if predicted != labels[at]]
     answered = [latency for latency in load["latencies"] if latency is not None]
     p50, p99 = (sorted(answered)[int(share * (len(answered) - 1))] * 1000 for share in (0.5, 0.99))
     shown = "".join(f'<figure style="display:inline-block;margin:4px;text-align:center"><img src="{picture_of(images[at * size:(at + 1) * size], side)}" '
-                    f'width="84" height="84" style="image-rendering:pixelated" alt=""><figcaption>{CLASSES[labels[at]]},<br>taken for '
-                    f'{CLASSES[load["classes"][at]]}</figcaption></figure>' for at in wrong[:WRONG])
+                    f'width="84" height="84" style="image-rendering:pixelated" alt=""><figcaption>{names[labels[at]]},<br>taken for '
+                    f'{names[load["classes"][at]]}</figcaption></figure>' for at in wrong[:WRONG])
     body = "".join([
         "<h1>Fashion-MNIST: from data to service</h1>\n",
         html.facts([("served", f"version {selected['version']}, {selected['selected']['step']}"), ("platform", load["model"]), ("test accuracy", f"{selected['selected']['accuracy']:.4f}"),
@@ -93,7 +94,7 @@ def main():
                    [[record["step"], str(len(record["series"])), f"{accuracy_of(record):.4f}", str(record["epoch"]), record["cause"], f"{record['seconds']:.1f}"]
                     for record in records], "Trainings"),
         html.table(["member", "test accuracy"], [[member["step"], f"{member['accuracy']:.4f}"] for member in selected["selected"]["members"]], "Members of the served model"),
-        curves(records, "val_accuracy", "test accuracy"), curves(records, "train_loss", "training loss"), confusion(table),
+        curves(records, "val_accuracy", "test accuracy"), curves(records, "train_loss", "training loss"), confusion(table, names),
         f"<h2>Samples that it gets wrong ({len(wrong)})</h2>\n{shown}\n", latencies(answered)])
     write_whole(chosen.html, html.document("Fashion-MNIST: from data to service", body))
     print(f"accuracy of the served answers {1 - len(wrong) / len(load['classes']):.4f}, median latency {statistics.median(answered) * 1000:.2f} ms")

@@ -27,8 +27,8 @@ constexpr muster::image_options of_photographs{.mean = {0.485f, 0.456f, 0.406f},
 
 muster::image_options normalisation(const image_data& of) {
   if (of.scaled_alone) return {.mean = {0, 0, 0}, .deviation = {1, 1, 1}};
-  if (of.train.schema().form == muster::record_form::bytes) return of_photographs;
   if (of.channels == 1) return {.mean = {grey_mean}, .deviation = {grey_deviation, 1, 1}};
+  if (of.train.schema().form == muster::record_form::bytes) return of_photographs;
   return {.mean = muster::cifar10_mean, .deviation = muster::cifar10_deviation};
 }
 
@@ -117,12 +117,17 @@ image_data open_kind(const std::string& specification, const std::string& test, 
 }  // namespace
 
 image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed, std::size_t limit,
-                       double holdout, std::uint32_t side, bool scaled_alone) {
+                       double holdout, std::uint32_t side, bool scaled_alone, bool grey) {
   auto images = open_kind(specification, test, seed, holdout > 0, side);
   images.scaled_alone = scaled_alone;
+  const bool are_files = images.train.schema().form == muster::record_form::bytes;
+  if (grey && !are_files)
+    throw muster::configuration_error("--grey cannot be used with " + specification +
+                                      " (it has no JPEG files); leave it out");
+  if (grey) images.channels = 1;
   images.preparation = muster::prepare(normalisation(images));
-  if (images.train.schema().form == muster::record_form::bytes)
-    images.preparation = muster::prepare(jpeg_of(images)) | images.preparation;
+  if (grey) images.preparation = muster::prepare("greyscale") | images.preparation;
+  if (are_files) images.preparation = muster::prepare(jpeg_of(images)) | images.preparation;
   if (images.train.schema().form == muster::record_form::bytes && (limit != 0 || holdout > 0)) {
     throw muster::configuration_error(
         "--limit and --holdout cannot be used with JPEG files (they keep images in memory); make a smaller folder");
@@ -148,8 +153,9 @@ muster::loader training_loader(const image_data& from, std::uint64_t seed, muste
   auto read = from.train | muster::shuffle(seed) | batches;
   if (!augmented) return stages.keep(std::move(read) | from.preparation) | stages.ahead();
   if (from.train.schema().form == muster::record_form::bytes) {
-    return stages.keep(std::move(read)) | muster::augment(muster::random_jpeg_crop(jpeg_of(from))) |
-           muster::map(muster::normalise(normal)) | stages.ahead();
+    auto windows = stages.keep(std::move(read)) | muster::augment(muster::random_jpeg_crop(jpeg_of(from)));
+    if (from.channels == 1) windows = std::move(windows) | muster::map(muster::greyscale());
+    return std::move(windows) | muster::map(muster::normalise(normal)) | stages.ahead();
   }
   const muster::augment_options chance{.pad = 4, .flip = from.channels == 3};
   return stages.keep(std::move(read)) | muster::augment(muster::image_augmentation(chance, normal)) | stages.ahead();

@@ -34,15 +34,16 @@ struct image_data {
 ///       idx:IMAGES,LABELS?test-images=A&test-labels=B
 ///                                       both sets; without the options every tenth image is held out for validation
 ///       another source of images        `test` names the validation images; JPEG files (images:FOLDER, or records with
-///                                       JPEG files) are scaled to `side` x `side` pixels
+///                                       JPEG files) are scaled to `side` x `side` pixels, with one channel if `grey`
 ///
 /// and keeps only the first `limit` training images, unless `limit` is 0. The share `holdout` then replaces
-/// the validation images. Throws muster::configuration_error for data without a `test` and a `holdout`,
+/// the validation images. Throws muster::configuration_error for data without a `test` and a `holdout`, and for `grey`
+/// without JPEG files,
 /// muster::data_error for test images of another size or with a class that the training images lack, and the exceptions
 /// of `muster::open_source`.
 [[nodiscard]] image_data open_images(const std::string& specification, const std::string& test, std::uint64_t seed,
                                      std::size_t limit = 0, double holdout = 0, std::uint32_t side = 224,
-                                     bool scaled_alone = false);
+                                     bool scaled_alone = false, bool grey = false);
 
 /// Returns training batches of normalised floats, shuffled; with crops and flips if `augmented`.
 [[nodiscard]] muster::loader training_loader(const image_data& from, std::uint64_t seed, muster::batch batches,

@@ -63,6 +63,7 @@ struct command_line {
                        "number of training images, from the first on [all]");
     examples::add_holdout_flag(app, o.holdout);
     muster::add_number(app, "--image-size", o.side, {8, 4096}, "pixels of a side that JPEG files are resized to");
+    app.add_flag("--grey", o.grey, "make JPEG files grey, for a model of one channel");
     app.add_option("--augment", augment, "crop and flip training images that have colours: on or off")
         ->check(CLI::IsMember({"on", "off"}))
         ->capture_default_str();
@@ -175,7 +176,7 @@ std::string describe(const options& chosen) {
   std::ostringstream text;
   text << chosen.model << ", epochs " << chosen.epochs << ", batch " << chosen.batch << ", schedule " << chosen.schedule
        << ", optimizer " << chosen.optimizer << ", seed " << chosen.seed << ", augmentation "
-       << (chosen.augment ? "on" : "off") << ", batch normalisation by "
+       << (chosen.augment ? "on" : "off") << (chosen.grey ? ", grey" : "") << ", batch normalisation by "
        << (chosen.share_statistics ? "all ranks" : "each rank") << ", "
        << (chosen.device == "cpu" ? chosen.execution.backend : chosen.device + " (" + chosen.precision + ")");
   if (!chosen.init.empty()) text << ", initial parameters of " << chosen.init;

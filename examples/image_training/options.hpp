@@ -25,6 +25,7 @@ struct options {
   std::uint64_t limit = 0;    ///< Number of training images; 0: all.
   double holdout = 0;         ///< Share of the training images that replaces the test images.
   std::uint32_t side = 224;   ///< Side in pixels to which JPEG images are scaled.
+  bool grey = false;          ///< JPEG images become grey, with one channel.
   bool scaled_alone = false;  ///< See image_data.
   bool augment = true;
   std::string model{};  ///< Name of a model_description.

@@ -249,7 +249,7 @@ int run_program(int argc, char** argv, const program& which) {
       }
     }
     const auto data = open_images(chosen.data, chosen.test, chosen.seed, chosen.limit, chosen.holdout, chosen.side,
-                                  chosen.scaled_alone);  // Ranks that are threads share the data.
+                                  chosen.scaled_alone, chosen.grey);  // Ranks that are threads share the data.
     examples::refuse_on_servers(context, {{"--sync-batch-norm", chosen.share_statistics},
                                           {"--stop-at-goal", chosen.stop_at_goal},
                                           {"--max-train-seconds", chosen.max_train_seconds > 0}});

@@ -24,6 +24,7 @@ struct options {
   std::vector<std::string> models;
   std::string data = "cifar-like:5000";
   std::string test;
+  std::string preparation, save;
   std::uint64_t seed = 1;
   std::size_t show = 0;
 };
@@ -31,10 +32,12 @@ struct options {
 /// The mean of the probabilities of some models, as `serve --combine mean` computes it.
 class ensemble {
  public:
-  /// Throws muster::configuration_error for models with other inputs, preparations or classes.
-  explicit ensemble(const std::vector<std::string>& paths) {
+  /// A `preparation` replaces the preparation of every model, unless it is empty. Throws muster::configuration_error
+  /// for models with other inputs, preparations or classes.
+  ensemble(const std::vector<std::string>& paths, const std::string& preparation) {
     for (const auto& path : paths) {
       models_.push_back(images::load_model(path));
+      if (!preparation.empty()) models_.back().description.preparation = muster::prepare(preparation);
       const auto &first = models_.front().description, &model = models_.back().description;
       if (model.input != first.input || model.classes != first.classes || model.class_names != first.class_names ||
           model.preparation.text != first.preparation.text) {
@@ -45,6 +48,8 @@ class ensemble {
   }
 
   [[nodiscard]] const images::model_description& description() const noexcept { return models_.front().description; }
+  /// Writes the first model.
+  void save(const std::string& path) { images::save_model(path, description(), *models_.front().net); }
   [[nodiscard]] std::string name() const {
     if (models_.size() == 1) return description().name;
     std::string names = "the mean of";
@@ -72,6 +77,17 @@ class ensemble {
   std::vector<images::loaded_model> models_;
   std::vector<float> mean_, part_;
 };
+
+/// Throws muster::configuration_error unless prepared images are the input of the network.
+void require_input(const images::model_description& model, const muster::record_schema& prepared) {
+  const auto& input = model.input;
+  const std::vector<std::uint64_t> shape{input.height, input.width, input.channels};
+  if (prepared.fields.empty() || prepared.fields[0].shape == shape) return;
+  throw muster::configuration_error("the images do not fit the model (they are " + to_string(prepared) + " after '" +
+                                    model.preparation.text + "', and its input is " + std::to_string(input.height) +
+                                    "x" + std::to_string(input.width) + "x" + std::to_string(input.channels) +
+                                    "); give the data on which it was trained, or --preparation");
+}
 
 /// Prints the classes of the first test images.
 void show(ensemble& model, muster::loader& from, std::size_t count) {
@@ -104,24 +120,31 @@ int main(int argc, char** argv) {
       ->required();
   app.add_option("--data", chosen.data, "images, as in the training program")->capture_default_str();
   app.add_option("--test", chosen.test, "likewise");
+  app.add_option("--preparation", chosen.preparation,
+                 "prepare images by these steps, not as in the model's training, such as "
+                 "'jpeg:28x28,resize=0|greyscale|normalise' (docs/data.md)")
+      ->type_name("STEPS");
+  app.add_option("--save", chosen.save, "write the model with the steps of --preparation to this file")
+      ->type_name("FILE")
+      ->needs("--preparation");
   muster::add_number(app, "--seed", chosen.seed, examples::any_seed, "seed of generated data");
   muster::add_number(app, "--show", chosen.show, {0, 1'000'000'000}, "number of images whose classes are printed");
   const auto body = [&](muster::context& context) {
     examples::parse(app, argc, argv);
+    if (!chosen.save.empty() && chosen.models.size() != 1)
+      examples::refuse("--save writes one model (" + std::to_string(chosen.models.size()) + " are given)",
+                       "give one --model");
+    if (!chosen.save.empty() && context.launcher().rank == 0) muster::require_writable(chosen.save);
     context.run([&](muster::group& world) {
       const nn::flush_denormals flush;
-      ensemble model(chosen.models);
+      ensemble model(chosen.models, chosen.preparation);
       const auto& description = model.description();
       auto data = images::open_images(chosen.data, chosen.test, chosen.seed, 0, 0,
                                       static_cast<std::uint32_t>(description.input.height));
-      data.preparation = description.preparation;  // As in the model's training.
+      data.preparation = description.preparation;
       if (!description.class_names.empty()) data.test = muster::with_classes(data.test, description.class_names);
-      if (description.input != nn::extent{data.height, data.width, data.channels}) {
-        throw muster::configuration_error(
-            "the images do not fit the model (their shapes differ); give the data on which "
-            "it was trained");
-      }
       auto test = images::test_loader(data, muster::batch(128, {.per_rank = true}));
+      require_input(description, test.schema());
       const auto found = images::evaluate(world, std::ref(model), description.classes, test);
       if (world.rank() != 0) return;
       const double all = static_cast<double>(std::max<std::uint64_t>(found.images, 1));
@@ -130,6 +153,7 @@ int main(int argc, char** argv) {
       std::printf("loss            %.4f\ntop-1 accuracy  %.4f\ntop-5 accuracy  %.4f\n", found.loss / all,
                   static_cast<double>(found.top1) / all, static_cast<double>(found.top5) / all);
       if (chosen.show > 0) show(model, test, chosen.show);
+      if (!chosen.save.empty()) model.save(chosen.save);
     });
   };
   return muster::run_main(argc, argv, body, {.help = [&] { return app.help(); }});

@@ -30,6 +30,15 @@ tensor_info input_of(const muster::record_schema& records) {
   return {.name = "image", .type = field.type, .shape = {field.shape.begin(), field.shape.end()}};
 }
 
+// Returns the preparation of a JPEG file as an image of this size. Its channels are adjacent.
+muster::preparation file_preparation(const nn::extent& image) {
+  muster::prepare steps(muster::jpeg_options{.height = static_cast<std::uint32_t>(image.height),
+                                             .width = static_cast<std::uint32_t>(image.width),
+                                             .resize = 0});
+  if (image.channels == 1) steps = steps | muster::prepare("greyscale");
+  return {steps, {.form = muster::record_form::bytes}};
+}
+
 }  // namespace
 
 image_model::image_model(images::loaded_model model, std::size_t max_batch)
@@ -46,6 +55,13 @@ image_model::image_model(images::loaded_model model, std::size_t max_batch)
                                       "' does not produce images of the network's size); train it on images of equal "
                                       "size, or on JPEG files");
   }
+#ifdef MUSTER_HAS_JPEG
+  const auto& image = model_.description.input;
+  if (info_.input.is_bytes || (image.channels != 1 && image.channels != 3)) return;
+  file_.emplace(file_preparation(image));
+  pixels_ = muster::buffer<std::byte>(image.size());
+  info_.input.takes_files = true;
+#endif
 }
 
 void image_model::predict_prepared(muster::serve::prediction_batch& batch) {
@@ -66,6 +82,13 @@ void image_model::predict(muster::serve::prediction_batch& batch) {
     }
   }
   answer(batch);
+}
+
+void image_model::read_file(std::span<const std::byte> file, std::span<std::byte> row) {
+  const std::size_t channels = model_.description.input.channels, pixels = row.size() / channels;
+  (*file_)(file, channels == 1 ? row : pixels_.span());
+  for (std::size_t at = 0; channels > 1 && at < row.size(); ++at)
+    row[at] = pixels_.data()[at % pixels * channels + at / pixels];
 }
 
 void image_model::answer(muster::serve::prediction_batch& batch) {

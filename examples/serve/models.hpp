@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,9 @@
 namespace served {
 
 /// A network for images. The input is an image before the preparation that was saved with the network: the bytes of a
-/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. The output has a probability for each class.
+/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. For the latter a request may have JPEG files too, if
+/// muster::jpeg is linked: the middle of a file is resized to the input's size, and made grey for an input of one
+/// channel. The output has a probability for each class.
 class image_model {
  public:
   /// Throws muster::configuration_error if the preparation does not produce the network's input.
@@ -27,6 +30,8 @@ class image_model {
   }
   void prepare(std::span<const std::byte> row, std::span<std::byte> output) { prepare_(row, output); }
   void predict_prepared(muster::serve::prediction_batch& batch);
+  /// Reads a JPEG as an image of uint8. Called only if info().input.takes_files.
+  void read_file(std::span<const std::byte> file, std::span<std::byte> row);
 
  private:
   void answer(muster::serve::prediction_batch& batch);
@@ -34,9 +39,11 @@ class image_model {
   images::loaded_model model_;
   muster::preparation prepare_;
   muster::serve::model_info info_;
-  muster::buffer<float> images_;  // input images of a batch
+  muster::buffer<float> images_;             // input images of a batch
+  std::optional<muster::preparation> file_;  // from a JPEG to an image of uint8
+  muster::buffer<std::byte> pixels_;         // image of a file whose channels are adjacent
 };
-static_assert(muster::serve::preparing_predictor<image_model>);
+static_assert(muster::serve::preparing_predictor<image_model> && muster::serve::file_predictor<image_model>);
 
 /// A logistic regression for dense features. The output is the probability of the larger label.
 class logistic_model {
@@ -71,6 +78,7 @@ class combined_model {
   [[nodiscard]] std::size_t prepared_bytes() const noexcept;
   void prepare(std::span<const std::byte> row, std::span<std::byte> output);
   void predict_prepared(muster::serve::prediction_batch& batch) { predict_members(batch, true); }
+  void read_file(std::span<const std::byte> file, std::span<std::byte> row) { models_.front().read_file(file, row); }
 
  private:
   void predict_members(muster::serve::prediction_batch& batch, bool are_prepared);
@@ -80,7 +88,7 @@ class combined_model {
   muster::serve::model_info info_;
   muster::buffer<float> answers_;  // output of a single model
 };
-static_assert(muster::serve::preparing_predictor<combined_model>);
+static_assert(muster::serve::preparing_predictor<combined_model> && muster::serve::file_predictor<combined_model>);
 
 /// Loads the model in `folder` that --save of the examples has written (model.muster, model.safetensors). Several files
 /// are combined into one model, in the order of their names, according to `mode`. Networks compute with `threads`

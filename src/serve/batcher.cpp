@@ -15,14 +15,19 @@ struct batcher::unprepared_request {
   clock::time_point arrival;
   buffer<std::byte> bytes;
   std::vector<std::span<const std::byte>> rows{};
+
+  [[nodiscard]] std::size_t row_bytes() const { return bytes.size() / request.rows.size(); }
 };
 
 batcher::batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics)
     : model_(std::move(model)), options_(options), statistics_(std::move(statistics)) {
   if (options.max_batch == 0 || options.queue == 0)
     throw configuration_error("no request could be predicted (max_batch or queue is 0); set at least 1");
+  const bool takes_files = info().input.takes_files;
+  if (takes_files && model_.prepared_bytes() > 0)
+    throw configuration_error("a model both prepares rows and takes files; let prepare() read the files");
   thread_ = std::thread([this] { run(); });
-  if (model_.prepared_bytes() > 0) preparing_ = std::thread([this] { prepare_all(); });
+  if (takes_files || model_.prepared_bytes() > 0) preparing_ = std::thread([this] { prepare_all(); });
 }
 
 batcher::~batcher() {
@@ -44,10 +49,12 @@ bool batcher::submit(prediction_request&& request) {
   if (request.rows.empty() || request.rows.size() > options_.max_batch)
     throw configuration_error("a request has " + std::to_string(request.rows.size()) + " rows (a batch has 1 to " +
                               std::to_string(options_.max_batch) + "); send several requests or raise max_batch");
+  if (request.are_files && !info().input.takes_files)
+    throw configuration_error("a request has files (the model takes none); send rows");
   {
     const std::lock_guard lock(mutex_);
     if (queue_.size() + unprepared_count_ >= options_.queue) return false;
-    if (const std::size_t size = model_.prepared_bytes(); size > 0) {
+    if (const std::size_t size = request.are_files ? info().input.row_bytes() : model_.prepared_bytes(); size > 0) {
       const std::size_t row_count = request.rows.size();
       unprepared_.push_back(std::make_unique<unprepared_request>(
           unprepared_request{std::move(request), clock::now(), buffer<std::byte>(row_count * size)}));
@@ -91,12 +98,13 @@ void batcher::prepare_all() {
 
 // Prepares the next row of a request. Returns false if the request has failed and its reply was sent.
 bool batcher::prepare_next_row(unprepared_request& pending) {
-  const std::size_t row = pending.rows.size(), size = model_.prepared_bytes();
+  const std::size_t row = pending.rows.size(), size = pending.row_bytes();
   const auto output = pending.bytes.span().subspan(row * size, size);
   prediction failed{.status = prediction_status::expired, .row = row};
   try {
     if (pending.request.deadline >= clock::now()) {
-      model_.prepare(pending.request.rows[row], output);
+      const auto input = pending.request.rows[row];
+      pending.request.are_files ? model_.read_file(input, output) : model_.prepare(input, output);
       pending.rows.push_back(output);
       return true;
     }

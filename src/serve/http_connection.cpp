@@ -286,7 +286,7 @@ void connection::predict(bool is_v1) {
     asio::post(executor, [self = std::move(self), is_v1, guard = std::move(guard),
                           result = std::move(result)]() mutable { self->on_prediction(std::move(result), is_v1); });
   };
-  if (!model_->requests.submit({request_.rows, deadline_, std::move(done)}))
+  if (!model_->requests.submit({request_.rows, deadline_, std::move(done), request_.are_files}))
     throw request_error(503, "model: its queue is full; send the request again later");
 }
 

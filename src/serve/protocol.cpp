@@ -216,6 +216,23 @@ void split_rows(parsed_request& request, std::span<const std::size_t> ends) {
   }
 }
 
+/// Appends a file to `decoded_rows`: {"b64": TEXT}, or such an object as the member "image_bytes" or `name` of an
+/// object.
+void append_file(parsed_request& request, const json& value, const std::string& name, std::string field) {
+  json file = value;
+  for (const std::string_view key : {std::string_view("image_bytes"), std::string_view(name)}) {
+    json found;
+    if (!value.is_object() || value[key].get(found) != simdjson::SUCCESS) continue;
+    file = found;
+    field += "." + std::string(key);
+    break;
+  }
+  const auto bytes = detail::from_base64(required<std::string_view>(file, "b64", field + ".b64"));
+  if (!bytes) refuse_field(field + ".b64", "is not base64");
+  const auto content = std::as_bytes(std::span(*bytes));
+  request.decoded_rows.insert(request.decoded_rows.end(), content.begin(), content.end());
+}
+
 void read_json_rows(parsed_request& request, const tensor_info& input, const json& data, std::size_t row_count) {
   const std::string field = "inputs[0].data";
   if (input.is_bytes) {
@@ -224,8 +241,11 @@ void read_json_rows(parsed_request& request, const tensor_info& input, const jso
     if (data.get(items) != simdjson::SUCCESS) refuse_field(field, "is not an array");
     for (const json item : items) {
       std::string_view text;
-      if (item.get(text) != simdjson::SUCCESS)
+      if (item.is_object()) {
+        append_file(request, item, input.name, field + "[" + std::to_string(ends.size()) + "]");
+      } else if (item.get(text) != simdjson::SUCCESS) {
         refuse_field(field, "value " + std::to_string(ends.size()) + " is not a string");
+      }
       const auto bytes = bytes_of(text);
       request.decoded_rows.insert(request.decoded_rows.end(), bytes.begin(), bytes.end());
       ends.push_back(request.decoded_rows.size());
@@ -279,19 +299,23 @@ parsed_request parse_infer(std::string_view body, std::size_t json_bytes, const 
   const json input = inputs.at(0);
   if (required<std::string_view>(input, "name", "inputs[0].name") != model.input.name)
     refuse_field("inputs[0].name", "is not an input of the model (it has '" + model.input.name + "')");
-  if (required<std::string_view>(input, "datatype", "inputs[0].datatype") != datatype_of(model.input))
+  const auto datatype = required<std::string_view>(input, "datatype", "inputs[0].datatype");
+  const tensor_info files{.name = model.input.name, .is_bytes = true};
+  request.are_files = model.input.takes_files && datatype == datatype_of(files);
+  const tensor_info& info = request.are_files ? files : model.input;
+  if (datatype != datatype_of(info))
     refuse_field("inputs[0].datatype",
                  "is not " + std::string(datatype_of(model.input)) + ", which the model requires");
-  const std::size_t row_count = checked_rows(input, model.input, max_rows);
+  const std::size_t row_count = checked_rows(input, info, max_rows);
   const auto size = parameter_of<std::uint64_t>(input, "binary_data_size", "inputs[0].");
   const auto data = member(input, "data");
   if (size && data) refuse_field("inputs[0].data", "is present in addition to binary data");
   if (size) {
-    read_binary_rows(request, model.input, binary, *size, row_count);
+    read_binary_rows(request, info, binary, *size, row_count);
   } else if (!binary.empty()) {
     refuse_field("inputs[0].parameters.binary_data_size", "is missing, but binary data follow the JSON");
   } else if (data) {
-    read_json_rows(request, model.input, *data, row_count);
+    read_json_rows(request, info, *data, row_count);
   } else {
     refuse_field("inputs[0].data", "is missing");
   }
@@ -312,14 +336,12 @@ parsed_request parse_predict(std::string_view body, const model_info& model, std
   std::vector<std::size_t> ends;
   const std::size_t row_count = instances.size();
   require_rows(row_count, max_rows, "instances");
-  request.decoded_rows.resize(row_count * input.row_bytes());
+  request.are_files = input.takes_files && instances.at(0).is_object();
+  if (!request.are_files) request.decoded_rows.resize(row_count * input.row_bytes());
   for (const json instance : instances) {
     const std::string field = "instances[" + std::to_string(ends.size()) + "]";
-    if (input.is_bytes) {
-      const auto bytes = detail::from_base64(required<std::string_view>(instance, "b64", field + ".b64"));
-      if (!bytes) refuse_field(field + ".b64", "is not base64");
-      const auto row = std::as_bytes(std::span(*bytes));
-      request.decoded_rows.insert(request.decoded_rows.end(), row.begin(), row.end());
+    if (input.is_bytes || request.are_files) {
+      append_file(request, instance, input.name, field);
       ends.push_back(request.decoded_rows.size());
     } else {
       require_form_in_json(input, field, "use v2 with binary data");

@@ -30,6 +30,7 @@ struct parsed_request {
   std::vector<std::byte> decoded_rows;           ///< storage for rows that were sent as JSON
   std::string id{};                              ///< identifier of a v2 request; empty: no identifier
   bool is_binary = false;                        ///< true if the reply has binary data
+  bool are_files = false;                        ///< true if the rows are files, which the model reads
 };
 
 /// Parses the body of .../infer. The first `json_bytes` bytes of the body are JSON, and binary tensors follow. Throws

@@ -171,8 +171,9 @@ SEEDS = {
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }
 
-for name, inputs in SEEDS.items():
-    folder = pathlib.Path(sys.argv[1]) / name
-    folder.mkdir(parents=True, exist_ok=True)
-    for number, content in enumerate(inputs):
-        (folder / str(number)).write_bytes(content)
+if __name__ == "__main__":
+    for name, inputs in SEEDS.items():
+        folder = pathlib.Path(sys.argv[1]) / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, content in enumerate(inputs):
+            (folder / str(number)).write_bytes(content)

@@ -25,7 +25,7 @@ inline const std::array<serve::model_info, 4>& served_models() {
   static const std::array<serve::model_info, 4> models = {
       {{"", {.name = "x", .shape = {2, 2}}, output},
        {"", {.name = "x", .is_bytes = true}, output},
-       {"", {.name = "x", .type = dtype::uint8, .shape = {3}}, output},
+       {"", {.name = "x", .type = dtype::uint8, .shape = {3}, .takes_files = true}, output},
        {"", {.name = "x", .type = dtype::boolean}, output}}};
   return models;
 }
@@ -37,15 +37,17 @@ inline void check_again(const serve::parsed_request& request, const serve::model
     const auto size = static_cast<std::uint32_t>(row.size());
     char length[4];
     for (unsigned b = 0; b < 4; ++b) length[b] = static_cast<char>(size >> (8 * b));
-    if (model.input.is_bytes) tensor.append(length, 4);
+    if (model.input.is_bytes || request.are_files) tensor.append(length, 4);
     tensor.append(reinterpret_cast<const char*>(row.data()), row.size());
   }
-  std::string json = R"({"inputs":[{"name":"x","datatype":")" + std::string(datatype) + R"(","shape":[)" +
-                     std::to_string(request.rows.size());
-  for (const auto extent : model.input.shape) json += "," + std::to_string(extent);
+  std::string json = R"({"inputs":[{"name":"x","datatype":")" + std::string(request.are_files ? "BYTES" : datatype) +
+                     R"(","shape":[)" + std::to_string(request.rows.size());
+  for (const auto extent : request.are_files ? std::vector<std::size_t>{} : model.input.shape)
+    json += "," + std::to_string(extent);
   json += R"(],"parameters":{"binary_data_size":)" + std::to_string(tensor.size()) + "}}]}";
   const std::string body = json + tensor;
   const auto again = serve::parse_infer(body, json.size(), model, request.rows.size());
+  require_of_serve(again.are_files == request.are_files, "files are no files when they are sent as binary tensors");
   require_of_serve(
       std::ranges::equal(request.rows, again.rows, [](auto a, auto b) { return std::ranges::equal(a, b); }),
       "rows change when they are sent as binary tensors");
@@ -68,7 +70,8 @@ inline bool check_serve(std::string_view data) {
         is_v1 ? serve::parse_predict(body, model, max_rows) : serve::parse_infer(body, json_bytes, model, max_rows);
     require_of_serve(!request.rows.empty() && request.rows.size() <= max_rows, "there are no rows, or too many");
     for (const auto row : request.rows) {
-      require_of_serve(model.input.is_bytes || row.size() == model.input.row_bytes(), "a row has another size");
+      require_of_serve(model.input.is_bytes || request.are_files || row.size() == model.input.row_bytes(),
+                       "a row has another size");
       const auto is_in = [&](const auto& memory) {
         const auto* const begin = reinterpret_cast<const std::byte*>(memory.data());
         return row.data() >= begin && row.data() + row.size() <= begin + memory.size();

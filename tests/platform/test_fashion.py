@@ -1,18 +1,24 @@
 """Tests the project examples/fashion on a small part of the data: from files to a report, repeated steps, and a killed
 rank."""
+import base64
 import gzip
 import json
 import pathlib
 import re
 import shutil
 import subprocess
+import sys
 import unittest
+import urllib.request
 
 import containers
 import yaml
 from bench import HERE
 from flow import Case
 from muster_bench.presets.ports import free_port
+
+sys.path.append(str(HERE.parent / "fuzz"))
+from seeds import JPEGS  # noqa: E402
 
 DATA = pathlib.Path("/usr/share/datasets/fashion-mnist")   # Debian's dataset-fashion-mnist
 FILE = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
@@ -84,6 +90,7 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         *_, result, address = output.splitlines()
         self.assertRegex(result, rf"^report: {re.escape(str(out))}/report.html \(accuracy of the served answers 0\.\d+, ")
         self.assertRegex(address, r"^serve: nothing listens any more at http://127.0.0.1:\d+/v2/models/fashion; muster-flow run .* --stay keeps it$")
+        self.assertEqual((answers["names"][0], answers["names"][9], len(answers["names"])), ("T-shirt", "boot", 10))
         page = (out / "report.html").read_text()
         self.assertGreaterEqual(page.count("data:image/png"), 2)
         self.assertIn("taken for", page)
@@ -133,6 +140,10 @@ os.execvp("serve", ["serve", "--models", repository, "--listen", words["--listen
         self.assertIn("taken for", (volume / "report.html").read_text())
         # the service lives when the workflow has ended
         self.assertTrue(containers.answers(f"http://127.0.0.1:{ports['port']}/v2/models/fashion/versions/{selected['version']}/ready"))
+        picture = json.dumps({"instances": [{"image_bytes": {"b64": base64.b64encode(JPEGS[0]).decode()}}]}).encode()
+        with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{ports['port']}/v1/models/fashion:predict", picture), timeout=60) as answer:
+            named = json.load(answer)
+        self.assertEqual((named["classes"], len(named["predictions"][0])), (answers["names"], 10))
         # the digests of the outputs are the same again, so trainings and what needs them do not run
         self.assertEqual({name for name in cluster.run() if name.startswith(("train", "offer", "select"))}, set())
 

@@ -58,6 +58,8 @@ TEST_CASE("bodies of any bytes are taken or refused, whichever way they are dama
       seed_of(3, v2 + R"("BOOL","shape":[2],"data":[true,false]}]})"),
       seed_of(4, R"({"instances":[[[1,2],[3,4]],[[1e30,2],[3,4]]]})"),
       seed_of(5, R"({"instances":[{"b64":"YWJj"},{"b64":"YQ=="}]})"),
+      seed_of(6, R"({"instances":[{"b64":"YWJj"},{"image_bytes":{"b64":"YQ=="}},{"x":{"b64":""}}]})"),
+      seed_of(2, v2 + R"("BYTES","shape":[2],"data":[{"b64":"YWJj"},"a"]}]})"),
       seed_of(6, R"({"instances":[[1,2,3]]})"),
       seed_of(7, R"({"instances":[true,false,true]})"),
       seed_of(8,

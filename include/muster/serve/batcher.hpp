@@ -48,17 +48,19 @@ struct prediction_request {
   clock::time_point deadline;  ///< the request expires if its prediction has not started at this time
   /// Called once with the reply, by a thread of the batcher. Must not throw, and must not destroy the batcher.
   std::function<void(prediction&&)> done;
+  bool are_files = false;  ///< true if the rows are files, which the model reads (see file_predictor)
 };
 
 /// A queue of requests, and a thread that predicts them in the order of arrival. A batch has whole requests: the oldest
 /// waiting requests whose rows fit into max_batch. With max_delay 0 no request waits while the model is idle.
 ///
-/// If the model prepares rows, a second thread prepares a row for each request in turn, and then adds the request to
-/// the queue. A request with expensive rows delays neither the model nor other requests.
+/// If the model prepares rows or takes files, a second thread prepares a row for each request in turn, or reads its
+/// file, and then adds the request to the queue. A request with expensive rows delays neither the model nor other
+/// requests.
 class batcher {
  public:
   /// Starts the threads. `statistics` counts the rows of each batch; null: nothing is counted. Throws
-  /// configuration_error if max_batch or queue is 0.
+  /// configuration_error if max_batch or queue is 0, or if the model both prepares rows and takes files.
   batcher(any_predictor model, const batch_options& options, std::shared_ptr<model_statistics> statistics = nullptr);
   batcher(const batcher&) = delete;
   batcher& operator=(const batcher&) = delete;
@@ -66,7 +68,8 @@ class batcher {
   ~batcher();
 
   /// Adds a request to the queue. Returns false, and does not take the request, if `queue` requests wait. Throws
-  /// configuration_error for a request without rows, or with more than max_batch rows. Thread safe.
+  /// configuration_error for a request without rows, with more than max_batch rows, or with files that the model does
+  /// not take. Thread safe.
   [[nodiscard]] bool submit(prediction_request&& request);
 
   /// Returns the model's description, and the options of the constructor.

@@ -20,6 +20,7 @@ struct tensor_info {
   dtype type = dtype::float32;
   std::vector<std::size_t> shape{};  ///< shape of a row, row-major; empty for a single number
   bool is_bytes = false;  ///< true if a row is any number of bytes, such as a JPEG; `type` and `shape` are unused then
+  bool takes_files = false;  ///< true if a request may have files instead of rows (see file_predictor)
 
   /// Returns the number of elements in a row.
   [[nodiscard]] std::size_t elements() const noexcept {
@@ -87,6 +88,16 @@ concept preparing_predictor = predictor<P> &&
   model.predict_prepared(batch);
 };
 
+/// A predictor whose requests may have a file for each row, such as a JPEG, if info().input.takes_files. A second
+/// thread reads files while the first thread predicts. The model must not be a preparing_predictor with prepared rows
+/// too.
+///
+/// - read_file(file, row): writes the row, which has info().input.row_bytes() bytes. A data_error refuses the row.
+template <class P>
+concept file_predictor = predictor<P> && requires(P& model, std::span<const std::byte> file, std::span<std::byte> row) {
+  model.read_file(file, row);
+};
+
 /// A type-erased predictor. It costs one indirect call for each batch.
 class any_predictor {
  public:
@@ -103,6 +114,12 @@ class any_predictor {
       };
       predict_prepared_ = [shared_model](prediction_batch& batch) { shared_model->predict_prepared(batch); };
     }
+    info_.input.takes_files = info_.input.takes_files && file_predictor<P>;
+    if constexpr (file_predictor<P>) {
+      read_file_ = [shared_model](std::span<const std::byte> file, std::span<std::byte> row) {
+        shared_model->read_file(file, row);
+      };
+    }
   }
   any_predictor(any_predictor&&) noexcept = default;
   any_predictor& operator=(any_predictor&&) noexcept = default;
@@ -115,12 +132,15 @@ class any_predictor {
   [[nodiscard]] std::size_t prepared_bytes() const noexcept { return prepared_bytes_; }
   void prepare(std::span<const std::byte> row, std::span<std::byte> output) { prepare_(row, output); }
   void predict_prepared(prediction_batch& batch) { predict_prepared_(batch); }
+  /// The function of file_predictor. Called only if info().input.takes_files.
+  void read_file(std::span<const std::byte> file, std::span<std::byte> row) { read_file_(file, row); }
 
  private:
   model_info info_;
   std::size_t prepared_bytes_ = 0;
   std::function<void(std::span<const std::byte>, std::span<std::byte>)> prepare_;
   std::function<void(prediction_batch&)> predict_prepared_;
+  std::function<void(std::span<const std::byte>, std::span<std::byte>)> read_file_;
   std::function<void(prediction_batch&)> predict_;
 };
 static_assert(predictor<any_predictor>);

@@ -3,6 +3,7 @@
 
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
+import base64
 import http.client
 import json
 import os
@@ -19,7 +20,9 @@ import threading
 import time
 import unittest
 
-sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[3] / "python/muster_bench/presets"))
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[up] / at) for up, at in ((3, "python/muster_bench/presets"), (1, ""), (2, "fuzz"))]
+import digits  # noqa: E402
+from seeds import JPEGS  # noqa: E402
 from ports import free_port  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
@@ -141,6 +144,96 @@ class Combined(Case):
             self.assertNotEqual(self.ask(port, "GET", f"/v2/models/{model}/ready")[0], 200)
             self.assertEqual(self.ask(port, "GET", "/v2/models/whole/ready")[0], 200)
             self.assertIn(why, (self.folder / "errors").read_text())
+
+
+class Pictures(Case):
+    """Tests requests with JPEG files, and the names of classes in answers."""
+
+    names = [f"digit-{number}" for number in range(10)]
+
+    def setUp(self):
+        super().setUp()
+        for number, jpeg in enumerate(JPEGS):
+            folder = self.folder / "files" / self.names[number]
+            folder.mkdir(parents=True)
+            (folder / "a.jpeg").write_bytes(jpeg)
+
+    def run_all(self, *lines):
+        for line in lines:
+            done = self.run_shell(line)
+            self.assertEqual(done.returncode, 0, f"{line}: {done.stdout}")
+
+    def predict(self, port, model, instances):
+        status, reply = self.ask(port, "POST", f"/v1/models/{model}:predict", json.dumps({"instances": instances}))
+        self.assertEqual(status, 200, reply)
+        return json.loads(reply)
+
+    def infer(self, port, model, head, binary=b""):
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=HANG)
+        head = json.dumps(head).encode()
+        connection.request("POST", f"/v2/models/{model}/infer", head + binary, {"Inference-Header-Content-Length": str(len(head))})
+        answer = connection.getresponse()
+        content = json.loads(answer.read())
+        connection.close()
+        self.assertEqual(answer.status, 200, content)
+        return content["outputs"][0]
+
+    def test_a_picture_for_a_model_of_arrays_is_prepared_as_a_model_of_pictures_prepares_it(self):
+        digits.draw(self.folder, 60)
+        self.run_all(f"{PROGRAMS}/../src/programs/muster-data convert idx:train-images-idx3-ubyte,train-labels-idx1-ubyte digits --classes {','.join(self.names)}",
+                     "mkdir -p models/{grey,grey-files,colours,colours-files}/1",
+                     "cnn --data records:digits --test records:digits --epochs 1 --save models/grey/1/model.muster",
+                     "cnn --data cifar-like:50 --epochs 1 --save models/colours/1/model.muster",
+                     "predict --model models/grey/1/model.muster --data images:files --test images:files --preparation 'jpeg:28x28,resize=0|greyscale|normalise' "
+                     "--save models/grey-files/1/model.muster",
+                     "predict --model models/colours/1/model.muster --data images:files --test images:files --preparation 'jpeg:32x32,resize=0|normalise' "
+                     "--save models/colours-files/1/model.muster")
+        _, port = self.start("--models", "models", "--listen", "127.0.0.1:0")
+        self.assertEqual(json.loads(self.ask(port, "GET", "/v2/models/grey")[1])["outputs"][0]["parameters"]["classes"], self.names)
+        texts = [base64.b64encode(jpeg).decode() for jpeg in JPEGS]
+        for model in ("grey", "colours"):
+            expected = self.predict(port, f"{model}-files", [{"b64": text} for text in texts])["predictions"]
+            self.assertEqual(len({tuple(row) for row in expected}), len(JPEGS))
+            for made in (lambda text: {"b64": text}, lambda text: {"image_bytes": {"b64": text}}, lambda text: {"image": {"b64": text}}):
+                for each in (model, f"{model}-files"):
+                    self.assertEqual(self.predict(port, each, [made(text) for text in texts])["predictions"], expected)
+            flat = [value for row in expected for value in row]
+            head = {"inputs": [{"name": "image", "datatype": "BYTES", "shape": [len(JPEGS)]}]}
+            self.assertEqual(self.infer(port, model, {"inputs": [{**head["inputs"][0], "data": [{"b64": text} for text in texts]}]})["data"], flat)
+            rows = b"".join(struct.pack("<I", len(jpeg)) + jpeg for jpeg in JPEGS)
+            head["inputs"][0]["parameters"] = {"binary_data_size": len(rows)}
+            self.assertEqual(self.infer(port, model, head, rows)["data"], flat)
+        array = [[0] * 28 for _ in range(28)]
+        named = self.predict(port, "grey", [array])
+        self.assertEqual((named["classes"], len(named["predictions"][0])), (self.names, 10))
+        for instances, problem in (([{"b64": base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()}], "instances[0]: is not a JPEG (it is a PNG"),
+                                   ([{"b64": texts[0]}, array], "instances[1].b64: is missing"), ([{"image_bytes": "a"}], "instances[0].image_bytes.b64: is missing"),
+                                   ([array, {"b64": texts[0]}], "instances[1]: has too few dimensions")):
+            status, reply = self.ask(port, "POST", "/v1/models/grey:predict", json.dumps({"instances": instances}))
+            self.assertEqual(status, 400, reply)
+            self.assertIn(problem, json.loads(reply)["error"])
+
+    def test_a_model_of_one_channel_learns_from_jpeg_files(self):
+        self.run_all("mkdir -p models/grey/1", "cnn --data images:files --test images:files --grey --image-size 28 --augment on --epochs 1 --save models/grey/1/model.muster",
+                     "predict --model models/grey/1/model.muster --data images:files --test images:files")
+        head = json.loads((self.folder / "models/grey/1/model.muster").read_bytes().partition(b"\n")[0])
+        self.assertEqual((head["input"], head["class_names"]), ([28, 28, 1], self.names[:3]))
+        self.assertTrue(head["preparation"].startswith("jpeg:28x28,resize=32|greyscale|normalise,"), head["preparation"])
+        _, port = self.start("--models", "models", "--listen", "127.0.0.1:0")
+        named = self.predict(port, "grey", [{"image_bytes": {"b64": base64.b64encode(JPEGS[1]).decode()}}])
+        self.assertEqual((named["classes"], len(named["predictions"][0])), (self.names[:3], 3))
+
+    def test_bad_options_are_one_line(self):
+        self.run_all("cnn --data cifar-like:50 --epochs 1 --save model.muster")
+        both = "--data images:files --test images:files"
+        for line, status, words in (("cnn --data cifar-like:50 --grey", 2, "--grey cannot be used with cifar-like:50"),
+                                    (f"predict --model model.muster {both} --preparation 'jpeg:28x28|normalise'", 2, "the images do not fit the model"),
+                                    (f"predict --model model.muster {both}", 2, "cannot read records of bytes"),
+                                    (f"predict --model model.muster {both} --save x", 2, "--preparation"),
+                                    (f"predict --model model.muster --model model.muster {both} --preparation 'jpeg:32x32|normalise' --save x", 2, "--save writes one model")):
+            ran = self.run_shell(line)
+            self.assertEqual((ran.returncode, ran.stdout.count("\n")), (status, 1), ran.stdout)
+            self.assertIn(words, ran.stdout)
 
 
 class Program(Case):
