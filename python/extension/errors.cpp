@@ -53,7 +53,8 @@ constexpr const char* departure_name(elastic::exit_reason why) {
   return "unknown";
 }
 
-void set_place(nb::object& raised, const data_error& from) {
+template <class Error>
+void set_place(nb::object& raised, const Error& from) {
   const auto& place = from.where();
   raised.attr("file") = place.file;
   raised.attr("record") = place.line;
@@ -74,6 +75,10 @@ void translate(const std::exception_ptr& thrown, void* /*payload*/) {
     raise(raised, e);
   } catch (const data_error& e) {
     auto raised = made("data_error", e);
+    set_place(raised, e);
+    raise(raised, e);
+  } catch (const source_error& e) {
+    auto raised = made("source_error", e);
     set_place(raised, e);
     raise(raised, e);
   } catch (const configuration_error& e) {

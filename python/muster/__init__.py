@@ -19,14 +19,14 @@ from ._extension import (__version__, augment, augment_by, batch, batch_part, ca
                          map, normalise, open, prefetch, prepare, session, session_step, settings_help, shuffle, skip_bad_records,
                          source, standardise, step, tables, work)
 from ._extension import _close_all, _forget_all
-from .errors import (configuration_error, data_error, departure, error, mismatch_error, peer_failure, timeout_error,
-                     training_error)
+from .errors import (configuration_error, data_error, departure, error, mismatch_error, peer_failure,
+                     source_error, timeout_error, training_error)
 from .spawning import spawn
 
 __all__ = ["__version__", "augment", "augment_by", "batch", "batch_part", "cache", "configuration_error", "context", "crop_flip",
            "data_error", "departure", "error", "errors", "group", "info", "loader", "map", "mismatch_error", "normalise", "open",
            "peer_failure", "prefetch", "prepare", "session", "session_step", "settings_help", "shuffle", "skip_bad_records", "source",
-           "spawn", "standardise", "step", "tables", "timeout_error", "training_error", "work"]
+           "source_error", "spawn", "standardise", "step", "tables", "timeout_error", "training_error", "work"]
 
 
 class context(_context):

@@ -1,6 +1,6 @@
 """The errors of muster, named as in C++. Every text has the form: problem (why) suggestion."""
 
-__all__ = ["error", "configuration_error", "data_error", "peer_failure", "timeout_error", "mismatch_error",
+__all__ = ["error", "configuration_error", "data_error", "source_error", "peer_failure", "timeout_error", "mismatch_error",
            "training_error", "departure"]
 
 
@@ -27,6 +27,20 @@ class data_error(error, ValueError):
     """
 
     exit_status = 3
+    file: str = ""
+    record: int = 0
+    column: int = 0
+    offset = None
+    problem: str = ""
+
+
+class source_error(error, ConnectionError):
+    """A server of data that cannot be reached. The same call may succeed later.
+
+    ``file`` and ``offset`` are the place in the data, ``problem`` is the text without the place.
+    """
+
+    exit_status = 8
     file: str = ""
     record: int = 0
     column: int = 0

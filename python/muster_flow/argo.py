@@ -8,7 +8,7 @@ from muster_bench import clusters, pods
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
 from muster_bench.text import value_text
-from .ends import PEERS
+from .ends import PEERS, SOURCE
 from .exported import Exported
 
 DIGEST = "/tmp/digest"       # digest of a step's outputs, which memoizes the steps that need it
@@ -105,7 +105,9 @@ def _templates(flow, step, image, results):
     memoized = {"memoize": {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s", "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}}
     if not known or len(step.name) + 1 + DIGITS + len(given) * (DIGITS + 1) > LONGEST_KEY:
         memoized = {}
-    retry = {"limit": str(step.retry["peer"]), "retryPolicy": "Always"}
+    # growing pauses, because a source of data may be away
+    pauses = {"duration": "2s", "factor": "2", "maxDuration": "1h"}
+    retry = {"limit": str(max(step.retry["peer"], step.retry["source"])), "retryPolicy": "Always", "backoff": pauses}
     if step.ranks > 1 and step.launcher.kind == "mpirun":
         yield {"name": f"{step.name}-ranks", **inputs, "resource": _job(flow, step, run, image, results), "retryStrategy": retry}
         yield {"name": f"{step.name}-digest", "container": _plain(run, image, results, [digest]), **said, **limit}
@@ -117,7 +119,7 @@ def _templates(flow, step, image, results):
         return
     # A deleted or preempted pod has no exit status. The statuses of lost peers and of signals are retried, other
     # statuses are not.
-    statuses = ", ".join(map(str, sorted(PEERS)))
+    statuses = ", ".join(map(str, sorted({*PEERS, SOURCE})))
     retry["expression"] = f"lastRetry.status == 'Error' || asInt(lastRetry.exitCode) > 128 || asInt(lastRetry.exitCode) in [{statuses}]"
     container = _container(flow, step, run, image, results, [digest])
     yield {"name": step.name, **inputs, **memoized, "container": container, **said, **limit, "retryStrategy": retry}

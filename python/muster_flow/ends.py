@@ -8,6 +8,7 @@ import statistics
 LEFT_CHANCE = 0.05     # above chance: a model has learnt something
 FALLEN = 0.02          # below the best: an accuracy falls, instead of varying
 MISSES = 1.1           # times the deadline: a later prediction misses it
+SOURCE = 8             # a server of data is away
 STATUSES = {2: "configuration", 3: "data", 6: "mismatch", 7: "diverged", 126: "configuration", 127: "configuration"}
 PEERS = {4, 5, *range(10, 17), 143}
 MEMORY = re.compile(r"out of the memory that it is held to|std::bad_alloc|MemoryError|Cannot allocate memory|[Oo]ut of memory|oom-kill")
@@ -16,7 +17,7 @@ MEMORY = re.compile(r"out of the memory that it is held to|std::bad_alloc|Memory
 @dataclasses.dataclass(frozen=True)
 class End:
     cause: str    # the row of the table
-    # done, retry, memory (again with twice the memory), ingest (again after the steps that make the missing inputs),
+    # done, retry (of a source after a pause), memory (again with twice the memory), ingest (again after the steps that make the missing inputs),
     # shorten (again
     action: str
     why: str      # up to the current epoch), fail or abandon
@@ -40,6 +41,8 @@ def of_command(outcome, output, missing, killed_for_memory, rows, training):
         return End("memory", "memory", f"it was out of memory ({outcome.why})")
     if status in STATUSES:
         return End(STATUSES[status], "fail", outcome.why)
+    if status == SOURCE:
+        return End("source", "retry", outcome.why)
     if outcome.status == "timeout" or status in PEERS or status > 128:
         action = "shorten" if training and training.best and training.epochs else "abandon"
         if training and (fall := falls(rows, training)):

@@ -232,7 +232,7 @@ def _memoize(section):
 
 
 def _retry(section):
-    attempts = {cause: section.get(cause, "a whole number", default) for cause, default in (("peer", 3), ("memory", 2), ("input", 1))}
+    attempts = {cause: section.get(cause, "a whole number", default) for cause, default in (("peer", 3), ("memory", 2), ("input", 1), ("source", 5))}
     section.done()
     return attempts
 

@@ -23,6 +23,8 @@ from muster_bench.live import Look  # noqa: E402
 
 EVERY = 2.0        # seconds between two samples
 TAIL = 8192        # bytes at the end of a command's output that decide its cause of failure
+PAUSE = 2.0        # seconds before a first repetition because a source is away; each further pause is twice as long
+LONGEST_PAUSE = 300.0
 READY = 0.1        # seconds between two checks whether a step without `wait` is ready
 WATCHED = "MUSTER_FLOW_WATCHED"   # in the environment: a watch runs the steps without `wait`
 SLURM = "MUSTER_FLOW_SLURM"       # in the environment: the step is a job of Slurm
@@ -100,6 +102,8 @@ class Work:
                 continue
             break
         if end.action not in ("done", "abandon"):
+                if end.cause == "source":
+                    self.stop.wait(min(PAUSE * 2 ** (self.counts["source"] - 1), LONGEST_PAUSE))
             return self._fail(end, key=found.key)
         try:
             parts, written = self.store.kept(self.step, found)

@@ -22,6 +22,8 @@ constexpr const char* footer =
     "A muster-launch or mpirun that is a rank of a muster-launch starts a job of its own, unless MUSTER_JOB is "
     "changed.\n"
     "A rank that fails within 5 seconds of its start is restarted after a pause of at most 10 seconds.\n"
+    "Status 8 (a source of data is away) uses up no restart: unless --restart is 0, the rank, or with --elastic off\n"
+    "the job, is started again after growing pauses of at most a minute, until the source is back.\n"
     "At the socket of --control, \"size N\" starts ranks, or stops the newest ranks at their next step boundary,\n"
     "until there are N. The answer, also to \"status\", has the running ranks and the target size of the job.\n"
     "Exit status: 0 when the job is complete (a rank ended with 0, and none is left), else the status of the last\n"

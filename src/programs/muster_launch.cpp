@@ -50,6 +50,7 @@ namespace {
 constexpr int tables_lost = muster::ps::tables_lost::status;
 constexpr int configuration = static_cast<int>(muster::error_kind::configuration);
 constexpr int mismatch = static_cast<int>(muster::error_kind::mismatch);
+constexpr int source_away = static_cast<int>(muster::error_kind::source);
 
 // Returns the pointers that exec requires.
 std::vector<char*> pointers_to(std::vector<std::string>& texts) {
@@ -105,7 +106,7 @@ class launcher {
   int run() {
     start_all();
     std::optional<std::chrono::steady_clock::time_point> until;
-    while (!running_.empty() || !to_start_.empty() || restart_job()) {
+    while (!running_.empty() || !to_start_.empty() || restart_job() || restart_without_source()) {
       report_hang(false);
       const int got = wait();
       if (got == SIGTERM || got == SIGINT || got == SIGHUP) {
@@ -340,6 +341,25 @@ class launcher {
     return true;
   }
 
+  // Plans the next start of a job without elasticity that ended because a source was away. Returns false otherwise.
+  bool restart_without_source() {
+    if (plan_.elastic || ending_ || finished_ || last_status_ != source_away || plan_.restarts == 0) return false;
+    common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
+    const auto pause = pause_for_source(began_);
+    print("a source of data is away; the job is started again in " + std::to_string(pause.count()) + " s");
+    began_ = std::chrono::steady_clock::now() + pause;
+    last_status_ = 1;
+    for (int rank = 0; rank < plan_.ranks; ++rank) to_start_.push_back({rank, began_});
+    return true;
+  }
+
+  // Returns the pause before a start because a source was away: twice the pause before, unless the process that began
+  // at `began` has run for long.
+  std::chrono::seconds pause_for_source(moment began) {
+    if (std::chrono::steady_clock::now() - began > long_run) source_pause_ = first_source_pause;
+    return std::exchange(source_pause_, std::min(2 * source_pause_, last_source_pause));
+  }
+
   void start(int rank) {
     next_rank_ = std::max(next_rank_, rank + 1);
     auto texts = environment_of(rank);
@@ -418,11 +438,19 @@ class launcher {
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
       const bool again =
           plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline && plan_.restarts > 0;
+      const bool is_away = again && ended == source_away;
+      const auto pause = is_away ? pause_for_source(was.began) : std::chrono::seconds(0);
       print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
             (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
                                  : "ended with " + std::to_string(ended)) +
-            (again ? "; it is restarted" : ""));
+            (is_away ? "; a source of data is away, and it is restarted in " + std::to_string(pause.count()) + " s"
+             : again ? "; it is restarted"
+                     : ""));
       if (!again) continue;
+      if (is_away) {  // not the job's fault
+        to_start_.push_back({was.rank, std::chrono::steady_clock::now() + pause});
+        continue;
+      }
       --plan_.restarts;
       restart_rank(was, ended == 128 + SIGKILL);
     }
@@ -443,6 +471,8 @@ class launcher {
   static constexpr std::chrono::seconds quick_failure{5};
   static constexpr std::chrono::milliseconds first_pause{100};
   static constexpr std::chrono::milliseconds last_pause{10'000};
+  // Pauses before a restart because a source of data was away, and the run after which they begin anew.
+  static constexpr std::chrono::seconds first_source_pause{1}, last_source_pause{60}, long_run{600};
 
   struct planned_start {
     int rank = 0;
@@ -462,7 +492,8 @@ class launcher {
   std::optional<control_socket> control_;
   std::map<pid_t, child> running_;
   std::vector<planned_start> to_start_;
-  int quick_failures_ = 0;  // Number of consecutive early failures.
+  int quick_failures_ = 0;                                  // Number of consecutive early failures.
+  std::chrono::seconds source_pause_ = first_source_pause;  // The next pause because a source is away.
   int next_rank_ = 0;
   int started_ = 0;       // Number of started processes.
   int deaths_ = 0;        // Number of processes that ended with another status than 0.

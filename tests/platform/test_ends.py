@@ -96,10 +96,25 @@ class Rows(Case):
             for part in status.split(", "):
                 first, _, last = part.partition(" to ")
                 found.update(dict.fromkeys(range(int(first), int(last or first) + 1), kind))
-        self.assertLessEqual({0, 1, 2, 3, 4, 5, 6, 7, 10, 15, 16, 143}, found.keys())
+        self.assertLessEqual({0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 15, 16, 143}, found.keys())
         for status, kind in found.items():
             end = ends.of_command(Outcome("ok" if status == 0 else "crash", "", status), "", "", False, [], None)
-            self.assertEqual(end.action, "done" if status == 0 else "retry" if kind in ("peer_failure", "timeout") else "fail", status)
+            self.assertEqual(end.action, "done" if status == 0 else "retry" if kind in ("peer_failure", "timeout", "source") else "fail", status)
+
+    def test_source_after_growing_pauses(self):
+        """Checks that a source that comes back is read by a later attempt, and that the attempts are counted."""
+        away = "n=$(cat {here}/n 2>/dev/null || echo 0); echo $((n + 1)) > {here}/n; [ $n -lt 2 ] && exit 8; echo > $1"
+        process, store = self.begin(self.shell(away), "one")
+        end, attempts, _ = self.end(process, store, "one")
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"]), (["source", "source", "done"], "done"))
+        times = [event["at"] for event in store.events() if event["event"] == "begin"]
+        first, second = (later - earlier for earlier, later in zip(times, times[1:]))
+        self.assertGreaterEqual(first, 2)
+        self.assertGreaterEqual(second, 4)
+
+    def test_source_not_for_ever(self):
+        end, attempts, _ = self.step(self.shell("exit 8", "retry: {source: 1}"), status=1)
+        self.assertEqual(([attempt["cause"] for attempt in attempts], end["state"], end["cause"]), (["source", "source"], "failed", "source"))
 
     def test_peer_not_for_ever(self):
         end, attempts, _ = self.step(self.shell("kill -9 $$", "retry: {peer: 2}"), status=1)

@@ -88,7 +88,7 @@ class Exports(Case):
         self.assertEqual(templates["make"]["memoize"]["maxAge"], "7200s")
         self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
         self.assertEqual(templates["join"]["retryStrategy"]["limit"], "5")
-        self.assertRegex(templates["join"]["retryStrategy"]["expression"], r"in \[4, 5, 10,.*143\]")
+        self.assertRegex(templates["join"]["retryStrategy"]["expression"], r"in \[4, 5, 8, 10,.*143\]")
         service, = yaml.safe_load(templates["serve"]["resource"]["manifest"])["spec"]["template"]["spec"]["containers"]
         self.assertEqual(service["readinessProbe"]["httpGet"], {"path": "/live", "port": 8500})
         self.assertIn("0.0.0.0:8500", service["args"][0])

@@ -20,7 +20,8 @@ enum class error_kind : int {
   peer_failure = 4,   ///< another rank died, left or failed
   timeout = 5,        ///< a deadline passed
   mismatch = 6,       ///< the ranks called different collectives, or the same collective with different arguments
-  training = 7        ///< a training diverged: a reported value is not finite
+  training = 7,       ///< a training diverged: a reported value is not finite
+  source = 8          ///< a server of data is away, and may come back
 };
 
 namespace detail {
@@ -80,6 +81,22 @@ class data_error : public error {
   [[nodiscard]] const std::string& file() const noexcept { return where_.file; }
   /// Returns the record's line in the file, from 1; 0 if the error concerns the whole file.
   [[nodiscard]] std::uint64_t record() const noexcept { return where_.line; }
+
+ private:
+  data_location where_;
+  std::size_t problem_;  // its offset in what()
+};
+
+/// A server of data that cannot be reached, or answers that it cannot work now. The same command may succeed later, so
+/// no record is bad because of this error. The text begins with the location.
+class source_error : public error {
+ public:
+  /// Creates an error whose `what()` is the location followed by `text`.
+  source_error(data_location location, const std::string& text);
+
+  /// Returns the text without the location.
+  [[nodiscard]] std::string problem() const { return what() + problem_; }
+  [[nodiscard]] const data_location& where() const noexcept { return where_; }
 
  private:
   data_location where_;

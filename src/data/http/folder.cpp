@@ -13,6 +13,7 @@
 #include <muster/core/log.hpp>
 #include <muster/core/number.hpp>
 #include <muster/core/plugin.hpp>
+#include <muster/core/source_patience.hpp>
 
 namespace muster { inline namespace v0 { namespace data { namespace detail {
 namespace {
@@ -112,6 +113,7 @@ std::string http_folder::text(const std::string& name) {
 
 curl_request http_folder::send_request(const std::string& name, std::string* text) {
   const auto start = clock::now();
+  const auto patience = muster::detail::within_source_patience(timeout_);
   bool by_byte = text == nullptr && server_.has_query();
   for (std::chrono::milliseconds pause = first_pause;; pause = std::min(2 * pause, longest_pause)) {
     if (text != nullptr) text->clear();
@@ -129,7 +131,8 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
     curl_request request = server_.make_request(name, text == nullptr ? +stop : +append, text);
     if (text == nullptr && !by_byte) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
     if (by_byte) ::curl_easy_setopt(request.get(), CURLOPT_RANGE, "0-0");
-    ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS, milliseconds_of(timeout_));
+    ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS,
+                       milliseconds_of(patience < timeout_ ? patience - seconds(seconds_since(start)) : timeout_));
     const CURLcode code = ::curl_easy_perform(request.get());
     if (by_byte && is_answered(request.get(), code)) return request;
     request_failure failure = http_server::failure_of(request.get(), code);
@@ -138,9 +141,9 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
       by_byte = true;
       continue;
     }
-    const auto remaining = timeout_ - seconds(seconds_since(start));
-    if (failure.retryable && remaining.count() <= 0) failure = after_retries(std::move(failure), timeout_);
-    if (!failure.retryable) throw data_error({server_.address_of(name)}, error_text_of(failure));
+    const auto remaining = patience - seconds(seconds_since(start));
+    if (failure.retryable && remaining.count() <= 0) failure = after_retries(std::move(failure), patience);
+    if (!failure.retryable) throw_failure({server_.address_of(name)}, failure);
     std::this_thread::sleep_for(std::min<seconds>(pause, remaining));
   }
 }
@@ -266,20 +269,26 @@ http_folder::bytes http_folder::wait_for_block(file& owner, std::uint64_t block)
   const auto key = std::pair<const file*, std::uint64_t>(&owner, block);
   std::unique_lock lock(mutex_);
   failures_.erase(key);
+  const data_location location{server_.address_of(owner.name), 0, 0, block * block_bytes};
+  const auto patience = muster::detail::within_source_patience(timeout_);
+  const auto until = deadline_after(patience);
   for (bool queued = false;;) {
     if (on_disk && state == progress::ready) return nullptr;
     if (bytes found = on_disk ? nullptr : memory_.find(cache_key_of(owner, block))) return found;
     if (const auto found = failures_.find(key); found != failures_.end()) {
-      const std::string reason = found->second;
+      const request_failure failure = found->second;
       failures_.erase(found);
-      throw data_error({server_.address_of(owner.name), 0, 0, block * block_bytes}, reason);
+      throw_failure(location, failure);
     }
+    // Other ranks wait for this one, and would take it for dead.
+    if (patience < timeout_ && failing_since_ && clock::now() >= until)
+      throw_failure(location, after_retries(last_failure_, patience));
     if (state == progress::ready) state = progress::absent;  // the block was evicted from memory
     if (state == progress::absent || !std::exchange(queued, true)) {
       queue_block(owner, block, true);
       ::curl_multi_wakeup(multi_);
     }
-    state_changed_.wait(lock);
+    state_changed_.wait_until(lock, std::max(until, clock::now() + std::chrono::seconds(1)));
   }
 }
 

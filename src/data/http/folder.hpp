@@ -127,7 +127,8 @@ class http_folder final : public remote_folder {
   std::uint64_t disk_bytes_ = 0;    // size of the cached files on the disk
   bool warned_of_cache_ = false;    // set once a warning about an incomplete cache was logged
   std::deque<queued_block> queue_;  // may have blocks that are no longer queued, which the transfer thread skips
-  std::map<std::pair<const file*, std::uint64_t>, std::string> failures_;
+  std::map<std::pair<const file*, std::uint64_t>, request_failure> failures_;
+  request_failure last_failure_;
   transfers transfers_;
   clock::time_point pause_until_{};
   std::chrono::milliseconds pause_{};

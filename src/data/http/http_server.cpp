@@ -65,12 +65,15 @@ bool is_final(CURLcode code) noexcept {
 
 }  // namespace
 
-std::string error_text_of(const request_failure& failure) {
-  return "cannot be fetched (" + failure.reason + "); " + failure.suggestion;
+void throw_failure(data_location location, const request_failure& failure) {
+  const std::string text = "cannot be fetched (" + failure.reason + "); " + failure.suggestion;
+  if (failure.is_away) throw source_error(std::move(location), text);
+  throw data_error(std::move(location), text);
 }
 
 request_failure after_retries(request_failure last, seconds timeout) {
   last.retryable = false;
+  last.is_away = true;
   last.reason += ", tried again for " + std::to_string(static_cast<int>(timeout.count())) + " s";
   return last;
 }

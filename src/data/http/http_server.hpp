@@ -7,8 +7,8 @@
 #include <curl/curl.h>
 
 #include <muster/core/clock.hpp>
-
 #include <muster/core/descriptor.hpp>
+#include <muster/core/error.hpp>
 
 namespace muster { inline namespace v0 { namespace data { namespace detail {
 
@@ -19,10 +19,11 @@ struct request_failure {
   bool retryable = false;  ///< true if a retry may succeed
   std::string reason{};    ///< empty: the request did not fail
   std::string suggestion{};
+  bool is_away = false;  ///< true if retries did not succeed, and later ones may
 };
 
-/// Returns the error text, which follows the name of a file.
-[[nodiscard]] std::string error_text_of(const request_failure& failure);
+/// Throws source_error for a server that is away, else data_error.
+[[noreturn]] void throw_failure(data_location location, const request_failure& failure);
 /// Returns the failure to report after retries for the time `timeout`. `last` is the last failure.
 [[nodiscard]] request_failure after_retries(request_failure last, seconds timeout);
 /// Returns the version of a file on the server: the ETag, or Last-Modified, or an empty text.

@@ -173,6 +173,7 @@ void http_folder::finish(transfers::iterator active, CURLcode code) {
     if (!failing_since_) failing_since_ = now;
     pause_ = pause_ == pause_.zero() ? first_pause : std::min(2 * pause_, longest_pause);
     const auto remaining = timeout_ - seconds(now - *failing_since_);
+    last_failure_ = failure;
     if (remaining.count() <= 0) failure = after_retries(std::move(failure), timeout_);
     pause_until_ = now + std::chrono::ceil<std::chrono::milliseconds>(std::min<seconds>(pause_, remaining));
   }
@@ -181,7 +182,7 @@ void http_folder::finish(transfers::iterator active, CURLcode code) {
     if (failure.retryable)
       queue_block(*active->owner, block, true);
     else
-      failures_[{active->owner, block}] = error_text_of(failure);
+      failures_[{active->owner, block}] = failure;
   }
   state_changed_.notify_all();
   transfers_.erase(active);

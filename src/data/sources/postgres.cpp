@@ -24,6 +24,7 @@
 #include <muster/core/hash.hpp>
 #include <muster/core/number.hpp>
 #include <muster/core/plugin.hpp>
+#include <muster/core/source_patience.hpp>
 #include <muster/data/dataset_builder.hpp>
 #include <muster/data/label.hpp>
 #include <muster/data/sources/blocked_records.hpp>
@@ -42,8 +43,9 @@ using query_result = std::unique_ptr<PGresult, muster::detail::freed_by<&PQclear
 using query_text = std::unique_ptr<char, muster::detail::freed_by<&PQfreemem>>;
 
 // The connection is lost or could not be opened. A new connection may work.
-class lost_connection : public configuration_error {
-  using configuration_error::configuration_error;
+class lost_connection : public source_error {
+ public:
+  explicit lost_connection(const std::string& text) : source_error({}, text) {}
 };
 
 // Returns a message of the server as one line without line end.
@@ -83,20 +85,24 @@ class row_fields {
 // A connection to the database.
 class session {
  public:
-  // Connects. The connection counts as lost if the server sends nothing for the time `patience`.
-  explicit session(const std::string& connection, seconds patience = seconds::max()) : patience_(patience) {
+  // Connects within `time`. The connection counts as lost if the server sends nothing for the time `patience`.
+  session(const std::string& connection, seconds time, seconds patience = seconds::max()) : patience_(patience) {
     // The last value of a repeated keyword counts, so the user's connection string overrides these values.
     constexpr std::array<const char*, 3> words = {"connect_timeout", "dbname", nullptr};
-    const std::array<const char*, 3> values = {"10", connection.c_str(), nullptr};
+    const std::string most = std::to_string(std::clamp(static_cast<int>(time.count()), 2, 10));
+    const std::array<const char*, 3> values = {most.c_str(), connection.c_str(), nullptr};
     connection_.reset(PQconnectdbParams(words.data(), values.data(), /*expand_dbname=*/1));
     if (connection_ != nullptr && PQstatus(connection_.get()) == CONNECTION_OK) {
       // Requests all digits in the text of numbers, and ISO dates, independently of the role's settings.
       (void)run("SELECT set_config('extra_float_digits', '3', false), set_config('datestyle', 'ISO, YMD', false)");
       return;
     }
-    throw lost_connection("cannot connect to the database (" +
-                          one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
-                          "); check the connection");
+    const std::string text = "cannot connect to the database (" +
+                             one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
+                             "); check the connection";
+    const auto state = PQpingParams(words.data(), values.data(), /*expand_dbname=*/1);
+    if (state == PQPING_REJECT || state == PQPING_NO_RESPONSE) throw lost_connection(text);
+    throw configuration_error(text);
   }
   // Runs one command. The server refuses a text with several commands.
   [[nodiscard]] query_result run(const std::string& command) const {
@@ -170,13 +176,32 @@ class session {
   std::unique_ptr<PGconn, muster::detail::freed_by<&PQfinish>> connection_;
 };
 
+// Calls use(remaining time), and again with increasing pauses while the connection is lost, until the timeout.
+template <class Use>
+void with_patience(const std::string& name, seconds timeout, const Use& use) {
+  const auto start = clock::now();
+  const seconds patience = muster::detail::within_source_patience(timeout);
+  constexpr std::chrono::milliseconds longest_pause{5000};
+  for (std::chrono::milliseconds pause{100};; pause = std::min(2 * pause, longest_pause)) {
+    try {
+      return use(patience - seconds(seconds_since(start)));
+    } catch (const lost_connection& lost) {
+      if (seconds_since(start) + seconds(pause).count() > patience.count()) {
+        throw source_error({name}, "cannot be read, and has been tried again for " +
+                                       std::to_string(static_cast<int>(patience.count())) + " s (" + lost.what() +
+                                       "); go on from the last checkpoint when the server is back");
+      }
+    }
+    std::this_thread::sleep_for(pause);
+  }
+}
+
 class table {
  public:
   table(std::string connection, std::string query, const postgres_options& postgres, const read_options& options)
-      : connection_(std::move(connection)),
-        query_(std::move(query)),
-        options_(postgres),
-        server_(std::make_unique<session>(connection_)) {
+      : connection_(std::move(connection)), query_(std::move(query)), options_(postgres) {
+    with_patience("postgres", options_.timeout,
+                  [&](seconds time) { server_ = std::make_unique<session>(connection_, time); });
     if (options.layout == layout::sparse) {
       throw configuration_error(
           "the rows of a query are dense (the sparse layout was requested); remove the layout option");
@@ -252,12 +277,10 @@ class table {
     const std::string query = selected_ + " WHERE " + key_ + " >= " + keys_[number] + " AND " + key_ +
                               (last ? " <= " : " < ") + keys_[number + 1] + " ORDER BY " + key_;
     const std::uint64_t row_count = firsts_[number + 1] - firsts_[number];
-    const auto start = clock::now();
-    constexpr std::chrono::milliseconds longest_pause{5000};
-    for (std::chrono::milliseconds pause{100};; pause = std::min(2 * pause, longest_pause)) {
+    with_patience(name_, options_.timeout, [&](seconds time) {
       try {
         std::unique_ptr<session> connection = take();
-        if (!connection) connection = std::make_unique<session>(connection_, options_.timeout);
+        if (!connection) connection = std::make_unique<session>(connection_, time, std::max(time, seconds(1)));
         std::uint64_t row = 0;
         block.bad.clear();
         const row_places rows = block.rows();
@@ -269,20 +292,12 @@ class table {
         if (row != row_count) refuse_rows(number);
         const std::lock_guard lock(mutex_);
         idle_.push_back(std::move(connection));
-        return;
-      } catch (const lost_connection& lost) {
-        if (seconds_since(start) + seconds(pause).count() > options_.timeout.count()) {
-          throw data_error({name_}, "cannot be read, and has been tried again for " +
-                                        std::to_string(static_cast<int>(options_.timeout.count())) + " s (" +
-                                        lost.what() + "); go on from the last checkpoint when the server is back");
-        }
-      }
-      {
+      } catch (const lost_connection&) {
         const std::lock_guard lock(mutex_);
         idle_.clear();  // idle connections are most likely lost too
+        throw;
       }
-      std::this_thread::sleep_for(pause);
-    }
+    });
   }
 
  private:

@@ -61,8 +61,12 @@ TEST_CASE("the rows of a query of PostgreSQL are read as its server prints them"
   CHECK_THROWS_AS(muster::data::read_postgres(connection, "SELECT 1; DROP TABLE x"), configuration_error);
   CHECK_THROWS_AS(muster::data::read_postgres(connection, "SELECT 1 WHERE false"), muster::data_error);
   CHECK_THROWS_AS(muster::open_dataset("postgres:" + connection), configuration_error);
-  CHECK_THROWS_WITH(muster::data::read_postgres("host=/nowhere password=secret", "SELECT 1"),
+  muster::data::postgres_options short_of_patience;
+  short_of_patience.timeout = muster::seconds(0.5);
+  CHECK_THROWS_WITH(muster::data::read_postgres("host=/nowhere password=secret", "SELECT 1", short_of_patience),
                     contains("cannot connect") && !contains("secret"));
+  CHECK_THROWS_AS(muster::data::read_postgres("host=/nowhere", "SELECT 1", short_of_patience), muster::source_error);
+  CHECK_THROWS_AS(muster::data::read_postgres(connection + " dbname=none", "SELECT 1"), configuration_error);
 }
 
 TEST_CASE("a label of PostgreSQL is kept exactly, or its row is bad") {

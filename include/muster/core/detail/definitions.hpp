@@ -23,4 +23,5 @@
 #include <muster/core/detail/progress-inl.hpp>
 #include <muster/core/detail/random-inl.hpp>
 #include <muster/core/detail/scheduling-inl.hpp>
+#include <muster/core/detail/source_patience-inl.hpp>
 #include <muster/core/detail/spec-inl.hpp>

@@ -100,6 +100,11 @@ MUSTER_INLINE data_error::data_error(data_location location, const std::string& 
       where_(detail::shown(std::move(location))),
       problem_(detail::before_problem(where_).size()) {}
 
+MUSTER_INLINE source_error::source_error(data_location location, const std::string& text)
+    : error(error_kind::source, detail::before_problem(detail::shown(location)) + text),
+      where_(detail::shown(std::move(location))),
+      problem_(detail::before_problem(where_).size()) {}
+
 MUSTER_INLINE peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)
     : error(error_kind::peer_failure, text), ranks_(std::move(ranks)), status_(status) {}
 

@@ -29,8 +29,8 @@ struct remote_file {
 };
 
 /// A folder of files on a server. Any thread may call any function. Functions that wait for the server throw data_error
-/// with the file's address: at once if the server refuses the request, and after http_options::timeout if the server
-/// does not reply.
+/// with the file's address at once if the server refuses the request, and source_error after http_options::timeout if
+/// the server does not reply. Other ranks may wait meanwhile, so a job of several ranks shortens that time.
 class remote_folder {
  public:
   using bytes = std::shared_ptr<const std::vector<std::byte>>;

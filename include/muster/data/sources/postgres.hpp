@@ -19,8 +19,8 @@ struct postgres_options {
   /// Column with a distinct value in every row, which is not a feature. Rows are read on request, by ranges of
   /// the column.
   std::string key = {};
-  /// Timeout for reading ranges of the key: a connection is lost if the server sends nothing for this time, and
-  /// connecting is retried for this time, with increasing pauses.
+  /// Connecting is retried for this time, with increasing pauses. While ranges of the key are read, a connection is lost
+  /// if the server sends nothing for this time.
   seconds timeout{60};
 };
 
@@ -35,8 +35,8 @@ struct postgres_options {
 ///
 /// `connection` is a connection string of libpq: "host=db dbname=training user=reader" or
 /// "postgresql://reader@db/training". Only the database's name becomes part of the dataset's name, never a password.
-/// Throws configuration_error if the server cannot be reached, refuses the query or lacks a column. Throws data_error
-/// with the row for a value that is not a number.
+/// Throws source_error if the server cannot be reached, and configuration_error if it refuses the connection or the
+/// query, or lacks a column. Throws data_error with the row for a value that is not a number.
 [[nodiscard]] dataset read_postgres(const std::string& connection, const std::string& query,
                                     const postgres_options& postgres = {}, const read_options& options = {});
 
@@ -46,8 +46,8 @@ struct postgres_options {
 /// transaction. Existing rows must not change during reading, but rows with greater keys may be added. After the loss
 /// of a connection the client connects again and reads the range again. The digest covers the query, the number of rows
 /// and the first key of every range. Throws the errors of read_postgres(), and configuration_error without a key.
-/// Reading throws data_error if the server could not be reached for `postgres.timeout`, with the reason, and if a range
-/// has other rows than at opening.
+/// Reading throws source_error if the server could not be reached for `postgres.timeout`, with the reason, and data_error
+/// if a range has other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
                                                 const postgres_options& postgres, const read_options& options = {});
 

@@ -333,7 +333,8 @@ MUSTER_INLINE void training::run(const train_options& options, const std::functi
     throw;
   } catch (const error& failed) {
     // A database or server may become available again. Another rank's failure has that rank's exit status.
-    if (failed.exit_status() == static_cast<int>(error_kind::data) && state_.steps() > 0 && is_root())
+    const auto is_of = [&](error_kind kind) { return failed.exit_status() == static_cast<int>(kind); };
+    if ((is_of(error_kind::data) || is_of(error_kind::source)) && state_.steps() > 0 && is_root())
       current_run.save_remaining();
     throw;
   }

@@ -20,6 +20,7 @@
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
 #include <muster/core/plugin.hpp>
+#include <muster/core/source_patience.hpp>
 
 namespace muster { inline namespace v0 {
 namespace detail {
@@ -67,6 +68,7 @@ struct context::implementation {
     if (elastic) require_elastic_job();
     if (!elastic) chosen = detail::choose_transport(configuration, launch);
     for_groups = detail::settings_for_groups(configuration, std::max(launch.local_size, chosen.threads));
+    if (elastic || chosen.threads > 1) bound_source_patience();
     if (elastic) {
       chosen = {"self", {}, 1, configuration.origin(setting::elastic) + " asks for it"};
       if (configuration.value(setting::transport) != "tcp")
@@ -123,7 +125,12 @@ struct context::implementation {
     set_log_rank(world.rank());
     for_groups = detail::settings_of_rank_zero(world, for_groups, configuration);
     world.set_settings(for_groups);
+    if (world.size() > 1) bound_source_patience();
   }
+
+  // The other ranks wait in a collective while this rank waits for a server of data. They must hear of the server
+  // before their deadline.
+  void bound_source_patience() const { detail::limit_source_patience(0.8 * for_groups.timeout); }
 
   void run_as_process(const detail::function<void(group&)>& body) {
     const detail::rank_of_thread current_rank(*process_world);
