@@ -7,9 +7,11 @@ import urllib.parse
 from muster_bench import clusters, pods
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
-from muster_bench.text import value_text
+from muster_bench.text import fill, value_text
+from . import conditions
 from .ends import PEERS, SOURCE
 from .exported import Exported
+from .remote import is_remote
 
 DIGEST = "/tmp/digest"       # digest of a step's outputs, which memoizes the steps that need it
 DIGITS = 16                  # length of the digest
@@ -59,7 +61,7 @@ def _event_sources(flow):
     notification of a push by a forge."""
     sources = {}
     if flow.watch["data"]:
-        paths = [pathlib.Path(path) for path in sorted(flow.sources())]
+        paths = [pathlib.Path(path) for path in sorted(flow.sources()) if not is_remote(path)]
         sources["file"] = {f"data-{number}": {"eventType": "CREATE", "watchPathConfig": {"directory": str(path if not path.suffix else path.parent),
                                                                                        "path": "MANIFEST" if not path.suffix else path.name}}
                            for number, path in enumerate(paths)}
@@ -71,7 +73,53 @@ def _event_sources(flow):
 def _given(flow, step):
     """Returns the parameters that a step receives from the steps that it needs: {parameter: the value of their
     tasks}."""
-    return {f"{name}-digest": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in step.needs if flow.steps[name].wait}
+    unsure = _uncertain(flow)
+    known = [name for name in step.needs if flow.steps[name].wait and (name not in unsure or name in _makers(flow, step))]
+    return {**{f"{name}-digest": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in known},
+            **{f"value-{name}": _value(flow, path) for name, path in step.taken.items()}}
+
+
+def _makers(flow, step):
+    """Returns the names of the steps whose outputs the step takes."""
+    return {maker.name for paths in (*step.inputs.values(), step.taken.values()) for path in paths if (maker := flow.maker(path))}
+
+
+def _uncertain(flow):
+    """Returns the names of the steps that a condition may leave out."""
+    found = set()
+    for step in flow.steps.values():
+        makers = _makers(flow, step)
+        for name, paths in step.inputs.items():
+            of_input = {maker.name for path in paths if (maker := flow.maker(path))}
+            if of_input & found and of_input - found:
+                raise Refusal(f"step '{step.name}' takes the outputs of several steps as '{name}', and a condition may leave out '{min(of_input & found)}' (a task of Argo "
+                              "takes all outputs or none); give all of them the condition, or none")
+        if step.when or makers & found:
+            found.add(step.name)
+    return found
+
+
+def _value(flow, path):
+    """Returns the parameter of a task with the content of an output."""
+    maker = flow.maker(path)
+    return f"{{{{tasks.{maker.name}.outputs.parameters.{_parameter(maker, path)}}}}}"
+
+
+def _parameter(maker, path):
+    return f"value-{next(name for name, made in maker.outputs.items() if made == path)}"
+
+
+def _when(flow, step):
+    """Returns the condition in the form of Argo: texts are in quotation marks, and results are parameters of tasks."""
+    values = {**{name: value_text(value) for name, value in step.parameters.items()}, **{name: _value(flow, path) for name, path in step.taken.items()}}
+
+    def compared(left, operator, right):
+        texts = [fill(text, values, f"step '{step.name}'") for text in (left, right)]
+        if operator in ("==", "!=") and not any(conditions.number(text) is not None for text in texts):
+            texts = [f"'{text}'" for text in texts]
+        return f"{texts[0]} {operator} {texts[1]}"
+    alternatives = conditions.parts(step.when, f"step '{step.name}'")
+    return " || ".join(" && ".join(compared(*one) for one in each) for each in alternatives)
 
 
 def _tasks(flow, step):
@@ -81,7 +129,13 @@ def _tasks(flow, step):
     if not step.wait:
         yield {"name": f"{step.name}-address", "template": f"{step.name}-address"}
         needs.append(f"{step.name}-address")
-    yield {"name": step.name, "template": step.name, **({"dependencies": needs} if needs else {}), **({"arguments": {"parameters": given}} if given else {})}
+    order = {"dependencies": needs} if needs else {}
+    if needs and any(other.when for other in flow.steps.values()):   # a step that was left out holds up only steps that take its outputs
+        makers = _makers(flow, step)
+        ended = [f"{name}.Succeeded" if name in makers else f"({' || '.join(f'{name}.{state}' for state in ('Succeeded', 'Skipped', 'Omitted', 'Daemoned'))})" for name in needs]
+        order = {"depends": " && ".join(ended)}
+    when = {"when": _when(flow, step)} if step.when else {}
+    yield {"name": step.name, "template": step.name, **order, **when, **({"arguments": {"parameters": given}} if given else {})}
 
 
 def _templates(flow, step, image, results):
@@ -98,12 +152,18 @@ def _templates(flow, step, image, results):
     found = f"find {shlex.join(outputs)} -type f"
     digest = (f"{{ {found} ! -name MANIFEST -exec sha256sum {{}} + | sed 's/-[0-9a-f]*[.]muster$//' | sort; {found} -name MANIFEST -exec cut -d ' ' -f 3- {{}} +; }} "
               f"| sha256sum | cut -c 1-{DIGITS} > {DIGEST}" if outputs else f"date > {DIGEST}")
-    said = {"outputs": {"parameters": [{"name": "digest", "valueFrom": {"path": DIGEST}}]}}
+    said = [{"name": "digest", "valueFrom": {"path": DIGEST}}]
+    for path in sorted({path for other in flow.steps.values() for path in other.taken.values() if flow.maker(path) is step}):
+        name = _parameter(step, path)
+        digest += f"; cp {shlex.quote(str(results / path))} /tmp/{name}"
+        said.append({"name": name, "valueFrom": {"path": f"/tmp/{name}"}})
+    said = {"outputs": {"parameters": said}}
     limit = {"activeDeadlineSeconds": str(int(step.timeout))}
     # else the cluster cannot know the input's digest, or the digests of many inputs exceed the name of an entry
     known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
     memoized = {"memoize": {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s", "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}}
-    if not known or len(step.name) + 1 + DIGITS + len(given) * (DIGITS + 1) > LONGEST_KEY:
+    unknown = _uncertain(flow).intersection(step.needs) - _makers(flow, step)
+    if not known or unknown or len(step.name) + 1 + DIGITS + len(given) * (DIGITS + 1) > LONGEST_KEY:
         memoized = {}
     # growing pauses, because a source of data may be away
     pauses = {"duration": "2s", "factor": "2", "maxDuration": "1h"}
@@ -115,7 +175,8 @@ def _templates(flow, step, image, results):
         yield {"name": step.name, **inputs, **memoized, "dag": {"tasks": [
             {"name": "ranks", "template": f"{step.name}-ranks", **passed},
             {"name": "digest", "template": f"{step.name}-digest", "dependencies": ["ranks"]}]},
-            "outputs": {"parameters": [{"name": "digest", "valueFrom": {"parameter": "{{tasks.digest.outputs.parameters.digest}}"}}]}}
+            "outputs": {"parameters": [{"name": one["name"], "valueFrom": {"parameter": f"{{{{tasks.digest.outputs.parameters.{one['name']}}}}}"}}
+                                       for one in said["outputs"]["parameters"]]}}
         return
     # A deleted or preempted pod has no exit status. The statuses of lost peers and of signals are retried, other
     # statuses are not.
@@ -129,7 +190,7 @@ def _key(flow, step, given, image):
     """Returns the name of a result: the step's own digest, and the digests of the outputs that it needs."""
     servers = [[flow.steps[name].command, flow.steps[name].environment] for name in step.needs if not flow.steps[name].wait]
     own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, step.ranks, servers, image])[:DIGITS]
-    digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given] if "max-age" not in step.memoize else []
+    digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     return "-".join([step.name, own, *digests])
 
 

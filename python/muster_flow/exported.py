@@ -22,7 +22,8 @@ class Exported:
 
     def _values(self):
         step, results = self._step, self._results
-        return {**step.values(results / "store" / step.name), **{name: str(results / path) for name, path in step.outputs.items()}, "platform": PLATFORM,
+        taken = {name: f"{{{{inputs.parameters.value-{name}}}}}" for name in step.taken}   # Argo fills these in
+        return {**step.values(results / "store" / step.name), **taken, **{name: str(results / path) for name, path in step.outputs.items()}, "platform": PLATFORM,
                 "python": "python3", "checkpoint": self.checkpoint, "resume": "--resume", "output": str(results / "logs" / step.name)}
 
     def words(self, words, *_):

@@ -120,6 +120,11 @@ def lineage(known, folder):
             "members": members, "unknown": [member["step"] for member in members if member["key"] not in steps], "steps": list(steps.values())}
 
 
+def _version(digest):
+    """Returns the digest of an input, or the version of an input on a server."""
+    return digest if digest.startswith("version ") else f"sha256 {digest[:SHORT]}"
+
+
 def lines_of(found):
     yield f"{found['model']} version {found['version']}: {found['name']}, accuracy {found['accuracy']:.4f}"
     for member in found["members"]:
@@ -135,7 +140,7 @@ def lines_of(found):
         for name, inputs in step["inputs"].items():
             for one in inputs:
                 came = f"from {one['step']}" if one["step"] else without_secrets(one["path"]) or "a source"
-                yield f"  input {name}: {came}, sha256 {one['sha256'][:SHORT]}"
+                yield f"  input {name}: {came}, {_version(one['sha256'])}"
         for path, digest in step["code"].items():
             yield f"  code: {path}, sha256 {str(digest)[:SHORT]}"
     for name in found["unknown"]:

@@ -10,6 +10,7 @@ import types
 
 from muster_bench import seen
 from muster_bench.text import fill, fill_words
+from .remote import at
 
 PLATFORM = str(pathlib.Path(__file__).resolve().parents[1])
 
@@ -62,6 +63,8 @@ class Step:
     model: str = ""         # the output (for a server, the folder) that KServe serves
     service: str = ""       # beside the file of the workflow: the InferenceService of the model
     address: str = ""       # the address at which a step without `wait` answers its users
+    when: str = ""          # the step runs if this condition holds when the steps that it needs have ended
+    taken: dict = dataclasses.field(default_factory=dict)   # parameter -> path of another step's output whose content is the value
 
     template = property(lambda self: self)
     id = property(lambda self: self.name)
@@ -74,7 +77,7 @@ class Step:
         checkpoint = home / "checkpoint"
         return {**self.parameters, "ranks": self.ranks, "out": str(out), "output": str(home / "output" / str(attempt)), "platform": PLATFORM, "python": sys.executable,
                 "checkpoint": str(checkpoint), "resume": "--resume" if checkpoint.is_dir() and any(checkpoint.iterdir()) else "",
-                **{name: shlex.join(str(out / path) for path in paths) if len(paths) != 1 else str(out / paths[0]) for name, paths in self.inputs.items()},
+                **{name: shlex.join(at(out, path) for path in paths) if len(paths) != 1 else at(out, paths[0]) for name, paths in self.inputs.items()},
                 **{name: str(home / path) for name, path in self.outputs.items()}}
 
     def words(self, words, home, attempt=1):

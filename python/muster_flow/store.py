@@ -12,11 +12,13 @@ import time
 from muster_bench import seen
 from muster_bench.errors import Refusal
 from muster_bench.files import PRIVATE, Digests, digest_of, is_at, make_folder, read_json, signature, write_json, writing
-from muster_bench.text import PLACEHOLDER, without_secrets
+from muster_bench.text import PLACEHOLDER, fill, without_secrets
+from . import conditions, remote
 from .steps import accuracy_of
 
 
 MARKER = "muster-flow.json"   # marks a folder of results
+LONGEST_VALUE = 4096          # characters of a parameter that is a result
 
 
 class Missing(Refusal):
@@ -92,7 +94,31 @@ class Store:
         gone = {path for name in step.needs if (self.record(name) or {}).get("state") == "abandoned"
                 for path in self.flow.steps[name].outputs.values() if not (self.folder / path).exists()}
         inputs = {name: [path for path in paths if path not in gone] for name, paths in step.inputs.items()}
-        return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) else None
+        return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) and not gone.intersection(step.taken.values()) else None
+
+    def has(self, path):
+        """Returns true if an input or output exists; its server knows whether a remote one does."""
+        return remote.is_remote(path) or (self.folder / path).exists()
+
+    def resolved(self, step):
+        """Returns the step with its parameters that are results of other steps: the content of their files."""
+        def content(name, path):
+            try:
+                text = (self.folder / path).read_text(encoding="utf-8").strip()
+            except OSError as error:
+                raise Missing(path) from error
+            except UnicodeError:
+                text = "\0"
+            if len(text) > LONGEST_VALUE or not text.isprintable():
+                raise Refusal(f"step '{step.name}': the parameter '{name}' cannot be the content of '{path}' (it is not one line of at most {LONGEST_VALUE} characters); "
+                              "write the value alone into that output")
+            return text
+        return dataclasses.replace(step, parameters={**step.parameters, **{name: content(name, path) for name, path in step.taken.items()}})
+
+    def fails_condition(self, step):
+        """Returns the condition of a resolved step if it does not hold, or ""."""
+        text = step.when and fill(step.when, step.parameters, f"step '{step.name}'")
+        return "" if not text or conditions.holds(text, f"step '{step.name}'") else text
 
     def parts(self, step):
         """Returns all dependencies of a step's result."""
@@ -113,13 +139,13 @@ class Store:
         command = [step.text(word, home) for word in step.command]
         environment = {name: step.text(text, home) for name, text in step.environment.items()}
         others = [step.text(text, home) for text in (*vars(step.launcher).values(), *step.launcher.options) if isinstance(text, str)]
-        inputs = {str(self.folder / path) for paths in step.inputs.values() for path in paths}
+        inputs = {remote.at(self.folder, path) for paths in step.inputs.values() for path in paths}
         return seen.digests_of(*seen.all_of(command, environment, others, step.places, inputs, str(self.folder)), self.digest)
 
     def _digest_of_input(self, path):
         maker = self.flow.maker(path)
         if maker is None:
-            return self.digest(path)
+            return remote.version_of(path) if remote.is_remote(path) else self.digest(path)
         output = next(name for name, produced in maker.outputs.items() if produced == path)
         return ((self.record(maker.name) or {}).get("outputs") or {}).get(output, ["", "not there"])[1]
 
@@ -134,7 +160,7 @@ class Store:
         parts, last = self.parts(step), self.record(step.name)
         # for max-age: the next result has another key, which stays the same until that result exists
         ended = last["ended"] if last else 0
-        if last and last.get("cause") == "needs":   # it was never started
+        if last and last.get("cause") in ("needs", "when"):   # it was never started
             last = None
         # files written by the step, or by others while it ran
         written = last.get("written", ()) if last and last["parts"].get("command") == step.command else ()
@@ -219,6 +245,10 @@ class Store:
             else:
                 try:
                     there = self.without(step)
+                    there = there and self.resolved(there)
+                    if there and self.fails_condition(there):
+                        why_of[step.name] = () if (self.record(step.name) or {}).get("cause") == "when" else ("its condition is to be checked",)
+                        continue
                     found = self.find(there) if there else None
                     why_of[step.name] = (found.why or ("a result with these inputs exists",)) if found and (not found.record or not self._in_use(step, found)) else ()
                 except Missing as gone:

@@ -15,6 +15,7 @@ from muster_bench.text import without_secrets
 from muster_bench.errors import INTERRUPTED, Busy, Refusal
 from muster_bench.runner import signals
 from . import engine, wrapper
+from .remote import is_remote, version_of
 from .workflow import next_of
 
 REVISION = "the revision"
@@ -44,9 +45,9 @@ class Causes:
             for path in sorted(flow.sources()):
                 manifest = pathlib.Path(path, "MANIFEST")   # written last: it defines the set
                 try:
-                    yield f"data '{path}'", signature(manifest if manifest.is_file() else path)
-                except OSError:
-                    yield f"data '{path}'", None
+                    yield f"data '{without_secrets(path)}'", version_of(path) if is_remote(path) else signature(manifest if manifest.is_file() else path)
+                except (OSError, Refusal):
+                    yield f"data '{without_secrets(path)}'", None
         if where := flow.watch["revision"]:
             yield REVISION, commit_of(where["repository"], where["branch"])
 

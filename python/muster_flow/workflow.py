@@ -8,7 +8,9 @@ import re
 from muster_bench.document import Section, load
 from muster_bench.errors import Refusal, closest, listed
 from muster_bench.template import read_launcher, read_limits, read_resources
-from muster_bench.text import bytes_of, fill, value_text, words_of
+from muster_bench.text import PLACEHOLDER, bytes_of, fill, value_text, words_of
+from . import conditions
+from .remote import is_remote
 from .steps import PLATFORM, Flow, Step, Training
 
 FORMAT = 1
@@ -16,6 +18,7 @@ BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform"
 OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock", "watch"}
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
+REFERENCE = re.compile(r"\{([\w-]+)\.([\w-]+)\}")
 
 
 def seconds_of(value, where):
@@ -137,8 +140,10 @@ def _read_step(section, name, group, parameters, places):
         if key in BUILT_IN and key not in places:
             raise Refusal(f"{section.where} has the parameter '{key}' (that placeholder is muster-flow's own); rename it")
 
+    taken = {key: value for key, value in parameters.items() if REFERENCE.fullmatch(value_text(value))}   # known when the step starts
+
     def text(value):
-        return fill(value_text(value), parameters, section.where)
+        return fill(value_text(value), {key: one for key, one in parameters.items() if key not in taken}, section.where)
 
     def mapping(key):
         return {name: value for name, value in section.free(key).items()}
@@ -152,16 +157,23 @@ def _read_step(section, name, group, parameters, places):
         environment={key: value_text(value) for key, value in section.free("environment").items()}, timeout=_seconds(section, "timeout", 3600),
         deadline=_seconds(section, "deadline", 0), training=_training(section.section("training")) if training else None,
         wait=section.get("wait", "true or false", True), ready=text(section.get("ready", "a text", "")), **_model(section),
-        address=text(section.get("address", "a text", "")))
+        address=text(section.get("address", "a text", "")), when=value_text(section.get("when", "a text", "")))
     if step.launcher.kind == "kubernetes":
         raise Refusal(f"{section.where} has the launcher kubernetes (its outputs would stay in the pods); use another one, or muster-flow export argo")
     if not step.wait and step.outputs:
         raise Refusal(f"{section.where} has outputs and is not waited for (it ends with the workflow, so no step could read them); leave one out")
     if step.wait and step.address:
         raise Refusal(f"{section.where} has an address and is waited for (nothing answers there after its end); add wait: false, or leave the address out")
+    if not step.wait and step.when:
+        raise Refusal(f"{section.where} has a condition and is not waited for (others wait until it is ready); give the condition to the steps that need it")
     known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
     for word in [*step.command, *step.environment.values()]:
         fill(word, known, section.where)
+    fill(step.when, dict.fromkeys(parameters, ""), section.where)
+    if step.when:
+        conditions.parts(step.when, section.where)
+    used = {match.group(2) for word in [*step.command, *step.environment.values(), step.when] for match in PLACEHOLDER.finditer(word)}
+    step.taken = {key: value for key, value in taken.items() if key in used}
     if step.training and step.training.epochs and step.training.epochs not in parameters:
         raise Refusal(f"{section.where}, training: '{step.training.epochs}' is no parameter (known: {listed(parameters)}); "
                       f"{closest(step.training.epochs, parameters, 'name the parameter with the number of epochs')}")
@@ -202,7 +214,7 @@ def _seconds(section, key, otherwise):
 
 
 def _path_or_reference(value, text):
-    return value if re.fullmatch(r"\{[\w-]+\.[\w-]+\}", str(value)) else text(value)
+    return value if REFERENCE.fullmatch(str(value)) else text(value)
 
 
 def _memoize(section):
@@ -263,7 +275,13 @@ def _connect(steps, here):
     for step in steps.values():
         needs = [name for needed in step.needs for name in (groups.get(needed) or [needed])]
         step.inputs = {name: [path for needed in values for path in _paths(step, needed, steps, groups, makers, here)] for name, values in step.inputs.items()}
-        needs += [makers[path] for paths in step.inputs.values() for path in paths if path in makers]
+        if {"change", "records"} & step.memoize.keys() and any(is_remote(path) for paths in step.inputs.values() for path in paths):
+            raise Refusal(f"step '{step.name}' has an input on a server, whose records are not counted (memoize is {listed(step.memoize)}); use content or max-age")
+        for name, value in step.taken.items():
+            step.taken[name], *more = _paths(step, value, steps, groups, makers, here)
+            if more:
+                raise Refusal(f"step '{step.name}': the parameter '{name}' cannot be '{value}' (it is the content of one file, and {1 + len(more)} steps make one); name one step")
+        needs += [makers[path] for paths in (*step.inputs.values(), step.taken.values()) for path in paths if path in makers]
         for name in needs:
             if name not in steps:
                 raise Refusal(f"step '{step.name}' needs the unknown step '{name}' (known: {listed(steps)}); {closest(name, steps, 'leave it out')}")
@@ -271,7 +289,7 @@ def _connect(steps, here):
 
 
 def _paths(step, value, steps, groups, makers, here):
-    if match := re.fullmatch(r"\{([\w-]+)\.([\w-]+)\}", value):
+    if match := REFERENCE.fullmatch(value):
         of, output = match.groups()
         for name in groups.get(of) or [of]:
             if name not in steps or output not in steps[name].outputs:
@@ -281,7 +299,7 @@ def _paths(step, value, steps, groups, makers, here):
             yield steps[name].outputs[output]
     else:
         plain = str(pathlib.PurePath(value))
-        yield plain if plain in makers else str(here / value)
+        yield value if is_remote(value) else plain if plain in makers else str(here / value)
 
 
 def _ordered(steps):

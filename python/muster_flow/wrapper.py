@@ -42,12 +42,15 @@ class Work:
         with self.store.turn(self.step) as held:
             there = self.store.without(self.step)
             if there is None:
-                return self._keep_abandoned()
+                return self._keep_abandoned("needs", "a step was abandoned whose output it needs")
             self.step = there
             while True:
                 if (gone := self._make_inputs()) is not None:
                     return self._fail(ends.End("input", "fail", f"its input '{gone}' is missing"))
                 try:
+                    self.step = self.store.resolved(there)
+                    if condition := self.store.fails_condition(self.step):
+                        return self._keep_abandoned("when", f"'{condition}' does not hold")
                     found = self.store.find(self.step)
                     break
                 except Missing:
@@ -61,7 +64,7 @@ class Work:
     def _make_inputs(self):
         """Runs the steps again whose missing output is an input. Returns the path of a missing input that no step
         makes, else None."""
-        gone = [path for paths in self.step.inputs.values() for path in paths if not (self.store.folder / path).exists()]
+        gone = [path for paths in (*self.step.inputs.values(), self.step.taken.values()) for path in paths if not self.store.has(path)]
         self.counts["input"] += bool(gone)   # once for any number of inputs
         for path in gone:
             maker = self.store.flow.maker(path)
@@ -99,11 +102,11 @@ class Work:
                 self.counts[end.cause] += 1
             if end.action in ("retry", "memory", "ingest") and self.counts[end.cause] <= self.step.retry[end.cause] and not self.stop.is_set():
                 memory *= 2 if end.action == "memory" else 1
+                if end.cause == "source":
+                    self.stop.wait(min(PAUSE * 2 ** (self.counts["source"] - 1), LONGEST_PAUSE))
                 continue
             break
         if end.action not in ("done", "abandon"):
-                if end.cause == "source":
-                    self.stop.wait(min(PAUSE * 2 ** (self.counts["source"] - 1), LONGEST_PAUSE))
             return self._fail(end, key=found.key)
         try:
             parts, written = self.store.kept(self.step, found)
@@ -169,7 +172,7 @@ class Work:
             return ends.End("interrupted", "fail", "it was asked to stop"), sampler, outcome.seconds
         if outcome.status == "enough":
             return decided[0], sampler, outcome.seconds
-        missing = next((path for paths in step.inputs.values() for path in paths if not (self.store.folder / path).exists()), "")
+        missing = next((path for paths in step.inputs.values() for path in paths if not self.store.has(path)), "")
         end = ends.of_command(outcome, _tail(output / "log.txt"), missing, _kills_for_memory() > kills, [rows[epoch] for epoch in sorted(rows)], step.training)
         if end.action == "done" and (absent := next((path for path in step.outputs.values() if not (home / path).exists()), None)):
             end = ends.End("output", "fail", f"it ended well and did not make its output '{absent}'")
@@ -186,16 +189,15 @@ class Work:
     def _fail(self, end, **more):
         self._say("end", state="stopped" if end.cause == "interrupted" else "failed", cause=end.cause, why=end.why, **more)
 
-    def _keep_abandoned(self):
-        """Stores an abandoned result for a step that needs the output of an abandoned step."""
-        key = files.digest_of(["abandoned", self.step.name, {name: (self.store.record(name) or {}).get("key") for name in self.step.needs}])[:32]
-        why = "a step was abandoned whose output it needs"
+    def _keep_abandoned(self, cause, why):
+        """Stores an abandoned result for a step that needs the output of an abandoned step, or whose condition does not hold."""
+        key = files.digest_of([cause, self.step.name, why, {name: (self.store.record(name) or {}).get("key") for name in self.step.needs}])[:32]
         files.make_folder(self.store.home(key))
-        record = {"step": self.step.name, "key": key, "state": "abandoned", "cause": "needs", "why": why, "parts": {"memoize": None}, "outputs": {}, "series": [],
+        record = {"step": self.step.name, "key": key, "state": "abandoned", "cause": cause, "why": why, "parts": {"memoize": None}, "outputs": {}, "series": [],
                   "ended": time.time()}
         files.write_json(self.store.home(key) / "record.json", record, mode=files.PRIVATE)
         self.store.use(self.step, key)
-        self._say("end", state="abandoned", cause="needs", why=why, key=key)
+        self._say("end", state="abandoned", cause=cause, why=why, key=key)
         return record
 
 

@@ -95,6 +95,30 @@ class Exports(Case):
         self.assertIn("of-the-test-serve:8500", templates["join"]["container"]["args"][0])
         self.assertNotIn("memoize", templates["serve"])
 
+    def test_conditions_and_results_as_parameters(self):
+        steps = """
+  measure: {command: [sh, -c, 'echo 7 > $1', x, '{value}'], outputs: {value: value}}
+  good: {when: "{v} >= 5 && {kind} == a", parameters: {v: '{measure.value}', kind: a}, command: [sh, -c, 'echo $1 > $2', x, '{v}', '{made}'], outputs: {made: good}}
+  after: {command: [cat, '{made}'], inputs: {made: '{good.made}'}}
+  last: {command: [echo, '{v}'], parameters: {v: '{measure.value}'}, needs: [good]}
+"""
+        (workflow,), = self.made("argo", self.workflow(steps)).values()
+        templates = {each["name"]: each for each in workflow["spec"]["templates"]}
+        tasks = {task["name"]: task for task in templates["main"]["dag"]["tasks"]}
+        value = "{{tasks.measure.outputs.parameters.value-value}}"
+        self.assertEqual(tasks["good"]["when"], f"{value} >= 5 && 'a' == 'a'")
+        self.assertIn({"name": "value-v", "value": value}, tasks["good"]["arguments"]["parameters"])
+        self.assertIn({"name": "value-value", "valueFrom": {"path": "/tmp/value-value"}}, templates["measure"]["outputs"]["parameters"])
+        self.assertIn("cp /results/value /tmp/value-value", templates["measure"]["container"]["args"][0])
+        self.assertIn("{{inputs.parameters.value-v}}", templates["good"]["container"]["args"][0])
+        self.assertEqual(tasks["after"]["depends"], "good.Succeeded")
+        self.assertIn("good.Skipped", tasks["last"]["depends"])
+        self.assertNotIn("good-digest", json.dumps(tasks["last"]))   # it may not exist
+        self.assertNotIn("memoize", templates["last"])
+        self.assertIn("memoize", templates["good"])
+        several = steps.replace("after: {command: [cat, '{made}'], inputs: {made: '{good.made}'}}", "after: {command: 'true', inputs: {made: ['{good.made}', '{measure.value}']}}")
+        self.refused("export", "argo", self.workflow(several), "--image", "x", "--out", "other", says=["'after'", "'good'", "condition"])
+
     def test_what_starts_it(self):
         steps = """
   ingest: {command: [cp, '{rows}', '{made}'], inputs: {rows: /data/rows.csv, more: /data/set}, outputs: {made: made}}

@@ -1,6 +1,8 @@
 """Tests workflows: refusals, steps that run again and steps that do not, killed runners, and removals."""
 import contextlib
+import datetime
 import hashlib
+import http.server
 import json
 import os
 import re
@@ -8,14 +10,18 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 import unittest
+import urllib.parse
 import urllib.request
+from unittest import mock
 
 import bench
 from flow import Case
 from muster_bench.files import bytes_under
-from muster_flow import workflow
+from muster_bench.errors import Refusal
+from muster_flow import conditions, remote, workflow
 from muster_flow.collect import collect
 from muster_flow.store import Store
 from muster_bench.presets.ports import free_port
@@ -105,8 +111,127 @@ class Refused(Case):
         self.refused("run", self.workflow("  a: {command: 'true'}"), "--out", "out", says=["not empty", "mine"])
 
 
+CONDITIONAL = """
+  measure: {command: [sh, -c, 'echo $1 > $2; echo measure >> {here}/log', x, '{n}', '{value}'], outputs: {value: value}}
+  good:
+    when: "{v} >= 5 && {kind} == a || {n} == 99"
+    parameters: {v: '{measure.value}', kind: a}
+    command: [sh, -c, 'echo $1 > $2; echo good-$1 >> {here}/log', x, '{v}', '{made}']
+    outputs: {made: good}
+  bad:
+    when: "{v} < 5"
+    parameters: {v: '{measure.value}'}
+    command: [sh, -c, 'echo > $1; echo bad >> {here}/log', x, '{made}']
+    outputs: {made: bad}
+  after: {command: [sh, -c, 'echo after >> {here}/log', x], inputs: {made: '{good.made}'}}
+  last: {command: [sh, -c, 'echo last-$1 >> {here}/log', x, '{v}'], parameters: {v: '{measure.value}'}, needs: [good, bad]}
+"""
+
+
+class Conditions(Case):
+    def test_one_line_that_names_what_is_wrong(self):
+        step = "command: 'x {v}', parameters: {v: '{a.y}'}"
+        for steps, says in (("  a: {command: x, when: '3'}", ["'when'", "compares no two values"]), ("  a: {command: x, when: '{n} < 3'}", ["{n}"]),
+                            ("  a: {command: x, when: '1 < 3', wait: false}", ["condition", "not waited for"]),
+                            (f"  a: {{command: x, outputs: {{x: made}}}}\n  b: {{{step}}}", ["{a.y}", "a.x"]),
+                            (f"  a: {{each: {{b: {{}}, c: {{}}}}, command: x, outputs: {{y: 'made/{{k}}'}}, parameters: {{k: 1}}}}\n  b: {{{step}}}", ["made/1", "one maker"])):
+            self.refused("run", self.workflow(steps), "--out", "out", says=says)
+
+    def test_comparisons(self):
+        for text, expected in (("10 > 9", True), ("0.90 == 0.9", True), ("a == a", True), ("a != b", True), ("1e-3 <= 0.001", True), ("2 < 1 || x == x", True),
+                               ("2 < 1 || x == x && 1 != 1", False), ("true == false", False)):
+            self.assertEqual(conditions.holds(text, "x"), expected, text)
+        with self.assertRaisesRegex(Refusal, "no number"):
+            conditions.holds("a < 3", "x")
+
+
 @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
 class Runs(Case):
+    def test_an_input_on_a_server(self):
+        """Checks that a version on the server starts the step, also of a set of records, and what is said of a server that is away."""
+        asked, held = [], {"/x.csv": '"1"', "/set/MANIFEST": '"2"'}
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                asked.append((self.path, self.headers.get("Authorization", "")))
+                self.send_response(200 if self.path.removeprefix("/bucket") in held else 404)
+                if tag := held.get(self.path.removeprefix("/bucket")):
+                    self.send_header("ETag", tag)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        base = f"http://127.0.0.1:{server.server_address[1]}"
+        self.file = self.workflow(f"  read: {{command: [sh, -c, 'echo $1-$2-$3 >> {{here}}/log', x, '{{one}}', '{{two}}', '{{three}}'], "
+                                  f"inputs: {{one: '{base}/x.csv', two: '{base}/set', three: 's3://bucket/x.csv'}}}}")
+        access = {"AWS_ENDPOINT_URL": base, "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "secret"}
+        self.flow(**access)
+        self.assertEqual(self.logged(), [f"{base}/x.csv-{base}/set-s3://bucket/x.csv"])
+        self.assertEqual({path for path, signed in asked if signed.startswith("AWS4-HMAC-SHA256 Credential=me/")}, {"/bucket/x.csv"})
+        self.assertIn("nothing to run", self.flow(**access).stdout)
+        held["/set/MANIFEST"] = '"3"'
+        self.assertIn("its input 'two' changed", self.bench("explain", self.file, "read", "--out", "out", **access).stdout)
+        self.flow(**access)
+        self.assertEqual(len(self.logged()), 1)
+        del held["/x.csv"]
+        self.refused("run", self.file, "--out", "out", says=[f"'{base}/x.csv' cannot be an input", "404"], **access)
+        file = self.workflow("  read: {command: 'true', inputs: {x: 'http://127.0.0.1:1/x.csv'}}")
+        self.refused("run", file, "--out", "other", says=["'http://127.0.0.1:1/x.csv' is away", "Connection refused"], timeout=60)
+
+    @unittest.skipIf(shutil.which("curl") is None, "SKIPPED: curl is not installed")
+    def test_signature_of_a_request(self):
+        """Checks the signature against curl's for the same moment."""
+        sent = []
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                sent.append(dict(self.headers))
+                self.send_response(200)
+                self.end_headers()
+
+            def log_message(self, *_):
+                pass
+        server = http.server.HTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        endpoint = f"http://127.0.0.1:{server.server_address[1]}"
+        subprocess.run(["curl", "-sI", "--user", "me:s3cr3t/+", "--aws-sigv4", "aws:amz:eu-west-1:s3", "-H", f"x-amz-content-sha256: {hashlib.sha256(b'').hexdigest()}",
+                        f"{endpoint}/bucket/a%20b/x.csv"], check=True, timeout=60, stdout=subprocess.DEVNULL)
+        by_curl = {name.lower(): value for name, value in sent[0].items()}
+        moment = datetime.datetime.strptime(by_curl["x-amz-date"], "%Y%m%dT%H%M%SZ")
+
+        class Clock(datetime.datetime):
+            @classmethod
+            def now(cls, tz=None):
+                return moment
+        with mock.patch.dict(os.environ, {"AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "s3cr3t/+"}), mock.patch.object(remote.datetime, "datetime", Clock):
+            signed = remote._signed("HEAD", urllib.parse.urlsplit(endpoint), "/bucket/a%20b/x.csv", "eu-west-1")
+        self.assertEqual(signed["Authorization"], by_curl["authorization"])
+
+    def test_a_condition_on_the_result_of_another_step(self):
+        self.file = self.workflow(CONDITIONAL, "parameters: {n: 7}")
+        output = self.flow().stdout
+        self.assertIn("bad: abandoned (when: '7 < 5' does not hold)", output)
+        self.assertEqual(self.logged(), ["after", "good-7", "last-7", "measure"])
+        self.assertEqual((self.folder / "out" / "good").read_text(), "7\n")
+        self.assertIn("nothing to run", self.flow("--set", "n=7").stdout)
+        # the same value by other means: what takes the value is up to date, and a changed value is not
+        self.assertIn("parameter 'n' changed from 7 to 3", self.bench("explain", self.file, "measure", "--out", "out", "--set", "n=3").stdout)
+        output = self.flow("--set", "n=3").stdout
+        self.assertIn("good: abandoned (when: '3 >= 5 && a == a || 3 == 99' does not hold)", output)
+        self.assertIn("after: abandoned (needs", output)
+        self.assertEqual(self.logged(), ["bad", "last-3", "measure"])
+        self.assertIn("nothing to run", self.flow("--set", "n=3").stdout)
+        self.flow("--set", "n=7")
+        self.assertEqual(self.logged(), [])   # all results are there already
+        self.workflow(CONDITIONAL.replace("echo $1 > $2; echo measure", "echo $1 > $2; echo more >> $2; echo measure"), "parameters: {n: 7}")
+        failed = self.flow("--set", "n=7", status=1)
+        self.assertIn("cannot be the content of 'value' (it is not one line", failed.stdout + failed.stderr)
+
     def flow(self, *words, **more):
         return self.bench("run", self.file, "--out", "out", *words, timeout=300, **more)
 
