@@ -3,6 +3,7 @@
 //   build/release/examples/serve --models models --listen 127.0.0.1:8000
 //   build/release/examples/serve --gateway 127.0.0.1:8001,127.0.0.1:8002 --split rows --listen 127.0.0.1:8000
 #include <cstdio>
+#include <optional>
 #include <string>
 #include <string_view>
 
@@ -12,6 +13,7 @@
 #include "../command_line.hpp"
 #include "gateway.hpp"
 #include "models.hpp"
+#include "remote_models.hpp"
 
 namespace {
 
@@ -29,7 +31,7 @@ muster::seconds read_time(std::string_view name, std::string_view text) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  std::string models, combine, split = "rows", delay = "0us", replica_timeout = "10s";
+  std::string models, combine, split = "rows", delay = "0us", replica_timeout = "10s", poll = "10s";
   served::gateway_options gateway;
   muster::serve::server_options options;
   muster::serve::batch_options batches;
@@ -38,8 +40,12 @@ int main(int argc, char** argv) {
   CLI::App app{"Serves models that programs of the examples have saved, by the Open Inference Protocol.", "serve"};
   app.set_help_flag();  // run_main provides --help
   app.add_option("--models", models,
-                 "FOLDER/<model>/<version>/model.muster or .safetensors, as --save has written them")
+                 "FOLDER/<model>/<version>/model.muster or .safetensors, as --save has written them; also at an "
+                 "address https://..., http://... or s3://...")
       ->type_name("FOLDER");
+  app.add_option("--poll", poll, "time after which versions at an address are compared with those that are served")
+      ->type_name("TIME")
+      ->capture_default_str();
   app.add_option("--combine", combine, "combine the models of a version: mean of their outputs, or all outputs")
       ->check(CLI::IsMember({"mean", "union"}));
   auto* const is_gateway =
@@ -65,7 +71,7 @@ int main(int argc, char** argv) {
   muster::add_number(app, "--model-threads", model_threads, {1, 1024}, "number of threads for a batch of a network");
   app.add_option("--spans", options.spans, "append the spans of traced requests, for Zipkin")->type_name("FILE");
   for (const char* const model_option :
-       {"--combine", "--max-delay", "--queue", "--threads", "--model-threads", "--spans"})
+       {"--combine", "--max-delay", "--queue", "--threads", "--model-threads", "--spans", "--poll"})
     is_gateway->excludes(app.get_option(model_option));
   for (const char* const gateway_option : {"--split", "--replica-timeout"})
     app.get_option(gateway_option)->needs(is_gateway);
@@ -91,8 +97,11 @@ int main(int argc, char** argv) {
     const auto mode = combine.empty()     ? served::combination::none
                       : combine == "mean" ? served::combination::mean
                                           : served::combination::united;
+    std::optional<served::remote_models> copies;
+    if (models.find("://") != std::string::npos) copies.emplace(models, read_time("--poll", poll));
     muster::serve::repository repository(
-        models, [&](const std::string& folder) { return served::load(folder, batches.max_batch, model_threads, mode); },
+        copies ? copies->folder() : models,
+        [&](const std::string& folder) { return served::load(folder, batches.max_batch, model_threads, mode); },
         batches);
     muster::serve::server server(repository, options);
     std::printf("serving %s on port %d\n", models.c_str(), int{server.port()});

@@ -16,6 +16,7 @@
 #include <muster/data/record_transform.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/writer.hpp>
+#include <muster/data/remote_files.hpp>
 #include <muster/data/source_statistics.hpp>
 #include <muster/data/standardise.hpp>
 

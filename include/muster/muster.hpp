@@ -111,6 +111,7 @@
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
 #include <muster/data/records/writer.hpp>
+#include <muster/data/remote_files.hpp>
 #include <muster/data/source_statistics.hpp>
 #include <muster/data/sources/cifar.hpp>
 #include <muster/data/sources/csv.hpp>

@@ -7,6 +7,7 @@ from muster_bench.document import Section
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
 
+REMOTE = ("https://", "http://", "s3://")   # addresses that serve reads
 KNATIVE, OWN = "autoscaling.knative.dev/", "pool.muster/"
 BALANCE = {"leastconn": "leastconn", "roundrobin": "roundrobin", "hash": "source"}  # with HAProxy's names
 # Knative's names of ports; gRPC is h2c
@@ -125,10 +126,10 @@ def _revision(predictor, path):
             raise Refusal(f"{model_format.where}: 'name' cannot be '{found}' (here 'serve' serves, which reads muster's models); use containers")
         model_format.done()
         uri = of.get("storageUri", "a text")
-        if not uri.startswith("file://"):
-            raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (the models are on this machine); write such as file:///srv/models")
-        models = path.parent.absolute() / uri[len("file://"):]
-        if not models.is_dir():   # replicas would fail repeatedly
+        if not uri.startswith(("file://", *REMOTE)):
+            raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (models are on this machine or on a server); write such as file:///srv/models or s3://bucket/models")
+        models = uri if uri.startswith(REMOTE) else path.parent.absolute() / uri[len("file://"):]
+        if not uri.startswith(REMOTE) and not models.is_dir():   # replicas would fail repeatedly
             raise Refusal(f"{of.where}: 'storageUri' cannot be '{uri}' (there is no folder '{models}'); make it, or name the one with the models")
         command = ["serve", "--models", str(models), "--listen", "127.0.0.1:$(PORT)"]
     else:

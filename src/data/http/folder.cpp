@@ -111,7 +111,18 @@ std::string http_folder::text(const std::string& name) {
   return text;
 }
 
-curl_request http_folder::send_request(const std::string& name, std::string* text) {
+std::vector<std::string> http_folder::list(const std::string& folder) {
+  std::string text;
+  (void)send_request(folder, &text, true);
+  return server_.names_in(text, folder);
+}
+
+std::string http_folder::version(const std::string& name) {
+  const auto reply = send_request(http_server::name_of_file(name), nullptr);
+  return version_of(reply.get());
+}
+
+curl_request http_folder::send_request(const std::string& name, std::string* text, bool is_list) {
   const auto start = clock::now();
   const auto patience = muster::detail::within_source_patience(timeout_);
   bool by_byte = text == nullptr && server_.has_query();
@@ -128,7 +139,9 @@ curl_request http_folder::send_request(const std::string& name, std::string* tex
     const auto stop = [](char*, std::size_t size, std::size_t count, void*) noexcept -> std::size_t {
       return size * count > 1 ? 0 : size * count;  // a server that sends the whole file has already sent its length
     };
-    curl_request request = server_.make_request(name, text == nullptr ? +stop : +append, text);
+    curl_request request =
+        server_.make_request(is_list ? server_.address_of_list(name) : server_.address_of_request(name),
+                             text == nullptr ? +stop : +append, text);
     if (text == nullptr && !by_byte) ::curl_easy_setopt(request.get(), CURLOPT_NOBODY, 1L);
     if (by_byte) ::curl_easy_setopt(request.get(), CURLOPT_RANGE, "0-0");
     ::curl_easy_setopt(request.get(), CURLOPT_TIMEOUT_MS,

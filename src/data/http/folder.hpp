@@ -47,6 +47,8 @@ class http_folder final : public remote_folder {
   [[nodiscard]] std::string text(const std::string& name) override;
   [[nodiscard]] std::size_t add(const std::string& name, std::uint64_t size, std::uint64_t content) override;
   [[nodiscard]] remote_file find(const std::string& name) override;
+  [[nodiscard]] std::vector<std::string> list(const std::string& folder) override;
+  [[nodiscard]] std::string version(const std::string& name) override;
   void expect(std::span<const remote_part> sections) override;
   [[nodiscard]] const std::byte* view(const remote_part& section, bytes& held) override;
 
@@ -106,7 +108,8 @@ class http_folder final : public remote_folder {
   // Sends a request for a file and returns the completed request. Fetches the contents into `text`, or only the header
   // if `text` is null: by HEAD, or by a GET of the first byte where HEAD is not allowed (as for a signed address).
   // Retries temporary failures until the timeout.
-  [[nodiscard]] curl_request send_request(const std::string& name, std::string* text);
+  // `is_list`: asks for the names in a folder.
+  [[nodiscard]] curl_request send_request(const std::string& name, std::string* text, bool is_list = false);
   // Registers a file and returns its number. The caller holds mutex_. With `process_only` no other process can find the
   // cached file, now or later.
   [[nodiscard]] std::size_t register_file(const std::string& name, std::uint64_t size, std::uint64_t content,

@@ -148,6 +148,8 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
   const bool own_server = endpoint.empty() && bucket.find('.') == std::string::npos;
   if (endpoint.empty()) endpoint = "https://" + (own_server ? bucket + "." : "") + "s3." + region + ".amazonaws.com";
   url_ = endpoint + escaped(own_server ? bucket_and_folder.substr(slash) : "/" + bucket_and_folder);
+  bucket_ = endpoint + (own_server ? "/" : "/" + escaped(bucket) + "/");
+  prefix_ = bucket_and_folder.substr(std::min(slash + 1, bucket_and_folder.size()));
   user_ = environment("AWS_ACCESS_KEY_ID").value_or("");
   password_ = environment("AWS_SECRET_ACCESS_KEY").value_or("");
   if (user_.empty()) return;  // a public bucket
@@ -160,13 +162,48 @@ void http_server::use_bucket(const std::string& bucket_and_folder) {
     ::curl_slist_append(headers_.get(), ("x-amz-security-token: " + *token).c_str());
 }
 
-curl_request http_server::make_request(const std::string& name, curl_write_callback on_bytes, void* user_data) const {
+std::string http_server::address_of_list(const std::string& folder) const {
+  const std::string below = folder.empty() ? "" : folder + "/";
+  if (bucket_.empty()) return url_ + escaped(below) + query_;
+  std::string prefix;  // a slash in a value is encoded too, as the signature requires
+  for (const char c : escaped(prefix_ + below)) prefix += c == '/' ? "%2F" : std::string(1, c);
+  return bucket_ + "?delimiter=%2F&list-type=2&prefix=" + prefix;
+}
+
+std::vector<std::string> http_server::names_in(const std::string& list, const std::string& folder) const {
+  std::vector<std::string> names;
+  const std::string before = prefix_ + (folder.empty() ? "" : folder + "/");
+  const auto add = [&](std::string_view name) {
+    while (name.ends_with('/')) name.remove_suffix(1);
+    const bool is_name = !name.empty() && name.front() != '.' && name.find_first_of("/?#:") == std::string_view::npos;
+    if (is_name && std::ranges::find(names, name) == names.end()) names.emplace_back(name);
+  };
+  const auto each_between = [&](std::string_view begin, std::string_view end, const auto& use) {
+    for (auto at = list.find(begin); at != std::string::npos; at = list.find(begin, at)) {
+      at += begin.size();
+      use(std::string_view(list).substr(at, list.find(end, at) - at));
+    }
+  };
+  if (bucket_.empty()) {
+    each_between("href=\"", "\"", [&](std::string_view link) { add(muster::detail::decoded(link)); });
+    return names;
+  }
+  if (list.find("<IsTruncated>true") != std::string::npos)
+    throw data_error({address_ + folder}, "has too many files for one list (S3 sends 1000); divide it into folders");
+  const auto add_key = [&](std::string_view key) { add(key.substr(std::min(before.size(), key.size()))); };
+  each_between("<CommonPrefixes><Prefix>", "<", add_key);
+  each_between("<Key>", "<", add_key);
+  return names;
+}
+
+curl_request http_server::make_request(const std::string& address, curl_write_callback on_bytes,
+                                       void* user_data) const {
   curl_request request(::curl_easy_init());
   if (request == nullptr) throw error(error_kind::other, "libcurl cannot make a handle (out of memory); free memory");
   CURL* const easy = request.get();
   constexpr double most_silence = 10;  // seconds
   const double silence = std::clamp(timeout_.count(), 1.0, most_silence);
-  ::curl_easy_setopt(easy, CURLOPT_URL, (url_ + name + query_).c_str());
+  ::curl_easy_setopt(easy, CURLOPT_URL, address.c_str());
   ::curl_easy_setopt(easy, CURLOPT_NOSIGNAL, 1L);
   ::curl_easy_setopt(easy, CURLOPT_PROTOCOLS_STR, "http,https");
   ::curl_easy_setopt(easy, CURLOPT_REDIR_PROTOCOLS_STR, url_.starts_with("https") ? "https" : "http,https");

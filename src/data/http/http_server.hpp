@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include <curl/curl.h>
 
@@ -51,8 +52,15 @@ class http_server {
   [[nodiscard]] std::string identity_of(const std::string& name) const;
   /// Returns true if the address has a query, which is sent with each request.
   [[nodiscard]] bool has_query() const noexcept { return query_.size() > 1; }
-  /// Makes a request for the file `name`. libcurl calls `on_bytes` with the received bytes and with `user_data`.
-  [[nodiscard]] curl_request make_request(const std::string& name, curl_write_callback on_bytes, void* user_data) const;
+  /// Returns the address of the file `name` for a request.
+  [[nodiscard]] std::string address_of_request(const std::string& name) const { return url_ + name + query_; }
+  /// Returns the address of the list of a folder below this one: S3's list of objects, or the folder itself.
+  [[nodiscard]] std::string address_of_list(const std::string& folder) const;
+  /// Returns the names in such a list. Throws data_error for a list of S3 that is not complete.
+  [[nodiscard]] std::vector<std::string> names_in(const std::string& list, const std::string& folder) const;
+  /// Makes a request to an address. libcurl calls `on_bytes` with the received bytes and with `user_data`.
+  [[nodiscard]] curl_request make_request(const std::string& address, curl_write_callback on_bytes,
+                                          void* user_data) const;
   /// Returns the failure of a request that ended with `code`.
   [[nodiscard]] static request_failure failure_of(CURL* request, CURLcode code);
 
@@ -62,6 +70,8 @@ class http_server {
   std::string address_;  // address for messages, with a slash at the end
   std::string query_;    // begins with a question mark, or is empty
   std::string url_;      // address for libcurl
+  std::string bucket_;   // address of the bucket, for a list of objects; empty unless it is S3
+  std::string prefix_;   // begin of the names of objects in the folder
   std::string signature_, user_, password_, certificates_;
   std::unique_ptr<curl_slist, muster::detail::freed_by<&::curl_slist_free_all>> headers_;
   seconds timeout_;

@@ -82,7 +82,7 @@ void http_folder::start(transfer new_transfer) {
   for (std::uint64_t block = new_transfer.block; block < new_transfer.end; ++block)
     new_transfer.owner->states[block] = progress::in_flight;
   transfer& started = transfers_.emplace_back(std::move(new_transfer));
-  started.request = server_.make_request(started.owner->name, &receive, &started);
+  started.request = server_.make_request(server_.address_of_request(started.owner->name), &receive, &started);
   const std::string range =
       std::to_string(started.block * block_bytes) + "-" + std::to_string(started.owner->end_of(started.end - 1) - 1);
   ::curl_easy_setopt(started.request.get(), CURLOPT_RANGE, range.c_str());

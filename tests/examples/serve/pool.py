@@ -341,7 +341,7 @@ class Files(PoolCase):
                                (service("a", {**good, "transformer": {}}), "unknown key 'transformer'"),
                                (service("a", {**good, **model()}), "has 1 in 'containers' and a 'model'"),
                                (service("a", {"model": {"modelFormat": {"name": "onnx"}}}), "'name' cannot be 'onnx'"),
-                               (service("a", {"model": {"modelFormat": {"name": "muster"}, "storageUri": "s3://a/b"}}), "'storageUri' cannot be 's3://a/b'"),
+                               (service("a", {"model": {"modelFormat": {"name": "muster"}, "storageUri": "gs://a/b"}}), "'storageUri' cannot be 'gs://a/b'"),
                                (service("a", model()), "'storageUri' cannot be 'file://models' (there is no folder"),
                                (service("a", {"containers": [{"command": ["a", 1]}]}), "'command' cannot have '1'"),
                                (service("a", {"containers": [{"command": ["a"], "resources": {"requests": {"cpu": "x"}}}]}), "'cpu' cannot be 'x'"),

@@ -5,6 +5,8 @@ CTest runs one class at a time: program.py CLASS, with the folder of the program
 MUSTER_TEST_PAGE."""
 import base64
 import http.client
+import http.server
+import io
 import json
 import os
 import pathlib
@@ -19,6 +21,7 @@ import tempfile
 import threading
 import time
 import unittest
+import urllib.parse
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[up] / at) for up, at in ((3, "python/muster_bench/presets"), (1, ""), (2, "fuzz"))]
 import digits  # noqa: E402
@@ -234,6 +237,99 @@ class Pictures(Case):
             ran = self.run_shell(line)
             self.assertEqual((ran.returncode, ran.stdout.count("\n")), (status, 1), ran.stdout)
             self.assertIn(words, ran.stdout)
+
+
+class Remote(Case):
+    """Tests models on a server: a web server that lists folders, and S3's list of objects."""
+
+    def setUp(self):
+        super().setUp()
+        self.away, case, self.asked = False, self, []
+
+        class Handler(http.server.SimpleHTTPRequestHandler):
+            def __init__(self, *words):
+                super().__init__(*words, directory=case.folder / "remote")
+
+            def send_head(self):
+                case.asked.append(self.path)
+                if case.away:
+                    self.close_connection = True
+                    return None
+                path = urllib.parse.urlsplit(self.path)
+                prefix = urllib.parse.parse_qs(path.query).get("prefix")
+                file = case.folder / "remote" / path.path.strip("/").removeprefix("bucket/models/")
+                if prefix:
+                    folder = case.folder / "remote" / prefix[0].removeprefix("models/")
+                    text = "".join(f"<CommonPrefixes><Prefix>{prefix[0]}{one.name}/</Prefix></CommonPrefixes>" if one.is_dir() else f"<Contents><Key>{prefix[0]}{one.name}</Key></Contents>"
+                                   for one in sorted(folder.iterdir()))
+                    return self.reply(f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>".encode())
+                return self.reply(file.read_bytes(), f'"{hash(file.read_bytes())}"') if file.is_file() else super().send_head()
+
+            def reply(self, content, tag=None):
+                wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+                first, last = map(int, wanted.groups()) if wanted else (0, len(content) - 1)
+                self.send_response(206 if wanted else 200)
+                self.send_header("Content-Length", str(last + 1 - first))
+                if wanted:
+                    self.send_header("Content-Range", f"bytes {first}-{last}/{len(content)}")
+                if tag:
+                    self.send_header("ETag", tag)
+                self.end_headers()
+                return io.BytesIO(content[first:last + 1])
+
+            def log_message(self, *_):
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        self.base = f"http://127.0.0.1:{server.server_address[1]}"
+
+    def publish(self, version, seed):
+        done = self.run_shell(f"logistic_regression --synthetic epsilon:200 --seed {seed} --epochs 1 --save m.muster && mkdir -p remote/line/{version} && mv m.muster remote/line/{version}/model.muster")
+        self.assertEqual(done.returncode, 0, done.stdout)
+
+    def wait_for(self, port, version):
+        end = time.monotonic() + HANG
+        while f'"versions":["{version}"]'.encode() not in self.ask(port, "GET", "/v2/models/line")[1]:
+            self.assertLess(time.monotonic(), end, f"version {version} is not served")
+            time.sleep(0.05)
+
+    def predict(self, port):
+        status, reply = self.ask(port, "POST", "/v1/models/line:predict", json.dumps({"instances": [[0.01] * 2000]}))
+        self.assertEqual(status, 200, reply)
+        return reply
+
+    def test_versions_at_an_address_are_served_as_they_come_and_go(self):
+        for address in (self.base, "s3://bucket/models"):
+            shutil.rmtree(self.folder / "remote", ignore_errors=True)
+            self.publish(1, 1)
+            local = shutil.copytree(self.folder / "remote", self.folder / f"local-{len(address)}")
+            environment = {**os.environ, "AWS_ENDPOINT_URL": self.base, "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "x", "TMPDIR": str(self.folder)}
+            server, port = self.start("--models", address, "--poll", "100ms", "--listen", "127.0.0.1:0", env=environment)
+            _, beside = self.start("--models", local, "--listen", "127.0.0.1:0")
+            self.wait_for(port, 1)
+            first = self.predict(port)
+            self.assertEqual(first, self.predict(beside))
+            self.publish(2, 2)
+            self.wait_for(port, 2)
+            self.assertNotEqual(self.predict(port), first)
+            self.away = True
+            self.asked.clear()
+            while len(self.asked) < 3:
+                self.assertEqual(self.ask(port, "GET", "/v2/models/line/versions/2/ready")[0], 200)
+            self.away = False
+            shutil.rmtree(self.folder / "remote/line/2")   # withdrawn
+            self.wait_for(port, 1)
+            self.assertEqual(self.predict(port), first)
+            server.send_signal(signal.SIGTERM)
+            self.assertEqual(server.wait(HANG), 0)
+            self.assertEqual(list(self.folder.glob("muster-models-*")), [])
+
+    def test_an_address_that_is_not_there_is_one_line(self):
+        ran = subprocess.run([PROGRAMS / "serve", "--models", f"{self.base}/none", "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=HANG)
+        self.assertEqual((ran.returncode, ran.stderr.count("\n")), (3, 1), ran.stderr)
+        self.assertIn("404", ran.stderr)
 
 
 class Program(Case):

@@ -22,6 +22,7 @@
 #include <muster/data/detail/open-inl.hpp>
 #include <muster/data/detail/record_schema-inl.hpp>
 #include <muster/data/detail/record_step-inl.hpp>
+#include <muster/data/detail/remote_files-inl.hpp>
 #include <muster/data/detail/source_statistics-inl.hpp>
 #include <muster/data/detail/standardise-inl.hpp>
 #include <muster/data/order/detail/batch_sampler-inl.hpp>

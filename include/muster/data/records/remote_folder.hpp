@@ -45,6 +45,11 @@ class remote_folder {
   /// the whole file, so that its parts are contiguous. Throws data_error if the file does not exist, is empty, or does
   /// not fit on the disk.
   [[nodiscard]] virtual remote_file find(const std::string& name) = 0;
+  /// Returns the names in a folder below this one ("" for this one), without their subfolders' contents: the names of
+  /// S3's list of objects, or of the links of the page that a web server shows for a folder.
+  [[nodiscard]] virtual std::vector<std::string> list(const std::string& folder) = 0;
+  /// Returns the server's version of a file (its ETag, or Last-Modified), without adding the file.
+  [[nodiscard]] virtual std::string version(const std::string& name) = 0;
   /// Announces that these parts will be read soon. They are fetched in the background.
   virtual void expect(std::span<const remote_part> sections) = 0;
   /// Waits for a part and returns it. It remains valid as long as this folder and `held`, which owns the part if it is
