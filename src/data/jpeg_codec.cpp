@@ -16,6 +16,9 @@
 #include <muster/core/error.hpp>
 #include <muster/core/plugin.hpp>
 #include <muster/data/resample.hpp>
+#ifdef MUSTER_HAVE_ZLIB
+#include "png_rows.hpp"
+#endif
 
 namespace muster { inline namespace v0 { namespace data { namespace {
 
@@ -154,7 +157,29 @@ class decompressor {
   char why_[JMSG_LENGTH_MAX] = {};
 };
 
+#ifdef MUSTER_HAVE_ZLIB
+void decode_png(std::span<const std::byte> png, const detail::image_window& window, std::uint32_t height,
+                std::uint32_t width, bool flip, std::byte* pixels) {
+  detail::png_rows rows(png);
+  const detail::resampled_axis down(window.y, window.height, rows.height(), height);
+  const detail::resampled_axis across(window.x, window.width, rows.width(), width);
+  detail::resampler<3> resized(down, across, flip, reinterpret_cast<std::uint8_t*>(pixels));
+  std::vector<std::uint8_t> row(std::size_t{rows.width()} * 3 + 3);
+  for (std::uint32_t number = 0; number < rows.height(); ++number) {
+    rows.next(row.data());
+    if (number >= resized.first_row() && !resized.done()) resized.take(number, row.data(), 0);
+  }
+  rows.finish();
+}
+#endif
+
 detail::image_window size_of_jpeg(std::span<const std::byte> jpeg) {
+#ifdef MUSTER_HAVE_ZLIB
+  if (detail::is_png(jpeg)) {
+    const detail::png_rows rows(jpeg);
+    return {0, 0, rows.width(), rows.height()};
+  }
+#endif
   decompressor reader(jpeg);
   return {0, 0, reader.info().image_width, reader.info().image_height};
 }
@@ -180,6 +205,9 @@ unsigned eighths_of(const detail::image_window& window, std::uint32_t height, st
 
 void decode(std::span<const std::byte> jpeg, const detail::image_window& window, std::uint32_t height,
             std::uint32_t width, bool flip, std::byte* pixels) {
+#ifdef MUSTER_HAVE_ZLIB
+  if (detail::is_png(jpeg)) return decode_png(jpeg, window, height, width, flip, pixels);
+#endif
   decompressor reader(jpeg);
   auto& info = reader.info();
   const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;

@@ -61,7 +61,7 @@ class jpeg_reader {
 /// A function for map(): decodes the middle of a JPEG. The JPEG is decoded at an eighth, a quarter or half of its size
 /// if that has enough pixels, and only within the visible part. The result is then resized bilinearly. Supports
 /// baseline and progressive, grey and CMYK JPEGs. A JPEG that is truncated or damaged, or has more than 2^26 pixels or
-/// 100 scans, is a bad record.
+/// 100 scans, is a bad record. In a build with zlib a record may be a PNG without interlacing.
 class decode_jpeg : public detail::jpeg_reader {
  public:
   /// Uses the options for evaluation.

@@ -10,6 +10,7 @@ import io
 import json
 import os
 import pathlib
+import random
 import re
 import shutil
 import signal
@@ -22,10 +23,11 @@ import threading
 import time
 import unittest
 import urllib.parse
+import zlib
 
 sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[up] / at) for up, at in ((3, "python/muster_bench/presets"), (1, ""), (2, "fuzz"))]
 import digits  # noqa: E402
-from seeds import JPEGS  # noqa: E402
+from seeds import JPEGS, crc32c  # noqa: E402
 from ports import free_port  # noqa: E402
 
 PROGRAMS = pathlib.Path(os.environ["MUSTER_TEST_PROGRAMS"])
@@ -149,6 +151,29 @@ class Combined(Case):
             self.assertIn(why, (self.folder / "errors").read_text())
 
 
+def png(samples, kind, depth, palette=None, interlaced=0, height=None):
+    """Returns a PNG whose rows have the five filters in turn. Its data are in two chunks."""
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+    channels = len(samples[0][0])
+    step, above, data = max(1, channels * depth // 8), None, b""
+    for number, row in enumerate(samples):
+        bits = "".join(f"{value:0{depth}b}" for one in row for value in one)
+        line = bytes(int(bits[at:at + 8].ljust(8, "0"), 2) for at in range(0, len(bits), 8))
+        above = above or bytes(len(line))
+
+        def predicted(k):
+            left, up, corner = line[k - step] if k >= step else 0, above[k], above[k - step] if k >= step else 0
+            nearest = min((left, up, corner), key=lambda one: abs(left + up - corner - one))
+            return (0, left, up, (left + up) // 2, nearest)[number % 5]
+        data += bytes([number % 5]) + bytes((line[k] - predicted(k)) % 256 for k in range(len(line)))
+        above = line
+    packed = zlib.compress(data)
+    header = struct.pack(">IIBBBBB", len(samples[0]), height or len(samples), depth, kind, 0, 0, interlaced)
+    return (b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + (chunk(b"PLTE", bytes(sum(palette, []))) if palette else b"") +
+            chunk(b"IDAT", packed[:100]) + chunk(b"IDAT", packed[100:]) + chunk(b"IEND", b""))
+
+
 class Pictures(Case):
     """Tests requests with JPEG files, and the names of classes in answers."""
 
@@ -209,10 +234,40 @@ class Pictures(Case):
         array = [[0] * 28 for _ in range(28)]
         named = self.predict(port, "grey", [array])
         self.assertEqual((named["classes"], len(named["predictions"][0])), (self.names, 10))
-        for instances, problem in (([{"b64": base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()}], "instances[0]: is not a JPEG (it is a PNG"),
+        for instances, problem in (([{"b64": base64.b64encode(b"GIF89a....").decode()}], "instances[0]: is not a JPEG (it is a GIF"),
                                    ([{"b64": texts[0]}, array], "instances[1].b64: is missing"), ([{"image_bytes": "a"}], "instances[0].image_bytes.b64: is missing"),
                                    ([array, {"b64": texts[0]}], "instances[1]: has too few dimensions")):
             status, reply = self.ask(port, "POST", "/v1/models/grey:predict", json.dumps({"instances": instances}))
+            self.assertEqual(status, 400, reply)
+            self.assertIn(problem, json.loads(reply)["error"])
+
+    def test_a_png_is_the_array_of_its_pixels(self):
+        """Checks PNGs of every type, depth and filter of rows against the arrays that they show, and damaged ones."""
+        chance = random.Random(7)
+        self.run_all("mkdir -p models/{grey,colours}/1", "cnn --data images:files --test images:files --grey --image-size 28 --epochs 1 --save trained.muster",
+                     "cnn --data cifar-like:50 --epochs 1 --save models/colours/1/model.muster")
+        head, _, rest = (self.folder / "trained.muster").read_bytes().partition(b"\n")   # as trained on arrays
+        changed = json.dumps({**json.loads(head), "preparation": "normalise", "class_names": []}).encode() + b"\n" + rest[:-4]
+        (self.folder / "models/grey/1/model.muster").write_bytes(changed + struct.pack("<I", crc32c(changed)))
+        _, port = self.start("--models", "models", "--listen", "127.0.0.1:0")
+        for kind, depth, side, model in ((0, 1, 28, "grey"), (0, 2, 28, "grey"), (0, 4, 28, "grey"), (0, 8, 28, "grey"), (0, 16, 28, "grey"), (4, 8, 28, "grey"), (4, 16, 28, "grey"),
+                                         (2, 8, 32, "colours"), (2, 16, 32, "colours"), (6, 8, 32, "colours"), (6, 16, 32, "colours"),
+                                         (3, 1, 32, "colours"), (3, 2, 32, "colours"), (3, 4, 32, "colours"), (3, 8, 32, "colours")):
+            channels = {0: 1, 2: 3, 3: 1, 4: 2, 6: 4}[kind]
+            palette = [[chance.randrange(256) for _ in range(3)] for _ in range(1 << depth)] if kind == 3 else None
+            samples = [[[chance.randrange(1 << depth) for _ in range(channels)] for _ in range(side)] for _ in range(side)]
+
+            def shown(value):
+                return value >> 8 if depth == 16 else value * 255 // ((1 << depth) - 1)
+            pixels = [[palette[one[0]] if palette else [shown(value) for value in one] for one in row] for row in samples]
+            array = [[one[0] for one in row] for row in pixels] if model == "grey" else [[[one[c] for one in row] for row in pixels] for c in range(3)]
+            content = png(samples, kind, depth, palette)
+            made = self.predict(port, model, [{"b64": base64.b64encode(content).decode()}])["predictions"]
+            self.assertEqual(made, self.predict(port, model, [array])["predictions"], (kind, depth))
+        for damaged, problem in ((content[:-20], "is not a complete PNG (a chunk is longer than the file)"), (content[:-12], "it ends before its last chunk"), (content[:60] + bytes([content[60] ^ 1]) + content[61:], "wrong checksum"),
+                                 (png(samples, 3, 8, palette, interlaced=1), "is an interlaced PNG"), (png(samples[:20], 3, 8, palette, height=32), "end too early"),
+                                 (png(samples, 3, 8, palette, height=20), "go on after the last row"), (png(samples, 3, 8, palette[:9]), "outside its palette")):
+            status, reply = self.ask(port, "POST", "/v1/models/colours:predict", json.dumps({"instances": [{"b64": base64.b64encode(damaged).decode()}]}))
             self.assertEqual(status, 400, reply)
             self.assertIn(problem, json.loads(reply)["error"])
 
