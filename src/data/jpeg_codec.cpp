@@ -167,7 +167,7 @@ void decode_png(std::span<const std::byte> png, const detail::image_window& wind
   std::vector<std::uint8_t> row(std::size_t{rows.width()} * 3 + 3);
   for (std::uint32_t number = 0; number < rows.height(); ++number) {
     rows.next(row.data());
-    if (number >= resized.first_row() && !resized.done()) resized.take(number, row.data(), 0);
+    if (number >= resized.first_input_row() && !resized.done()) resized.take(number, row.data(), 0);
   }
   rows.finish();
 }
