@@ -22,8 +22,14 @@ namespace detail {
 /// since a consumer may move a child out of its parent.
 template <class Struct>
 struct arrow_node {
+  struct releases {
+    void operator()(Struct* child) const noexcept {
+      if (child->release != nullptr) child->release(child);  // the consumer may have moved or released it
+      delete child;
+    }
+  };
   Struct root{};
-  std::deque<std::unique_ptr<Struct>> children{};
+  std::deque<std::unique_ptr<Struct, releases>> children{};
   std::vector<Struct*> pointers{};
   std::vector<const void*> buffers{};
   std::vector<std::byte> memory{};
@@ -46,14 +52,12 @@ struct arrow_node {
     }
     result.private_data = owned.release();
     result.release = [](Struct* released) {
-      const std::unique_ptr<arrow_node> freed(static_cast<arrow_node*>(released->private_data));
-      for (auto& child : freed->children)
-        if (child->release != nullptr) child->release(child.get());
+      delete static_cast<arrow_node*>(released->private_data);
       released->release = nullptr;
     };
     return result;
   }
-  void add(Struct child) { children.push_back(std::make_unique<Struct>(child)); }
+  void add(Struct child) { children.emplace_back(new Struct(child)); }
 };
 using schema_node = arrow_node<ArrowSchema>;
 using array_node = arrow_node<ArrowArray>;
