@@ -23,6 +23,14 @@ TEST_CASE("a list has an optional trailing comma") {
   CHECK(detail::listed("a,,b") == std::vector<std::string_view>{"a", "", "b"});
 }
 
+TEST_CASE("a text on one line has no control character, whatever its bytes") {
+  CHECK(detail::on_one_line("a\tb\r\nc\x1b[2J\x7f") == "a b  c?[2J?");
+  CHECK(detail::on_one_line("\xc2\x9b"
+                            "2J\xc2\x85"
+                            "end\xc2") == "?2J?end\xc2");  // U+009B is ESC [
+  CHECK(detail::on_one_line("\xc2\xa0\xc3\x9f\xe2\x82\xac\xc2\xc2\x80") == "\xc2\xa0\xc3\x9f\xe2\x82\xac\xc2?");
+}
+
 TEST_CASE("a pattern matches only whole names that muster makes") {
   const auto digits = detail::hex(0x1234);
   CHECK(digits == "0000000000001234");

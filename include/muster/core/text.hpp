@@ -40,13 +40,20 @@ template <class Make = std::identity>
   return text;
 }
 
-/// Returns the text in one line that moves no cursor: a space for each line break and tab, '?' for each other control
-/// character of ASCII.
+/// Returns the text in one line that moves no cursor: a space for each line break and tab of ASCII, '?' for each other
+/// control character (U+0000 to U+001F, U+007F to U+009F).
 [[nodiscard]] inline std::string on_one_line(std::string_view text) {
-  std::string line(text);
-  for (char& c : line) {
-    if (c == '\n' || c == '\r' || c == '\t') c = ' ';
-    if (static_cast<unsigned char>(c) < ' ' || c == '\x7f') c = '?';
+  std::string line;
+  for (const char c : text) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '\n' || c == '\r' || c == '\t')
+      line += ' ';
+    else if (byte < ' ' || c == '\x7f')
+      line += '?';
+    else if (byte >= 0x80 && byte <= 0x9f && line.ends_with('\xc2'))  // U+0080 to U+009F have two bytes
+      line.back() = '?';
+    else
+      line += c;
   }
   return line;
 }
