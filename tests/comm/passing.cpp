@@ -1,11 +1,16 @@
 // Messages between ranks (muster/comm/messages.hpp), on ranks that are threads.
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <functional>
 #include <iostream>
+#include <numeric>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include <muster/comm/collectives/uneven.hpp>
 #include <muster/core/error.hpp>
 #include "catch.hpp"
 #include "comm/oracle.hpp"
@@ -117,6 +122,78 @@ TEST_CASE("a message that no rank sends ends at its deadline, and the peers hear
     CHECK(muster::exit_status_of(thrown[rank]) == static_cast<int>(muster::error_kind::timeout));
     CHECK_THAT(texts[rank], contains("with tag 2 did not finish in 0.2"));
   }
+}
+
+TEST_CASE("the deadline of an outstanding message begins with the wait for it, and not for other work") {
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
+  const bool threaded = GENERATE(false, true);
+  const int what = GENERATE(0, 1, 2);
+  const auto texts = texts_by_rank(
+      test::outcomes(over, 2,
+                     [&](muster::group& world) {
+                       using namespace std::chrono_literals;
+                       const int other = 1 - world.rank();
+                       int early = -1, late = -1, own = other;
+                       const muster::message_options soon{.tag = 1, .timeout = 0.3s};
+                       auto pending = muster::receive_async(world, std::span(&early, 1), other, soon);
+                       if (world.rank() == 1)
+                         std::this_thread::sleep_for(900ms);  // rank 0 waits here, for something else
+                       if (what == 0) muster::barrier(world);
+                       if (what == 1)
+                         muster::send_receive(world, std::span(&own, 1), other, std::span(&late, 1), other);
+                       if (what == 2) {
+                         auto more = muster::receive_async(world, std::span(&late, 1), other);
+                         muster::send(world, std::span(&own, 1), other);
+                         while (!more.test()) std::this_thread::sleep_for(1ms);
+                       }
+                       muster::send(world, std::span(&own, 1), other, soon);
+                       pending.wait();
+                       test::require(early == world.rank(), "the message");
+                     },
+                     {.progress_thread = threaded}));
+  for (const auto& text : texts) CHECK(text.empty());
+}
+
+TEST_CASE("the error of a message does not name the counts of the call that waits") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  const auto texts = texts_by_rank(test::outcomes(over, 2, [&](muster::group& world) {
+    std::vector<int> data(10), all(15);
+    if (world.rank() == 0) {
+      auto pending = muster::receive_async(world, std::span(data).first(3), 1);
+      muster::allgather(world, data, all, std::vector<std::size_t>{10, 5});
+    } else {
+      muster::send(world, data, 0);
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      muster::allgather(world, std::span(data).first(5), all, std::vector<std::size_t>{10, 5});
+    }
+  }));
+  CHECK_THAT(texts[0], contains("does not fit"));
+  for (const auto& text : texts) CHECK_THAT(text, !contains("this rank's counts"));
+}
+
+// Rank 1 sends in another order than rank 0 receives, and every rank waits in a third order.
+TEST_CASE("thousands of messages may be outstanding, in any order") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  const bool from_any = GENERATE(false, true);
+  constexpr int count = 4000;
+  const auto texts = texts_by_rank(test::outcomes(over, 2, [&](muster::group& world) {
+    std::vector<int> data(count), order(count);
+    std::iota(order.begin(), order.end(), 0);
+    std::vector<muster::work> pending(count);
+    for (int k = 0; k < count; ++k) {
+      const int at = world.rank() == 0 ? k : count - 1 - k;
+      const std::span<int> one(&data[static_cast<std::size_t>(at)], 1);
+      const muster::message_options tag{.tag = at};
+      if (world.rank() == 1) one[0] = 3 * at;
+      pending[static_cast<std::size_t>(at)] = world.rank() == 1 ? muster::send_async(world, one, 0, tag)
+                                              : from_any ? muster::receive_async(world, one, muster::any_rank, tag)
+                                                         : muster::receive_async(world, one, 1, tag);
+    }
+    std::ranges::shuffle(order, std::minstd_rand(7));
+    for (const int at : order) pending[static_cast<std::size_t>(at)].wait();
+    for (int at = 0; at < count; ++at) test::require(data[static_cast<std::size_t>(at)] == 3 * at, "a message");
+  }));
+  for (const auto& text : texts) CHECK(text.empty());
 }
 
 TEST_CASE("a rank that waits for a message of a rank that has left or failed is told so") {

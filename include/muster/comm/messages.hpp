@@ -33,7 +33,7 @@ struct message_status {
 /// Options of a message; the last argument of every call.
 struct message_options {
   int tag = 0;         ///< from 0 to `largest_message_tag`; a receive takes messages with its tag alone
-  seconds timeout{0};  ///< limit from the group's next wait or test on; 0 means the group's
+  seconds timeout{0};  ///< limit from the first wait or test of the message on; 0 means the group's
   /// the message that an asynchronous receive or probe has found, written before its work is done
   message_status* status = nullptr;
 };

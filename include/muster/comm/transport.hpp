@@ -21,6 +21,7 @@
 #include <muster/comm/algorithms/algorithm.hpp>
 #include <muster/comm/reduction.hpp>
 #include <muster/core/clock.hpp>
+#include <muster/core/error.hpp>
 
 namespace muster { inline namespace v0 {
 
@@ -153,6 +154,7 @@ class request {
   // State of the transport.
   transport* owner = nullptr;  ///< set while the transport may touch the request; null: done, or never started
   request* next = nullptr;     ///< the next request in the transport's list that contains this request
+  std::uint64_t order = 0;     ///< its place in a request_table
   int state = 0;               ///< defined by the transport
   alignas(16) std::byte transport_storage[96];  ///< the transport's own data of the request; not initialised
 };
@@ -316,6 +318,11 @@ class transport_decorator : public transport {
 
 namespace detail {
 
+/// The error of a message with a tag, which is no error of a collective.
+class message_mismatch final : public mismatch_error {
+ public:
+  using mismatch_error::mismatch_error;
+};
 /// Throws mismatch_error unless a message with that signature and size fits the receive.
 void check_arrival(const request& receive, int sender, const collective_signature& signature, std::size_t bytes);
 

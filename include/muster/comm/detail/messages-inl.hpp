@@ -81,7 +81,7 @@ inline collective_call call_of(const message_call& message) {
 }
 
 MUSTER_INLINE message_operation::message_operation(group_state& owner, const message_call& message_in)
-    : operation_state(owner, call_of(message_in)), message(message_in) {}
+    : operation_state(owner, call_of(message_in), std::true_type{}), message(message_in) {}
 
 MUSTER_INLINE void group_state::start_message(message_operation& op) {
   if (op.call.timeout == seconds(0)) op.call.timeout = settings.timeout;
@@ -148,23 +148,16 @@ inline const failure_protocol::leaver* leaver_of(const message_call& message, co
                           "MUSTER_TIMEOUT");
 }
 
-MUSTER_INLINE clock::time_point group_state::check_messages(clock::time_point now) {
-  auto next = clock::time_point::max();
-  for (operation_state* each = queue_.first_message(); each != nullptr; each = each->next) {
-    auto& op = static_cast<message_operation&>(*each);
-    if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(op.call.timeout);
-    if (now >= op.deadline) throw_timeout(op.message, op.call.timeout);
-    next = std::min(next, op.deadline);
-    const auto* const left = leaver_of(op.message, failures_, ranks);
-    if (left == nullptr) continue;
-    if (now >= left->until) {
-      failures_.fail_for_leaver(*left);
-      end_calls_of_failed();
-      return now;
-    }
-    next = std::min(next, left->until);
-  }
-  return next;
+MUSTER_INLINE clock::time_point group_state::check_message(operation_state& awaited, clock::time_point now) {
+  auto& op = static_cast<message_operation&>(awaited);
+  if (op.deadline == clock::time_point::max()) op.deadline = deadline_after(op.call.timeout);
+  if (now >= op.deadline) throw_timeout(op.message, op.call.timeout);
+  const auto* const left = leaver_of(op.message, failures_, ranks);
+  if (left == nullptr) return op.deadline;
+  if (now < left->until) return std::min(op.deadline, left->until);
+  failures_.fail_for_leaver(*left);
+  end_calls_of_failed();
+  return now;
 }
 
 }}}  // namespace muster::v0::detail

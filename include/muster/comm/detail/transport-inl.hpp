@@ -53,12 +53,12 @@ MUSTER_INLINE void check_arrival(const request& receive, int sender, const colle
     const std::string name = " from rank " + std::to_string(sender) + " with tag " +
                              std::to_string(has_type ? receive.tag - 1 : receive.tag);
     if (has_other_type)
-      throw mismatch_error("a message" + name + " has elements of " + std::string(to_string(signature.type)) +
-                           " (the receive has elements of " + std::string(to_string(receive.signature.type)) +
-                           "); receive the type that is sent");
-    throw mismatch_error("a message of " + std::to_string(bytes) + " bytes" + name +
-                         " does not fit (the receive has room for " + std::to_string(receive.bytes) +
-                         "); receive into a larger buffer");
+      throw message_mismatch("a message" + name + " has elements of " + std::string(to_string(signature.type)) +
+                             " (the receive has elements of " + std::string(to_string(receive.signature.type)) +
+                             "); receive the type that is sent");
+    throw message_mismatch("a message of " + std::to_string(bytes) + " bytes" + name +
+                           " does not fit (the receive has room for " + std::to_string(receive.bytes) +
+                           "); receive into a larger buffer");
   }
   if (signature == receive.signature && bytes == receive.bytes) return;
   std::string text = "the ranks disagree about collective " + std::to_string(receive.signature.sequence) +

@@ -61,17 +61,19 @@ class group_state {
   void start_message(message_operation& op);
   /// Returns the number of calls so far, which is the sequence number of the next call.
   [[nodiscard]] std::uint64_t sequence() const noexcept { return failures_.calls().count(); }
-  /// Advances the queue without waiting; returns true if a call has advanced. An error fails the group.
-  bool progress();
+  /// Advances the queue, and the message `awaited` if it is not null, without waiting; returns true if a call has
+  /// advanced. An error fails the group.
+  bool progress(operation_state* awaited = nullptr);
   /// Waits until the operation is done (returns true) or the limit is reached (returns false). Does not throw the
   /// operation's error.
   bool wait(operation_state& op, clock::time_point limit);
-  /// Fails the group when its first call is past its deadline. The time of a call starts with the first check. Returns
-  /// the current time.
-  clock::time_point check_deadline() noexcept;
+  /// Fails the group when its first call, or the message `awaited`, is past its deadline. The time of a call starts
+  /// with the first check. Returns the current time.
+  clock::time_point check_deadline(operation_state* awaited = nullptr) noexcept;
   /// Records the end of a completed call for the flight record. A call without a deadline has no times.
   void record_end(const operation_state& op) noexcept {
-    if (op.deadline != clock::time_point::max()) failures_.calls().ended(op.call.sequence, clock::now());
+    if (!op.is_message && op.deadline != clock::time_point::max())
+      failures_.calls().ended(op.call.sequence, clock::now());
   }
 
   /// Handles the control messages, a revocation, and a failure of the parent group: each may fail the group.
@@ -126,15 +128,15 @@ class group_state {
 
   void append(operation_state& op) noexcept;
   /// Throws for a message past its deadline, and fails the group for a message whose peer has left. Returns the time of
-  /// the next check.
-  clock::time_point check_messages(clock::time_point now);
+  /// the next check. The time of a message starts with the first check.
+  clock::time_point check_message(operation_state& awaited, clock::time_point now);
   /// Returns the requested algorithm; throws configuration_error if the collective does not have the algorithm here.
   [[nodiscard]] algorithm require_algorithm(collective kind, algorithm requested);
   [[nodiscard]] bool may_be_threaded(const group_settings& requested) const noexcept;
   /// Makes this group and its ancestors threaded: a thread that works here polls the ancestors too.
   void become_threaded() noexcept;
   void run_progress_thread(const std::stop_token& stop);
-  bool wait_slowly(clock::time_point limit, stall& stalled);
+  bool wait_slowly(operation_state& op, clock::time_point limit, stall& stalled);
   /// Handles the parent group's control messages; its failure fails this group. If another thread has locked the
   /// parent, waits for the lock (`waits`) or returns.
   void poll_parent(bool waits) noexcept;

@@ -3,6 +3,7 @@
 
 #include <exception>
 #include <memory>
+#include <type_traits>
 #include <utility>
 
 #include <muster/comm/collectives/call.hpp>
@@ -37,7 +38,13 @@ class operation_state {
   bool records_times = false;  // true when an event sink records the two times below
   clock::time_point begun_at{};
   clock::time_point done_at{};
-  operation_state* next = nullptr;  // the next call in the queue
+  const bool is_message = false;
+  operation_state* next = nullptr;      // the next call in the queue
+  operation_state* previous = nullptr;  // the previous message in the queue
+
+ protected:
+  // Makes the operation of a message.
+  operation_state(group_state& owner, collective_call&& call, std::true_type is_a_message) noexcept;
 };
 
 /// Returns the coroutine that performs the call by the algorithm `selected`. From here on only the call uses the
@@ -58,28 +65,32 @@ class message_operation : public operation_state {
   const message_call message;
 };
 
-/// The calls of a group that are not done, in order: the first collective runs, the others wait. All messages run.
+/// The calls of a group that are not done, in order: the first collective runs, the others wait. All messages run. A
+/// call of `progress` advances a few messages, in turn: the work for each message does not grow with their number.
 class operation_queue {
  public:
   /// Returns true if there is no collective.
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
   /// Returns true if there is neither a collective nor a message.
   [[nodiscard]] bool idle() const noexcept { return empty() && messages_ == nullptr; }
-  [[nodiscard]] operation_state* first_message() const noexcept { return messages_; }
   /// Appends a message that begins at once.
-  void append_message(message_operation& op) noexcept;
+  void append_message(operation_state& op) noexcept;
   [[nodiscard]] operation_state& first() noexcept { return *head_; }
   void append(operation_state& op) noexcept {
     (tail_ == nullptr ? head_ : tail_->next) = &op;
     tail_ = &op;
   }
-  /// Advances the first calls; returns true when something has moved. Throws the error of a failed call, which stays
-  /// the first.
-  bool progress(bool check_full);
+  /// Advances the first calls, and the message `awaited` if it is not null; returns true when something has moved.
+  /// Throws the error of a failed call, which stays in the queue.
+  bool progress(bool check_full, operation_state* awaited = nullptr);
   /// Ends all calls with this failure. Afterwards the transport touches none of their buffers.
   void end(const std::exception_ptr& failure) noexcept {
     while (head_ != nullptr) finish_first(failure);
-    while (messages_ != nullptr) finish(*std::exchange(messages_, messages_->next), failure);
+    while (messages_ != nullptr) {
+      operation_state& op = *messages_;
+      remove_message(op);
+      finish(op, failure);
+    }
   }
 
  private:
@@ -89,11 +100,16 @@ class operation_queue {
     op.begin(make_task(op.steps, op.call, op.call.algorithm, check_full));
   }
   static bool advance(operation_state& op, bool& moved);
-  bool progress_messages();
+  bool progress_messages(operation_state* awaited);
+  bool advance_message(operation_state& op);
+  void remove_message(operation_state& op) noexcept;
   static void finish(operation_state& op, std::exception_ptr failure) noexcept;
   void finish_first(std::exception_ptr failure) noexcept;
 
+  static constexpr int messages_at_once = 16;  // number of messages that a call of `progress` advances
+
   operation_state* messages_ = nullptr;
+  operation_state* last_message_ = nullptr;
   operation_state* head_ = nullptr;
   operation_state* tail_ = nullptr;
 };
@@ -108,34 +124,50 @@ inline bool operation_queue::advance(operation_state& op, bool& moved) {
   return true;
 }
 
-inline bool operation_queue::progress(bool check_full) {
+inline bool operation_queue::progress(bool check_full, operation_state* awaited) {
   bool moved = false;
   while (head_ != nullptr) {
     if (!head_->begun) begin_first(check_full);
     if (!advance(*head_, moved)) break;
     finish_first(nullptr);
   }
-  if (messages_ != nullptr) moved |= progress_messages();
+  if (messages_ != nullptr) moved |= progress_messages(awaited);
   return moved;
 }
 
-inline void operation_queue::append_message(message_operation& op) noexcept {
-  operation_state** last = &messages_;
-  while (*last != nullptr) last = &(*last)->next;
-  *last = &op;
+inline void operation_queue::append_message(operation_state& op) noexcept {
+  op.next = nullptr;
+  op.previous = last_message_;
+  (last_message_ == nullptr ? messages_ : last_message_->next) = &op;
+  last_message_ = &op;
 }
 
-inline bool operation_queue::progress_messages() {
+inline void operation_queue::remove_message(operation_state& op) noexcept {
+  (op.previous == nullptr ? messages_ : op.previous->next) = op.next;
+  (op.next == nullptr ? last_message_ : op.next->previous) = op.previous;
+}
+
+// Returns true if the message has moved. A finished message leaves the queue.
+inline bool operation_queue::advance_message(operation_state& op) {
   bool moved = false;
-  for (operation_state** at = &messages_; *at != nullptr;) {
-    operation_state& op = **at;
-    if (!advance(op, moved)) {
-      at = &op.next;
-      continue;
+  if (!advance(op, moved)) return moved;
+  remove_message(op);
+  finish(op, nullptr);
+  return true;
+}
+
+inline bool operation_queue::progress_messages(operation_state* awaited) {
+  bool moved = awaited != nullptr && awaited->is_message && !awaited->done && advance_message(*awaited);
+  const operation_state* const end = last_message_;
+  for (int turn = 0; turn < messages_at_once && messages_ != nullptr; ++turn) {
+    operation_state& op = *messages_;
+    const bool is_end = &op == end;
+    if (&op != awaited) moved |= advance_message(op);
+    if (!op.done && last_message_ != &op) {  // behind the others
+      remove_message(op);
+      append_message(op);
     }
-    *at = op.next;
-    finish(op, nullptr);
-    moved = true;
+    if (is_end) break;
   }
   return moved;
 }

@@ -84,6 +84,7 @@ class matcher {
     bool is_complete = false;       // true when all bytes have arrived
     std::uint64_t credit_owed = 0;  // bytes of the sender's credit that are repaid when a receive takes the message
     request* receive = nullptr;     // a receive that was posted while the message was still arriving
+    std::uint64_t order = 0;        // its place among all unexpected messages
 
     [[nodiscard]] bool announced() const noexcept { return head.kind == message_kind::rts; }
   };
@@ -178,7 +179,13 @@ class matcher {
   request* take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept;
   bool accept(request& req, int sender_rank, const envelope& head) noexcept;
   void send_clearance(int sender_rank, std::uint64_t number, request* req);
-  void deliver_unexpected(std::list<unexpected>::iterator message, request& req);
+  void deliver_unexpected(unexpected& message, request& req);
+  // Returns the first unexpected message for a receive; null when there is none.
+  unexpected* find_unexpected(const request& req) noexcept;
+  void remove_unexpected(const unexpected& message) noexcept;
+  // Removes the unexpected messages for which `is_removed` is true.
+  template <class Test>
+  void remove_unexpected_if(Test is_removed) noexcept;
   void finish_receive(request& req) noexcept;
   void stop_waiting(request& req) noexcept;
   void finish_without_data(request* req) noexcept;
@@ -192,7 +199,14 @@ class matcher {
   std::function<void(int, std::uint64_t)> clear_to_send_;
   std::vector<peer> peers_;
   int awaited_from_any_ = 0;
-  std::list<unexpected> unexpected_;  // the rare case: the list may allocate
+  struct message_key {
+    std::uint64_t group_id;
+    int source;
+    std::uint32_t tag;
+    friend auto operator<=>(const message_key&, const message_key&) = default;
+  };
+  std::map<message_key, std::list<unexpected>> unexpected_;  // the rare case: the lists may allocate
+  std::uint64_t unexpected_count_ = 0;                       // of all that have arrived
 };
 
 }}}  // namespace muster::v0::detail

@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include <muster/comm/request_queue.hpp>
+#include <muster/comm/request_table.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 
@@ -38,7 +38,7 @@ class matching_group {
   virtual void wake() noexcept {}
 
   // The fields below are guarded by the lock of the matcher's transport.
-  request_queue posted;                     // receives that have no message yet
+  request_table posted;                     // receives that have no message yet
   std::exception_ptr failure;               // the error of a receive, which the next test throws
   std::uint64_t started_collectives = 0;    // number of the group's collectives that this rank has started
   std::uint64_t finished = 0;               // number of finished requests; any thread may have finished them

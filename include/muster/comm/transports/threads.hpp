@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include <muster/comm/request_queue.hpp>
+#include <muster/comm/request_table.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/function.hpp>
 
@@ -68,13 +68,23 @@ class thread_transport final : public transport {
   static void wake(mailbox& box);
   // Matches the messages in the mailbox with the posted receives.
   void match();
+  // A message and the receive that takes it.
+  struct matched {
+    request* sent = nullptr;
+    request* received = nullptr;
+  };
+  // Returns a pair that was not matched yet; no pair when there is none. Finishes receives that only look for a
+  // message. Called with the mailbox's mutex held.
+  matched next_match(mailbox& mine);
+  static void finish_receive(request& received, const request& sent);
 
   std::shared_ptr<thread_hub> hub_;
   int rank_;
   std::uint64_t events_at_last_match_ = 0;  // the mailbox's event count at the last search
   std::uint64_t events_at_last_test_ =
-      0;                          // the event count at the last `test`: a pause ends when there are more events
-  detail::request_queue posted_;  // receives in the order in which they were started
+      0;                                // the event count at the last `test`: a pause ends when there are more events
+  detail::request_queue new_receives_;  // receives that were not compared with the mailbox's messages
+  detail::request_table posted_;        // receives without a message
 };
 
 /// Makes a group with a single rank: the transport of a program that no launcher started.

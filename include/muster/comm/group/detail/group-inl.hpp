@@ -111,8 +111,8 @@ MUSTER_INLINE bool work::test() {
   const auto held = group_->guard();
   if (!operation_->done) {
     group_->handle_control_messages();
-    group_->progress();
-    group_->check_deadline();
+    group_->progress(operation_.get());
+    group_->check_deadline(operation_.get());
   }
   if (!operation_->done) return false;
   group_->record_end(*operation_);

@@ -87,9 +87,9 @@ MUSTER_INLINE void group_state::run_progress_thread(const std::stop_token& stop)
   }
 }
 
-MUSTER_INLINE bool group_state::progress() {
+MUSTER_INLINE bool group_state::progress(operation_state* awaited) {
   try {
-    return queue_.progress(settings.check_full);
+    return queue_.progress(settings.check_full, awaited);
   } catch (...) {
     fail(queue_.empty() ? std::current_exception() : with_counts(std::current_exception(), queue_.first().call));
     return true;
@@ -111,9 +111,9 @@ MUSTER_INLINE bool group_state::wait(operation_state& op, clock::time_point limi
   stall stalled;
   unsigned moves = 0;
   while (!op.done) {
-    if (progress()) {  // after one message the next may arrive soon
+    if (progress(&op)) {  // after one message the next may arrive soon
       stalled = {};
-      if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline() >= limit) return op.done;
+      if (++moves % moves_by_the_clock == 0 && !op.done && check_deadline(&op) >= limit) return op.done;
     } else if (stalled.spin(oversubscribed)) {
       if (oversubscribed && transport->should_yield()) sched_yield();
       pause_core();
@@ -122,7 +122,7 @@ MUSTER_INLINE bool group_state::wait(operation_state& op, clock::time_point limi
       sched_yield();
     } else {
       try {
-        if (!wait_slowly(limit, stalled)) return false;
+        if (!wait_slowly(op, limit, stalled)) return false;
       } catch (...) {
         fail(std::current_exception());
       }
@@ -134,16 +134,16 @@ MUSTER_INLINE bool group_state::wait(operation_state& op, clock::time_point limi
 
 // Performs one turn of a long wait: handles control messages and deadlines, then sleeps. Returns false when the limit
 // is reached.
-MUSTER_INLINE bool group_state::wait_slowly(clock::time_point limit, stall& stalled) {
+MUSTER_INLINE bool group_state::wait_slowly(operation_state& op, clock::time_point limit, stall& stalled) {
   handle_control_messages();
-  const auto now = check_deadline();
+  const auto now = check_deadline(&op);
   if (queue_.idle()) return true;  // a control message or the deadline has ended all calls
   if (now >= limit) return false;
   if (const std::uint32_t requested = flight_records_requested;
       std::exchange(records_requested_, requested) != requested)
     write_flight_record(0, "SIGUSR2 asked for it");
   auto until = limit;
-  if (queue_.first_message() != nullptr) until = std::min(until, check_messages(now));
+  if (op.is_message && !op.done) until = std::min(until, check_message(op, now));
   if (queue_.empty()) {
     if (end) until = std::min(until, now + group_timing::revocable_pause);
     if (!queue_.idle()) transport->pause(until);
@@ -163,11 +163,11 @@ MUSTER_INLINE bool group_state::wait_slowly(clock::time_point limit, stall& stal
   return true;
 }
 
-MUSTER_INLINE clock::time_point group_state::check_deadline() noexcept {
+MUSTER_INLINE clock::time_point group_state::check_deadline(operation_state* awaited) noexcept {
   const auto now = clock::now();
-  if (queue_.first_message() != nullptr) {
+  if (awaited != nullptr && awaited->is_message && !awaited->done) {
     try {
-      check_messages(now);
+      check_message(*awaited, now);
     } catch (...) {
       fail(std::current_exception());
     }

@@ -35,6 +35,9 @@ inline void require_timeout(seconds timeout) {
 
 inline operation_state::operation_state(group_state& owner, collective_call&& call_in) noexcept
     : call(std::move(call_in)), steps(*owner.transport, owner.pool, owner.scratch, call) {}
+inline operation_state::operation_state(group_state& owner, collective_call&& call_in,
+                                        std::true_type is_a_message) noexcept
+    : call(std::move(call_in)), steps(*owner.transport, owner.pool, owner.scratch, call), is_message(is_a_message) {}
 
 inline group_state::group_state(std::unique_ptr<muster::transport> transport_in, const group_settings& settings_in,
                                 std::shared_ptr<group_state> parent_in, std::uint64_t id_in,
@@ -120,6 +123,8 @@ inline std::exception_ptr with_counts(std::exception_ptr cause, const collective
   if (call.uneven == nullptr) return cause;
   try {
     std::rethrow_exception(cause);
+  } catch (const message_mismatch&) {  // the error of a message, while the call waits
+    return cause;
   } catch (const mismatch_error& mismatch) {
     std::string text = mismatch.what();
     if (!call.uneven->in.empty()) text += "; this rank's counts of the input are " + counts_text(call.uneven->in);

@@ -2,6 +2,7 @@
 
 #include <muster/comm/matching/matcher.hpp>
 
+#include <iterator>
 #include <utility>
 
 #include <muster/core/copy.hpp>
@@ -41,7 +42,7 @@ inline void matcher::close(matching_group& group) noexcept {
     if (sender.arriving.unexpected_message != nullptr && belongs_to_group(*sender.arriving.unexpected_message))
       sender.arriving.unexpected_message = nullptr;
   }
-  unexpected_.remove_if([&](const unexpected& m) {
+  remove_unexpected_if([&](const unexpected& m) {
     if (!belongs_to_group(m)) return false;
     consumed_credits(m.source) += m.credit_owed;
     try {
@@ -62,29 +63,59 @@ inline matching_group* matcher::find(std::uint64_t generation) const noexcept {
 inline void matcher::post(request& req) {
   matching_group& group = *progress_of(req).group;
   ++(req.peer == any_source ? awaited_from_any_ : peers_[static_cast<std::size_t>(group.peer(req.peer))].awaited);
-  for (auto at = unexpected_.begin(); at != unexpected_.end(); ++at) {
-    unexpected& m = *at;
-    if (m.receive != nullptr || m.head.group_id != group.group_id()) continue;
-    if (!matches(req, group.member(m.source), m.head.tag)) continue;
-    if (req.peeks) return finish_peek(req, group.member(m.source), m.head);
-    if (!accept(req, m.source, m.head)) return;
-    if (m.announced()) {
-      send_clearance(m.source, m.head.number, &req);
-      unexpected_.erase(at);
-    } else if (m.is_complete) {
-      deliver_unexpected(at, req);
-    } else {
-      m.receive = &req;
-    }
-    return;
+  unexpected* const m = find_unexpected(req);
+  if (m == nullptr) return group.posted.push(req);
+  if (req.peeks) return finish_peek(req, group.member(m->source), m->head);
+  if (!accept(req, m->source, m->head)) return;
+  if (m->announced()) {
+    send_clearance(m->source, m->head.number, &req);
+    remove_unexpected(*m);
+  } else if (m->is_complete) {
+    deliver_unexpected(*m, req);
+  } else {
+    m->receive = &req;
   }
-  group.posted.push(req);
+}
+
+inline matcher::unexpected* matcher::find_unexpected(const request& req) noexcept {
+  if (unexpected_.empty()) return nullptr;
+  const matching_group& group = *progress_of(const_cast<request&>(req)).group;
+  const auto first_from = [&](int member) -> unexpected* {
+    const auto found = unexpected_.find({group.group_id(), group.peer(member), req.tag});
+    if (found == unexpected_.end()) return nullptr;
+    const auto at = std::ranges::find(found->second, nullptr, &unexpected::receive);
+    return at == found->second.end() ? nullptr : &*at;
+  };
+  if (req.peer != any_source) return first_from(req.peer);
+  unexpected* first = nullptr;
+  for (int member = 0; member < group.size(); ++member) {
+    unexpected* const m = first_from(member);
+    if (m != nullptr && (first == nullptr || m->order < first->order)) first = m;
+  }
+  return first;
+}
+
+inline void matcher::remove_unexpected(const unexpected& message) noexcept {
+  const auto at = unexpected_.find({message.head.group_id, message.source, message.head.tag});
+  auto& list = at->second;
+  list.erase(std::ranges::find_if(list, [&](const unexpected& m) { return &m == &message; }));
+  if (list.empty()) unexpected_.erase(at);
+}
+
+template <class Test>
+inline void matcher::remove_unexpected_if(Test is_removed) noexcept {
+  for (auto at = unexpected_.begin(); at != unexpected_.end();) {
+    at->second.remove_if(is_removed);
+    at = at->second.empty() ? unexpected_.erase(at) : std::next(at);
+  }
 }
 
 inline request* matcher::take_posted(matching_group& group, int sender_rank, std::uint32_t tag) noexcept {
   const int member = group.member(sender_rank);
   if (member < 0) return nullptr;
-  return group.posted.take_first([&](const request& req) { return !req.peeks && matches(req, member, tag); });
+  request* const req = group.posted.find_receive(member, tag, [](const request& posted) { return !posted.peeks; });
+  if (req != nullptr) group.posted.remove(*req);
+  return req;
 }
 
 inline void matcher::finish_peek(request& req, int member, const envelope& head) noexcept {
@@ -95,8 +126,11 @@ inline void matcher::finish_peek(request& req, int member, const envelope& head)
 
 inline void matcher::finish_peeks(matching_group& group, int sender_rank, const envelope& head) noexcept {
   const int member = group.member(sender_rank);
-  const auto fits = [&](const request& req) { return req.peeks && matches(req, member, head.tag); };
-  while (request* const req = group.posted.take_first(fits)) finish_peek(*req, member, head);
+  const auto peeks = [](const request& req) { return req.peeks; };
+  while (request* const req = group.posted.find_receive(member, head.tag, peeks)) {
+    group.posted.remove(*req);
+    finish_peek(*req, member, head);
+  }
 }
 
 // Gives the message of `head` to the receive. Returns false when the message does not fit; then the receive has failed.
@@ -122,10 +156,10 @@ inline void matcher::send_clearance(int sender_rank, std::uint64_t number, reque
 }
 
 // Delivers a complete unexpected message to the receive, and finishes the receive.
-inline void matcher::deliver_unexpected(std::list<unexpected>::iterator message, request& req) {
-  deliver_or_fail(req, message->bytes.data(), message->bytes.size());
-  consumed_credits(message->source) += message->credit_owed;
-  unexpected_.erase(message);
+inline void matcher::deliver_unexpected(unexpected& message, request& req) {
+  deliver_or_fail(req, message.bytes.data(), message.bytes.size());
+  consumed_credits(message.source) += message.credit_owed;
+  remove_unexpected(message);
   finish_receive(req);
 }
 
@@ -144,10 +178,12 @@ inline void matcher::cancel(request& req) noexcept {
   if (req.state == message_progress::waiting) {
     group.posted.remove(req);
   } else {
-    for (unexpected& m : unexpected_) {
-      if (m.receive != &req) continue;
-      request* const next = take_posted(group, m.source, m.head.tag);  // later messages must not overtake this message
-      m.receive = next != nullptr && accept(*next, m.source, m.head) ? next : nullptr;
+    const auto messages = unexpected_.find({group.group_id(), group.peer(req.source), req.tag});
+    const auto m = messages == unexpected_.end() ? std::list<unexpected>::iterator{}
+                                                 : std::ranges::find(messages->second, &req, &unexpected::receive);
+    if (messages != unexpected_.end() && m != messages->second.end()) {
+      request* const next = take_posted(group, m->source, m->head.tag);  // later messages must not overtake the message
+      m->receive = next != nullptr && accept(*next, m->source, m->head) ? next : nullptr;
     }
     peer& sender = peers_[static_cast<std::size_t>(group.peer(req.source))];
     if (sender.arriving.receive == &req) sender.arriving.receive = nullptr;
@@ -198,8 +234,9 @@ inline bool matcher::match(int sender_rank, const envelope& head, bool must_acce
   if (group != nullptr) finish_peeks(*group, sender_rank, head);
   if (!must_accept && !awaits(sender_rank)) return false;
   std::vector<std::byte> bytes(announced ? 0 : head.total);
-  unexpected_.push_back({.source = sender_rank, .head = head, .bytes = std::move(bytes)});
-  if (!announced) target.unexpected_message = &unexpected_.back();
+  auto& messages = unexpected_[{head.group_id, sender_rank, head.tag}];
+  messages.push_back({.source = sender_rank, .head = head, .bytes = std::move(bytes), .order = ++unexpected_count_});
+  if (!announced) target.unexpected_message = &messages.back();
   return true;
 }
 
@@ -220,9 +257,7 @@ inline void matcher::on_complete(inbound_target& target) {
   if (m == nullptr) return;
   m->is_complete = true;
   if (m->receive == nullptr) return;
-  deliver_unexpected(
-      std::find_if(unexpected_.begin(), unexpected_.end(), [&](const unexpected& message) { return &message == m; }),
-      *m->receive);
+  deliver_unexpected(*m, *m->receive);
 }
 
 inline void matcher::deliver_own(int self, const envelope& head, const request& sent) {
@@ -245,7 +280,7 @@ inline void matcher::on_peer_lost(int sender_rank) noexcept {
   finish_without_data(std::exchange(sender.arriving, {}).receive);
   for (const auto& entry : sender.cleared) finish_without_data(entry.second);
   sender.cleared.clear();
-  unexpected_.remove_if([&](unexpected& m) {
+  remove_unexpected_if([&](unexpected& m) {
     if (m.source != sender_rank) return false;
     m.credit_owed = 0;  // a new connection starts with new credit
     if (m.is_complete) return false;
@@ -261,7 +296,7 @@ inline bool matcher::is_gone(int sender_rank, std::uint64_t generation) const no
 }
 
 inline void matcher::drop_unexpected_of(int sender_rank, std::uint64_t generation) noexcept {
-  unexpected_.remove_if([&](const unexpected& m) { return m.source == sender_rank && m.head.group_id == generation; });
+  remove_unexpected_if([&](const unexpected& m) { return m.source == sender_rank && m.head.group_id == generation; });
 }
 
 }}}  // namespace muster::v0::detail

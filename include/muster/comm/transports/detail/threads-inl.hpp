@@ -39,7 +39,9 @@ struct thread_hub::mailbox {
   std::mutex mutex;
   std::condition_variable changed;
   std::atomic<std::uint64_t> events{0};  // incremented under the mutex by each event that may end this rank's wait
-  detail::request_queue sent;            // the senders' requests; `source` is the rank of the sender
+  // The senders' requests; `source` is the rank of the sender.
+  detail::request_queue arrived;                 // messages that were not compared with the posted receives
+  detail::request_table sent{&request::source};  // messages without a receive
   std::deque<control_message> control_messages;
   std::atomic<int> control_message_count{0};
   bool asleep = false;  // set while the rank sleeps in `pause`
@@ -94,15 +96,66 @@ MUSTER_INLINE void thread_transport::send(request& req) {
   req.state = detail::send_state::posted;
   mailbox& destination = box(req.peer);
   const std::lock_guard lock(destination.mutex);
-  destination.sent.push(req);
+  destination.arrived.push(req);
   wake(destination);
 }
 
 MUSTER_INLINE void thread_transport::receive(request& req) {
   req.owner = this;
   req.state = detail::send_state::posted;
-  posted_.push(req);
-  events_at_last_match_ = 0;  // earlier messages are searched again
+  new_receives_.push(req);
+}
+
+MUSTER_INLINE void thread_transport::finish_receive(request& received, const request& sent) {
+  received.owner = nullptr;
+  received.source = sent.source;
+  received.received = sent.bytes;
+}
+
+// A new receive takes the first message among the earlier ones, and a new message the first receive.
+MUSTER_INLINE thread_transport::matched thread_transport::next_match(mailbox& mine) {
+  const auto any = [](const request&) { return true; };
+  const auto first_for = [&](const request& received) {
+    if (received.peer != any_source) return mine.sent.find(received.peer, received.tag, any);
+    request* first = nullptr;
+    for (int from = 0; from < size(); ++from) {
+      request* const sent = mine.sent.find(from, received.tag, any);
+      if (sent != nullptr && (first == nullptr || sent->order < first->order)) first = sent;
+    }
+    return first;
+  };
+  const auto finish_peek = [](request& received, const request& sent) {
+    finish_receive(received, sent);
+    received.state = detail::send_state::done;
+  };
+  while (request* const received = new_receives_.front()) {
+    new_receives_.remove(*received);
+    request* const sent = first_for(*received);
+    if (sent == nullptr) {
+      posted_.push(*received);
+    } else if (received->peeks) {
+      finish_peek(*received, *sent);
+    } else {
+      mine.sent.remove(*sent);
+      return {sent, received};
+    }
+  }
+  while (request* const sent = mine.arrived.front()) {
+    mine.arrived.remove(*sent);
+    const auto find = [&](bool peeks) {
+      return posted_.find_receive(sent->source, sent->tag, [&](const request& r) { return r.peeks == peeks; });
+    };
+    if (request* const received = find(false)) {
+      posted_.remove(*received);
+      return {sent, received};
+    }
+    while (request* const peek = find(true)) {
+      posted_.remove(*peek);
+      finish_peek(*peek, *sent);
+    }
+    mine.sent.push(*sent);
+  }
+  return {};
 }
 
 // Matches messages with receives in order, and copies without holding the mutex.
@@ -110,31 +163,19 @@ MUSTER_INLINE void thread_transport::match() {
   mailbox& mine = box(rank_);
   const std::uint64_t events = mine.events.load(std::memory_order_acquire);
   events_at_last_test_ = events;
-  if (events == events_at_last_match_) return;
+  if (events == events_at_last_match_ && new_receives_.empty()) return;
   events_at_last_match_ = events;
-  while (!posted_.empty()) {
-    request* sent = nullptr;
-    request* receive_request = nullptr;
+  for (;;) {
+    matched pair;
     {
       const std::lock_guard lock(mine.mutex);
-      receive_request = posted_.take_first([&](const request& candidate) {
-        const auto fits = [&](const request& s) { return detail::matches(candidate, s.source, s.tag); };
-        sent = candidate.peeks ? mine.sent.find_first(fits) : mine.sent.take_first(fits);
-        return sent != nullptr;
-      });
-      if (sent == nullptr) return;
-      if (receive_request->peeks) {
-        receive_request->owner = nullptr;
-        receive_request->source = sent->source;
-        receive_request->received = sent->bytes;
-        receive_request->state = detail::send_state::done;
-        continue;
-      }
-      detail::state_of(*sent).store(detail::send_state::claimed, std::memory_order_relaxed);
+      pair = next_match(mine);
+      if (pair.sent == nullptr) return;
+      detail::state_of(*pair.sent).store(detail::send_state::claimed, std::memory_order_relaxed);
     }
-    receive_request->owner = nullptr;
-    receive_request->source = sent->source;
-    receive_request->received = sent->bytes;
+    request* const sent = pair.sent;
+    request* const receive_request = pair.received;
+    finish_receive(*receive_request, *sent);
     mailbox& sender = box(sent->source);
     const auto release = [&] {
       detail::state_of(*sent).store(detail::send_state::done, std::memory_order_release);
@@ -163,18 +204,18 @@ MUSTER_INLINE bool thread_transport::test(request& req) {
 
 MUSTER_INLINE void thread_transport::cancel(request& req) noexcept {
   req.owner = nullptr;
-  if (posted_.remove(req)) return;
+  if (posted_.remove(req) || new_receives_.remove(req)) return;
   {
     mailbox& destination = box(req.peer);
     const std::lock_guard lock(destination.mutex);
-    if (destination.sent.remove(req)) return;
+    if (destination.sent.remove(req) || destination.arrived.remove(req)) return;
   }
   // A peer is copying from the buffer. The peer waits for no other rank meanwhile, so this loop ends.
   while (detail::state_of(req).load(std::memory_order_acquire) == detail::send_state::claimed) sched_yield();
 }
 
 MUSTER_INLINE bool thread_transport::replace_buffer(request& req, std::byte* replacement) noexcept {
-  if (posted_.contains(req)) {
+  if (posted_.contains(req) || new_receives_.contains(req)) {
     req.data = replacement;
     return true;
   }
