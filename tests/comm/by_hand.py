@@ -17,7 +17,8 @@ failures = []
 
 
 def run(case, status, says, *, words=(), variables=None, wrap=(), sizes=(2, 2)):
-    """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`."""
+    """Runs two ranks on one host. Each ends with `status` and prints one line that contains `says`; both may be pairs."""
+    status, says = (each if isinstance(each, tuple) else (each, each) for each in (status, says))
     started = []
     for rank in range(2):
         environment = {name: value for name, value in os.environ.items()
@@ -28,7 +29,7 @@ def run(case, status, says, *, words=(), variables=None, wrap=(), sizes=(2, 2)):
                                         stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
     for rank, rank_process in enumerate(started):
         output = rank_process.communicate(timeout=60)[0]
-        if rank_process.returncode != status or says not in output or output.count("\n") > 1:
+        if rank_process.returncode != status[rank] or says[rank] not in output or output.count("\n") > 1:
             failures.append(f"{case}: rank {rank} ended with {rank_process.returncode} and said {output}")
 
 
@@ -46,7 +47,10 @@ for sizes in ((2, 3), (3, 2)):
         where = {"MUSTER_JOB": f"{name}-{sizes[0]}", **({} if transport == "shm" else {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})}
         run(f"with the sizes {sizes} over {transport}", 2, f"rank 0 was started with a size of {sizes[0]}, and rank 1 with a size of {sizes[1]} (",
             words=["--transport", transport], variables=where, sizes=sizes)
+# Rank 0 with a size of 1 is a job by itself, and cannot detect the other rank, which is told what to look at.
 if with_tcp:
+    run("rank 0 with a size of 1", (0, 5), ("", "check that rank 0 runs with the same WORLD_SIZE"), sizes=(1, 2),
+        words=["--timeout", "1", "--transport", "tcp"], variables={"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())})
     for transport in ("auto", "hierarchical", "tcp"):
         run(f"with a place, over {transport}", 0, "", wrap=["timeout", "60"],
             words=["--transport", transport, "--rendezvous", f"tcp://127.0.0.1:{free_port()}"])

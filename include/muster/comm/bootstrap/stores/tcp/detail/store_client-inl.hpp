@@ -251,10 +251,11 @@ inline std::shared_ptr<detail::store_client> connect(std::string_view where, std
       rejections = 0;
     }
     if (clock::now() + delay >= until) {
-      throw timeout_error(
-          "opening the store", {},
-          "no store at " + name + " answered in time (" + failure + "); check that rank 0 runs and serves there, " +
-              (by_file ? "remove the file if its job has ended, " : "") + "or raise --timeout / MUSTER_TIMEOUT");
+      throw timeout_error("opening the store", {},
+                          "no store at " + name + " answered in time (" + failure +
+                              "); check that rank 0 runs with the same WORLD_SIZE and serves there, " +
+                              (by_file ? "remove the file if its job has ended, " : "") +
+                              "or raise --timeout / MUSTER_TIMEOUT");
     }
     std::this_thread::sleep_for(delay);
     delay = std::min(2 * delay, std::chrono::milliseconds(200));
