@@ -175,6 +175,27 @@ TEST_CASE("gradients of zeros in the first step are told, once") {
   CHECK(captured.text().find(line, at + 1) == std::string::npos);
 }
 
+TEST_CASE("gradients of zeros at one rank are told by that rank") {
+  const test::heard_log captured;
+  const std::string mode = GENERATE("allreduce", "local-sgd:2");
+  as_ranks(2,
+           [](muster::context& context, muster::group& world) {
+             trained fixture(context);
+             fixture.training.run({.epochs = 1, .log = nullptr}, [&](muster::training_step& step) {
+               step.backward(step.next(fixture.loader), [&](const auto& part, auto& pass) {
+                 pass.clear();
+                 if (world.rank() == 0) fixture.gradient(part, pass);
+               });
+               step.update(fixture.optimizer, 1.0);
+             });
+           },
+           {"--mode", mode});
+  const std::string line = "all gradients of this rank in the first step are 0";
+  const auto text = captured.text();
+  CHECK(text.find(line) != std::string::npos);
+  CHECK(text.find(line) == text.rfind(line));
+}
+
 TEST_CASE("replicas that have parted end the training with the epoch, and are not saved") {
   const temporary_folder folder;
   const std::string every = GENERATE("epoch", "2 steps", "");

@@ -166,6 +166,7 @@ class gradient_sync {
   void read_sample_count();
   void require_written() const;
   void wait();
+  [[nodiscard]] bool examines_own() const noexcept;
   void warn_about_zeros();
   [[nodiscard]] bool exchanges_gradients() const noexcept;
   [[nodiscard]] bool keeps_passes_apart() const noexcept { return options_.virtual_shards > 0; }
@@ -191,6 +192,7 @@ class gradient_sync {
     std::uint64_t samples = 0;
     double factor = 1.0;
     double squares = 0.0;
+    double own_squares = 0.0;  // of this rank's gradients before the exchange, in the first step
   };
   bool under_way_ = false;
   attempt step_;                 // the step in progress

@@ -256,6 +256,7 @@ MUSTER_INLINE void gradient_sync::start_complete_buckets() {
 }
 
 MUSTER_INLINE void gradient_sync::start(std::size_t bucket) {
+  if (examines_own()) step_.own_squares += gradients_->sum_of_squares(buckets_[bucket].elements);
   if (!exchanges_gradients()) return;
   auto& flight = bucket_progress_[bucket];
   if (bucket == 0)
@@ -298,16 +299,26 @@ MUSTER_INLINE void gradient_sync::require_written() const {
                             "nothing); write pass.gradient(t) in each pass, or bind the model's gradients to it there");
 }
 
-// Warns once if all gradients are zero. Such a training makes no progress, and shows no other symptom.
+// Returns true in the first step with samples, for gradients that are this rank's own before the exchange.
+MUSTER_INLINE bool gradient_sync::examines_own() const noexcept {
+  return !examined_ && arena_ != nullptr && !keeps_passes_apart() && step_.samples_here > 0;
+}
+
+// Warns once if all gradients are zero. Such a training makes no progress, and shows no other symptom. If only this
+// rank's gradients are zero, the rank logs an error, because other ranks than rank 0 log errors alone.
 MUSTER_INLINE void gradient_sync::warn_about_zeros() {
   if (examined_ || step_.samples == 0) return;
+  const bool own_are_zero = examines_own() && step_.own_squares == 0;
   examined_ = true;
-  for (const auto& bucket : buckets_) {
-    if (gradients_->sum_of_squares(bucket.elements) != 0) return;
-  }
-  log(log_level::warning,
-      "all gradients of the first step are 0 (the step trains nothing); check that the model writes to "
-      "pass.gradient(t) in each pass, and that no call, such as zero_grad(), binds it to other memory");
+  const bool all_are_zero = exchanges_gradients() && std::ranges::all_of(buckets_, [&](const auto& bucket) {
+                              return gradients_->sum_of_squares(bucket.elements) == 0;
+                            });
+  if (!all_are_zero && !own_are_zero) return;
+  log(all_are_zero ? log_level::warning : log_level::error,
+      std::string("all gradients of ") + (all_are_zero ? "the first step" : "this rank in the first step") +
+          " are 0 (the step trains nothing" + (all_are_zero ? "" : " from its samples") +
+          "); check that the model writes to pass.gradient(t) in each pass, and that no call, such as zero_grad(), "
+          "binds it to other memory");
 }
 
 MUSTER_INLINE void gradient_sync::wait() {
