@@ -5,9 +5,10 @@ process with another configuration that joins. A job resumes from the tables tha
 With `full` the disk is full after the first save.
 With `late` a server among three is stopped while the job ends around it.
 With `smaller` the job is resized to a rank less.
+With `odd` a rank among three starts with another option.
 With `concluded` the first worker dies after all is trained, during the final work.
 
-usage: elastic_servers.py lost|late|smaller|concluded|full|deserted|unsaved|stranger --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
+usage: elastic_servers.py lost|late|smaller|concluded|full|deserted|unsaved|stranger|odd --launcher PATH --program PATH (test_leased) [--transport tcp|shm]
   [--seed S]
 """
 import argparse
@@ -24,7 +25,7 @@ import time
 
 LIMIT = 120 * float(os.environ.get("MUSTER_TEST_SLOWDOWN", "1"))
 parser = argparse.ArgumentParser()
-parser.add_argument("scenario", choices=["lost", "late", "smaller", "concluded", "full", "deserted", "unsaved", "stranger"])
+parser.add_argument("scenario", choices=["lost", "late", "smaller", "concluded", "full", "deserted", "unsaved", "stranger", "odd"])
 parser.add_argument("--launcher", required=True)
 parser.add_argument("--program", required=True)
 parser.add_argument("--transport", choices=["tcp", "shm"], default="tcp")
@@ -196,6 +197,17 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
         job.require(not any("lost" in line for line in job.lines), "a server takes the end of the job for a loss")
         print(f"late over {options.transport}, seed {options.seed}: as it should be")
         sys.exit(0)
+    if options.scenario == "odd":
+        for flag, value in {"--batch": 10, "--consistency": "bulk", "--hidden": 4}.items():
+            odd = draw.randrange(3)  # one of two workers, or the server
+            job = Job("", launch=["--restart", "3", "sh", "-c", f'test "$RANK" = {odd} && set -- "$@" {flag} {value}; exec "$0" "$@"'])
+            status = job.end()
+            said = [line for line in job.lines if ": the ranks cannot train together (" in line]
+            job.require(status == 6 and len(said) == 3 and len({line.split(": ", 1)[1] for line in said}) == 1 and
+                        all(f" at rank {odd}" in line for line in said) and not any("begins" in line for line in job.lines),
+                        f"rank {odd} has another {flag}, and the job ends with {status}")
+        print(f"odd over {options.transport}, seed {options.seed}: as it should be")
+        sys.exit(0)
     if options.scenario == "concluded":
         job = Job("", words=["--die-at-end", folder + "/died"])
         job.require(job.end() == 0, "it does not end with 0")
@@ -229,11 +241,11 @@ with tempfile.TemporaryDirectory(prefix="muster-elastic-ps-") as folder:
     else:
         with open(f"/proc/{children(job.process)[0]}/environ") as file:
             environment = dict(variable.split("=", 1) for variable in file.read().split("\0") if "=" in variable)
-        for words, difference in [(["--consistency", "bulk"], "it has consistency: bulk, and the job has consistency: async"),
-                                  (["--replicas", "1"], "it has replicas: 1, and the job has replicas: 0")]:
+        for words, difference in [(["--consistency", "bulk"], "the consistency is async at rank "),
+                                  (["--replicas", "1"], "the number of replicas is 0 at rank "), (["--batch", "10"], "the global batch of the data is 20 at rank ")]:
             ran = subprocess.run([options.program, *WORDS, *words], env=environment, capture_output=True, text=True,
                                  timeout=LIMIT)
-            job.require(ran.returncode == 6 and difference in ran.stderr,
+            job.require(ran.returncode == 6 and "cannot join the job" in ran.stderr and difference in ran.stderr,
                         f"a stranger ends with {ran.returncode}: {ran.stderr}")
         job.require(job.end() == 0, "it does not end with 0")
         job.require("each sample was used once an epoch" in job.lines, "samples were lost or used twice")

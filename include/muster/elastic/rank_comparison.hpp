@@ -36,6 +36,9 @@ namespace muster { inline namespace v0 { namespace detail {
 [[nodiscard]] std::string first_difference(std::string_view first, const std::string& first_name,
                                            std::string_view second, const std::string& second_name);
 
+/// Throws mismatch_error, with the first property that differs, unless `difference` is empty.
+void refuse_ranks(const std::string& difference);
+
 /// Throws mismatch_error at all ranks; collective. The error is thrown once each rank has the text: a rank could
 /// otherwise detect the end of another rank first.
 [[noreturn]] void throw_mismatch(group& ranks, const std::string& text);
@@ -153,11 +156,22 @@ inline std::string first_difference(std::string_view first, const std::string& f
   return {};
 }
 
-inline void throw_mismatch(group& ranks, const std::string& text) {
+inline void refuse_ranks(const std::string& difference) {
+  if (difference.empty()) return;
+  throw mismatch_error("the ranks cannot train together (" + difference +
+                       "); start all ranks with the same program, options and data");
+}
+
+// Waits until each rank has the text of an error.
+inline void await_all(group& ranks) {
   try {
     barrier(ranks);
   } catch (const error&) {  // a rank has passed the barrier and ended, or has failed for another reason
   }
+}
+
+inline void throw_mismatch(group& ranks, const std::string& text) {
+  await_all(ranks);
   throw mismatch_error(text);
 }
 
@@ -171,9 +185,8 @@ inline void require_equal_properties(group& ranks, const std::vector<compared_pr
   if (odd_value == all.end()) return;
   const int odd_rank = static_cast<int>(odd_value - all.begin());
   const std::string first = broadcast_string(ranks, text, 0), theirs = broadcast_string(ranks, text, odd_rank);
-  throw_mismatch(ranks, "the ranks cannot train together (" +
-                            first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)) +
-                            "); start all ranks with the same program, options and data");
+  await_all(ranks);
+  refuse_ranks(first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)));
 }
 
 inline std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts, int reference) {

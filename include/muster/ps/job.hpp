@@ -31,7 +31,7 @@ class tables_lost : public peer_failure {
   tables_lost(const table_layout& layout, range_id range);
 };
 
-/// Options of a job, equal at every rank.
+/// Options of a job, equal at every rank. Ranks compare them when the job begins.
 struct job_options {
   std::vector<table_spec> tables;
   int servers = 1;  ///< number of servers: the last ranks of the group before the hot spares
@@ -53,6 +53,7 @@ struct job_options {
   /// `timeout`. A worker is suspected after `timeout`.
   std::optional<seconds> server_silence{};
   std::size_t window = 8_MiB;  ///< limit of a worker's outstanding bytes, for pushes and for pulls separately
+  std::vector<compared_property> properties{};  ///< further properties that are the same at all ranks, such as a seed
 };
 
 /// Returns the options for these tables by `--servers`, `--standby`, `--replicas`, `--consistency`, `--compress` and
@@ -71,8 +72,9 @@ class job {
   job(group& ranks, const job_options& options, std::shared_ptr<any_store> store);
   /// Same, with the store of the context's settings and launcher (`open_store`), or a store in memory if the ranks are
   /// threads. In an elastic context the job's members take part instead of `ranks`. They may leave and join at any
-  /// time, and a process can have one job. Throws mismatch_error in a process that joins with other options, and
-  /// elastic::departure when the process's part in the job is over. Later calls throw elastic::departure likewise.
+  /// time, and a process can have one job. Throws mismatch_error at all processes if options differ when the job
+  /// begins, later in the process that joins with other options, and elastic::departure when the process's part in the
+  /// job is over. Later calls throw elastic::departure likewise.
   job(context& ctx, group& ranks, const job_options& options);
   job(job&&) noexcept;
   job& operator=(job&&) = delete;

@@ -1,17 +1,18 @@
 // The checks of a parameter server's options.
 #pragma once
 
-#include <string>
+#include <vector>
 
 #include <muster/comm/group.hpp>
 #include <muster/comm/transport.hpp>
 #include <muster/core/env.hpp>
+#include <muster/elastic/state.hpp>
 #include <muster/ps/job.hpp>
 
 namespace muster { inline namespace v0 { namespace ps::detail {
 
-/// Returns the options that must be equal at all ranks, an option in each line.
-[[nodiscard]] std::string description_of(const job_options& options, const table_layout& layout);
+/// Returns the properties that must be equal at all ranks: tables, options and `job_options::properties`.
+[[nodiscard]] std::vector<compared_property> properties_of(const job_options& options, const table_layout& layout);
 
 /// Throws configuration_error for options that are impossible with so many ranks.
 void check_options(const job_options& options, int rank_count);
@@ -19,7 +20,7 @@ void check_options(const job_options& options, int rank_count);
 void check_remote(const settings& configuration, const job_options& options);
 /// Throws configuration_error: this transport cannot receive from any source.
 [[noreturn]] void refuse_transport(const transport_abilities& abilities);
-/// Collective. Checks all options and the transport, and throws mismatch_error at every rank if options differ.
+/// Collective. Checks all options and the transport, and throws mismatch_error at every rank if properties differ.
 void check_ranks(group& ranks, const job_options& options, const table_layout& layout);
 
 }}}  // namespace muster::v0::ps::detail

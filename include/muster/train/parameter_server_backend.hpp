@@ -30,8 +30,10 @@ namespace muster { inline namespace v0 { namespace detail {
 // saves and concludes.
 class parameter_server_backend {
  public:
-  // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`).
-  parameter_server_backend(context& ctx, arena& tensors, std::string update, bool sparse);
+  // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`). The
+  // properties of the training are the same at all ranks.
+  parameter_server_backend(context& ctx, arena& tensors, std::string update, bool sparse,
+                           std::vector<compared_property> properties);
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
   // Returns true at the first worker in this process's shard map, which begins, evaluates and saves. Joining workers

@@ -28,7 +28,6 @@ struct training::training_run {
  private:
   void begin_fixed();
   void require_worker_options() const;
-  void require_equal_workers();
   void begin_on_servers();
   void move_to_lease(const ps::lease& lease);
   void end_epochs_before(std::uint64_t epoch);

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <numeric>
-#include <sstream>
 #include <thread>
 
 #include <muster/comm/bootstrap/endpoints.hpp>
@@ -19,6 +18,7 @@
 #include <muster/core/number.hpp>
 #include <muster/core/random_bytes.hpp>
 #include <muster/elastic/departure.hpp>
+#include <muster/elastic/rank_comparison.hpp>
 #include <muster/ps/job_checks.hpp>
 #include <muster/ps/ps_settings.hpp>
 #include <muster/ps/runtime/server_process.hpp>
@@ -86,6 +86,7 @@ inline int servers_of(const job_options& options, const group& ranks) {
 // The keys that the processes of an elastic job write to the store.
 inline constexpr const char* map_key = "ps/map";
 inline constexpr const char* options_key = "ps/options";
+inline constexpr const char* difference_key = "ps/difference";
 inline constexpr const char* places_key = "ps/places";
 inline constexpr const char* name_key = "ps/name";
 
@@ -94,16 +95,30 @@ inline std::string shared_job_name(any_store& store, clock::time_point until) {
   return store.compare_and_swap(name_key, 0, muster::detail::random_token().substr(0, 16), until).now.value;
 }
 
-// Checked first, so that a process of another program or configuration changes nothing.
-inline void refuse_stranger(any_store& store, const std::string& own, clock::time_point until) {
-  const auto swapped = store.compare_and_swap(options_key, 0, own, until);
-  if (swapped.swapped || swapped.now.value == own) return;
-  std::istringstream mine(own), theirs(swapped.now.value);
-  std::string own_line, job_line;
-  while (own_line == job_line && std::getline(mine, own_line) && std::getline(theirs, job_line)) {
+// Compares this process with the first process of the job. Returns the first difference; empty if there is none. Before
+// the job begins, a difference is an error at every process: it is stored before this process joins.
+inline std::string difference_from_job(any_store& store, const std::string& own_name,
+                                       const std::vector<compared_property>& properties, clock::time_point until) {
+  const std::string own = muster::detail::packed(properties);
+  const auto swapped = store.compare_and_swap(options_key, 0, own_name + "\n" + own, until);
+  if (swapped.swapped) return {};
+  const std::string_view first = swapped.now.value;
+  const auto line = std::min(first.find('\n'), first.size() - 1);
+  const auto difference =
+      muster::detail::first_difference(first.substr(line + 1), std::string(first.substr(0, line)), own, own_name);
+  if (!difference.empty()) (void)store.compare_and_swap(difference_key, 0, difference, until);
+  return difference;
+}
+
+// Throws mismatch_error at a process that differs from the job, and at every process of a job that has not begun and
+// in which one differs.
+inline void refuse_difference(any_store& store, const std::string& own_difference, bool has_begun,
+                              clock::time_point until) {
+  if (!own_difference.empty() && has_begun) {
+    throw mismatch_error("this process cannot join the job at " + store.where() + " (" + own_difference +
+                         "); start it with the same program, options and data");
   }
-  throw mismatch_error("this process cannot join the job at " + store.where() + " (it has " + own_line +
-                       ", and the job has " + job_line + "); start it with the same program and options");
+  if (!has_begun) muster::detail::refuse_ranks(store.get(difference_key, until).value);
 }
 
 // Returns the place of the launch, or an unused place if the job has begun.
@@ -187,7 +202,11 @@ struct job::implementation {
     const auto until = deadline_after(options.timeout);
     const std::shared_ptr<any_store> store = open_store(configuration, launch);
     serves_store = store->is_served_here();
-    detail::refuse_stranger(*store, detail::description_of(options, layout), until);
+    const bool joins = store->get(detail::map_key, until).version != 0;
+    const auto difference =
+        detail::difference_from_job(*store, joins ? "this process" : "rank " + std::to_string(launch.rank),
+                                    detail::properties_of(options, layout), until);
+    if (joins) detail::refuse_difference(*store, difference, true, until);
     const node_id self = detail::take_place(*store, launch, until);
     links = std::make_shared<muster::detail::member_links>(ctx, store, self);
     muster::detail::member_links::generation_links linked;
@@ -197,6 +216,7 @@ struct job::implementation {
     const auto workers = static_cast<node_id>(launch.size - options.servers - options.standby);
     const auto found =
         store->get(detail::map_key, deadline_after(options.timeout));  // the process may have waited for long
+    detail::refuse_difference(*store, difference, found.version != 0, deadline_after(options.timeout));
     const auto serve = [&](node_id node) {
       return node >= workers && node < workers + static_cast<node_id>(options.servers);
     };

@@ -5,10 +5,8 @@
 #include <algorithm>
 #include <vector>
 
-#include <muster/comm/collectives/allgather.hpp>
 #include <muster/comm/comm_settings.hpp>
 #include <muster/core/error.hpp>
-#include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/number.hpp>
 #include <muster/elastic/rank_comparison.hpp>
@@ -31,18 +29,23 @@ inline void check_codec(const compression& codec, const std::vector<table_spec>&
   }
 }
 
-MUSTER_INLINE std::string description_of(const job_options& options, const table_layout& layout) {
-  std::string text;
+MUSTER_INLINE std::vector<compared_property> properties_of(const job_options& options, const table_layout& layout) {
+  std::vector<compared_property> all;
   for (const auto& table : options.tables) {
-    text += "table '" + table.name + "': " + std::to_string(table.size) + " elements, width " +
-            std::to_string(table.width) + ", update " + table.update + ", initial " + number_text(table.initial) +
-            (table.leases ? ", leases" : "") + ", at most " + std::to_string(table.most_rows) + " rows of age " +
-            std::to_string(table.most_age) + "\n";
+    all.push_back({"table '" + table.name + "'",
+                   std::to_string(table.size) + " elements of width " + std::to_string(table.width) + ", update " +
+                       table.update + ", initially " + number_text(table.initial) + (table.leases ? ", leases" : "") +
+                       ", at most " + std::to_string(table.most_rows) + " rows of age " +
+                       std::to_string(table.most_age)});
   }
-  return text + "servers: " + (options.colocated ? "colocated" : std::to_string(options.servers)) +
-         "\nstandby: " + std::to_string(options.standby) + "\nreplicas: " + std::to_string(options.replicas) +
-         "\nconsistency: " + to_string(options.consistency_model) + "\ncompress: " + to_string(options.compress) +
-         "\nranges: " + std::to_string(layout.ranges()) + "\n";
+  all.push_back({"the number of servers", options.colocated ? "colocated" : std::to_string(options.servers)});
+  all.push_back({"the number of hot spares", std::to_string(options.standby)});
+  all.push_back({"the number of replicas", std::to_string(options.replicas)});
+  all.push_back({"the consistency", to_string(options.consistency_model)});
+  all.push_back({"the compression", to_string(options.compress)});
+  all.push_back({"the number of ranges", std::to_string(layout.ranges())});
+  all.insert(all.end(), options.properties.begin(), options.properties.end());
+  return all;
 }
 
 MUSTER_INLINE void refuse_transport(const transport_abilities& abilities) {
@@ -65,15 +68,7 @@ MUSTER_INLINE void check_options(const job_options& options, int rank_count) {
 MUSTER_INLINE void check_ranks(group& ranks, const job_options& options, const table_layout& layout) {
   check_options(options, ranks.size());
   if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
-  const std::uint64_t mine[] = {digest().add(description_of(options, layout)).value()};
-  std::vector<std::uint64_t> all(static_cast<std::size_t>(ranks.size()));
-  allgather(ranks, mine, all);
-  const auto other = std::ranges::find_if(all, [&](std::uint64_t digest_of_rank) { return digest_of_rank != all[0]; });
-  if (other == all.end()) return;
-  muster::detail::throw_mismatch(
-      ranks, "ranks 0 and " + std::to_string(other - all.begin()) +
-                 " were given different tables, servers, replicas, consistency or compression (all ranks must have the "
-                 "same); start all with the same options");
+  muster::detail::require_equal_properties(ranks, properties_of(options, layout));
 }
 
 MUSTER_INLINE void check_remote(const settings& configuration, const job_options& options) {

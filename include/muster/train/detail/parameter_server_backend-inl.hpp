@@ -21,14 +21,18 @@ inline constexpr std::uint32_t order = 1;
 inline constexpr auto retry_interval = std::chrono::milliseconds(4);
 
 MUSTER_INLINE parameter_server_backend::parameter_server_backend(context& ctx, arena& tensors, std::string update,
-                                                                 bool sparse)
+                                                                 bool sparse, std::vector<compared_property> properties)
     : arena_(tensors),
       sparse_(sparse),
       job_(ctx, ctx.world(),
-           ps::chosen_options(
-               ctx.configuration(),
-               {{.name = "parameters", .size = sparse ? 0 : tensors.parameters().size(), .update = std::move(update)},
-                {.name = "order", .leases = true}})),
+           [&] {
+             auto options = ps::chosen_options(
+                 ctx.configuration(),
+                 {{.name = "parameters", .size = sparse ? 0 : tensors.parameters().size(), .update = std::move(update)},
+                  {.name = "order", .leases = true}});
+             options.properties = std::move(properties);
+             return options;
+           }()),
       workers_(ctx.world().split(job_.is_server() ? 1 : 0)),
       alone_(make_self_transport(), ctx.world().settings()) {}
 

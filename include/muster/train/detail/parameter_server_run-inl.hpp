@@ -6,7 +6,6 @@
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
-#include <muster/elastic/rank_comparison.hpp>
 #include <muster/train/checkpoint_file.hpp>
 
 namespace muster { inline namespace v0 {
@@ -17,7 +16,6 @@ MUSTER_INLINE void training::training_run::train_on_servers() {
   using kind = ps::lease::kind;
   auto& servers = *owner.servers_;
   if (servers.is_server()) return servers.serve(options.checkpoint);
-  require_equal_workers();
   if (options.each_group) options.each_group(servers.workers(), false);
   bool began_any = false;
   for (bool is_over = false; !is_over;) {
@@ -37,17 +35,6 @@ MUSTER_INLINE void training::training_run::train_on_servers() {
   if (owner.is_root()) servers.confirm_end();
   servers.finish();
   servers.require_saved();
-}
-
-// Compares the workers' properties. A worker that has died is no reason to end: the other workers continue.
-MUSTER_INLINE void training::training_run::require_equal_workers() {
-  try {
-    detail::require_equal_properties(owner.servers_->workers(), owner.state_.properties());
-  } catch (const peer_failure& died) {
-    log(log_level::debug, std::string("the workers were not compared: ") + died.what());
-  } catch (const timeout_error& late) {
-    log(log_level::warning, std::string("the workers were not compared: ") + late.what());
-  }
 }
 
 MUSTER_INLINE void training::training_run::begin_on_servers() {

@@ -352,7 +352,7 @@ MUSTER_INLINE void training::open_servers(const sync_options& options) {
   }
   on_host("mode ps cannot be used").require_floats("mode ps cannot be used");
   servers_ = std::make_shared<detail::parameter_server_backend>(context_, on_host("mode ps cannot be used"),
-                                                                server_update_, options.sparse);
+                                                                server_update_, options.sparse, state_.properties());
   session_ = detail::separate_session(servers_->workers());
 }
 
