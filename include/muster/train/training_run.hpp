@@ -28,6 +28,8 @@ struct training::training_run {
  private:
   void begin_fixed();
   void require_worker_options() const;
+  [[nodiscard]] std::optional<std::uint64_t> digest_of_parameters(const step& current) const;
+  void require_unchanged(std::optional<std::uint64_t> before, const step& current) const;
   void begin_on_servers();
   void move_to_lease(const ps::lease& lease);
   void end_epochs_before(std::uint64_t epoch);

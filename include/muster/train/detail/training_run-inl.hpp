@@ -3,6 +3,7 @@
 #include <muster/train/training_run.hpp>
 
 #include <algorithm>
+#include <bit>
 #include <cinttypes>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -212,6 +213,23 @@ MUSTER_INLINE void training::training_run::print_resumed() {
                owner.state_.position().data.epoch + 1);
 }
 
+// Returns a digest of the parameters in steps 1, 2, 4, 8, ... of an elastic job; nothing in other steps.
+MUSTER_INLINE std::optional<std::uint64_t> training::training_run::digest_of_parameters(const step& current) const {
+  const auto* const values = dynamic_cast<const arena*>(&owner.sync_.base_arena());
+  if (values == nullptr || !owner.context_.elastic() || owner.on_servers_ || !std::has_single_bit(current.number() + 1))
+    return std::nullopt;
+  return detail::digest_of_bytes(std::as_bytes(values->parameters()));
+}
+
+// A failed step would keep such changes, and its repetition would add them again.
+MUSTER_INLINE void training::training_run::require_unchanged(std::optional<std::uint64_t> before,
+                                                             const step& current) const {
+  if (!before || digest_of_parameters(current) == before) return;
+  throw configuration_error(
+      "a step changed parameters before its commit (if it fails it runs again, and changes them twice); change them in "
+      "step.update([&] { ... }), or give update() an optimizer");
+}
+
 MUSTER_INLINE bool training::training_run::steps(run_limits step_limits) {
   std::optional<tracker::batch_clock> batches;
   if (owner.tracker_ != nullptr) batches.emplace(*owner.tracker_);
@@ -226,7 +244,9 @@ MUSTER_INLINE bool training::training_run::steps(run_limits step_limits) {
           step_function(view);
           return owner.step_sums_.own_samples;
         };
+        const auto before = digest_of_parameters(current);
         owner.balance_ ? owner.balance_->measure(work) : static_cast<void>(work());
+        require_unchanged(before, current);
         if (progress.active() && owner.is_root()) show_progress(current);
       },
       step_limits);
