@@ -38,13 +38,16 @@ namespace collectives {
 void uneven(muster::group& world, std::span<double> all_rows) {
 #include "collectives_1.inc"
 }
-void messages(muster::group& world) {
+void reproducible(muster::group& world, std::span<float> gradient) {
 #include "collectives_2.inc"
 }
+void messages(muster::group& world) {
 #include "collectives_3.inc"
+}
+#include "collectives_4.inc"
 void inside_mpi() {
 #ifdef MUSTER_HAS_MPI
-#include "collectives_4.inc"
+#include "collectives_5.inc"
 #endif
 }
 }  // namespace collectives

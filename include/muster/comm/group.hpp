@@ -24,6 +24,10 @@ struct collective_options {
   /// Time limit of the call, counted from this rank's first wait or test (or its progress thread's) at which all
   /// earlier calls are done; 0 means the group's.
   seconds timeout{0};
+  /// Set for a sum or mean with the same bits for any number of ranks, algorithm, transport and division into calls:
+  /// the exact sum of each element, rounded once. Throws configuration_error for other operations on floating-point
+  /// numbers and for functions of the program; the results of integers are the same in any case.
+  bool reproducible = false;
 };
 
 /// Settings of a group, for all calls on it.

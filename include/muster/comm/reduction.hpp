@@ -9,6 +9,7 @@
 #include <span>
 #include <type_traits>
 
+#include <muster/comm/exact_sum.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/float16.hpp>
 #include <muster/core/simd.hpp>
@@ -31,13 +32,27 @@ enum class operation : std::uint8_t {
   logical_xor = 9,
   bit_and = 10,
   bit_or = 11,
-  bit_xor = 12
+  bit_xor = 12,
+  reproducible_sum = 13,
+  reproducible_mean = 14
 };
 
 [[nodiscard]] constexpr std::string_view to_string(operation op) noexcept {
-  constexpr std::string_view names[] = {"",        "sum",           "product",     "min",        "max",
-                                        "mean",    "user function", "logical_and", "logical_or", "logical_xor",
-                                        "bit_and", "bit_or",        "bit_xor"};
+  constexpr std::string_view names[] = {"",
+                                        "sum",
+                                        "product",
+                                        "min",
+                                        "max",
+                                        "mean",
+                                        "user function",
+                                        "logical_and",
+                                        "logical_or",
+                                        "logical_xor",
+                                        "bit_and",
+                                        "bit_or",
+                                        "bit_xor",
+                                        "reproducible sum",
+                                        "reproducible mean"};
   const auto index = static_cast<std::size_t>(op);
   return index < std::size(names) ? names[index] : std::string_view("unknown operation");
 }
@@ -238,6 +253,25 @@ class reduction {
       }
     }
     return result;
+  }
+
+  /// Returns the form of a sum or mean of floating-point T that rounds the exact sum: it has the same bits for any
+  /// order of the ranks, and only `fold` over all ranks at once computes it.
+  template <element T>
+  static reduction reproducible(bool mean) {
+    const auto functions = detail::exact_functions_of(dtype_of<T>(), mean);
+    reduction result;
+    result.type_ = dtype_of<T>();
+    result.element_size_ = sizeof(T);
+    result.code_ = mean ? operation::reproducible_mean : operation::reproducible_sum;
+    result.combine_ = functions.combine;
+    result.fold_ = functions.fold;
+    return result;
+  }
+  /// Returns true if the elements of `rank_count` ranks are combined by one `fold`, and not in pairs: a sum of two has
+  /// one rounding in any case.
+  [[nodiscard]] bool folds_at_once(int rank_count) const noexcept {
+    return code_ == operation::reproducible_mean || (code_ == operation::reproducible_sum && rank_count != 2);
   }
 
   /// Returns the element's type (none for a user's type), the operation (`user` for a user's operation), and the bytes

@@ -7,7 +7,7 @@ namespace muster { inline namespace v0 { namespace setting {
 
 /// The settings for optimizers, shares of batches, the order of sums, timelines, metrics and event files. `--help-all`
 /// describes each setting.
-extern const setting_info optimizer, balance, virtual_shards, trace, metrics, tensorboard;
+extern const setting_info optimizer, balance, virtual_shards, reproducible, trace, metrics, tensorboard;
 
 }}}  // namespace muster::v0::setting
 

@@ -184,6 +184,41 @@ TEST_CASE("with virtual shards the bits of gradients do not depend on the number
   }
 }
 
+TEST_CASE("reproducible gradients do not depend on ranks, algorithms, transports and buckets", "[slow]") {
+  const auto over = GENERATE(test::fabric::threads, test::fabric::shm);
+  const auto name = GENERATE(muster::algorithm::ring, muster::algorithm::tree, muster::algorithm::automatic);
+  const std::size_t bucket = GENERATE(64u, 1000u, 4096u, 1048576u);
+  static std::vector<float> first;
+  for (const int ranks : {3, 5, 8}) {
+    INFO(over << ", " << ranks << " ranks, bucket " << bucket << ", " << to_string(name));
+    muster::group_settings settings;
+    if (name != muster::algorithm::automatic) settings.algorithm = muster::algorithm_rules(name);
+    std::vector<float> found;
+    test::run_ranks(
+        over, ranks,
+        [&](muster::group& world) {
+          heap memory;
+          muster::arena arena(memory, some_shapes(4));
+          muster::gradient_sync sync(arena, {.bucket = bucket, .reproducible = true});
+          auto backward = sync.begin(world);
+          const int writer =
+              (world.rank() + static_cast<int>(bucket % 5)) % ranks;  // three ranks have gradients, in any order
+          muster::random_stream random(9, static_cast<std::uint64_t>(writer));
+          backward.add_samples(writer < 3 ? 7 : 0);
+          for (std::size_t tensor = 0; tensor < arena.shapes().size() && writer < 3; ++tensor) {
+            for (float& value : backward.gradient(tensor))
+              value = static_cast<float>(random.normal() * std::pow(10.0, 12 * random.uniform() - 6));
+          }
+          backward.end_pass();
+          backward.wait();
+          if (world.rank() == 0) found.assign(arena.gradients().begin(), arena.gradients().end());
+        },
+        settings);
+    if (first.empty()) first = found;
+    CHECK(std::ranges::equal(std::as_bytes(std::span(found)), std::as_bytes(std::span(first))));
+  }
+}
+
 TEST_CASE("virtual shards are summed in pairs, pairs of pairs, and so on") {
   const std::array<float, 6> values = {1e8f, 3.0f, -1e8f, 2.5f, 7.0f, 1e-3f};
   for (const int ranks : {1, 2, 3, 4, 5, 6}) {
@@ -204,6 +239,16 @@ TEST_CASE("virtual shards are summed in pairs, pairs of pairs, and so on") {
       require(arena.gradient(0)[0] == ((v[0] + v[1]) + (v[2] + v[3])) + (v[4] + v[5]), "the sum of the tree");
     });
   }
+}
+
+TEST_CASE("gradients that cannot be summed reproducibly are refused") {
+  heap memory;
+  muster::arena arena(memory, {{"a", {10}}});
+  CHECK_THROWS_WITH(muster::gradient_sync(arena, {.codec = muster::compress("topk:0.1"), .reproducible = true}),
+                    "gradients cannot be summed reproducibly (a codec's messages depend on the ranks); use no codec");
+  CHECK_THROWS_WITH(
+      muster::gradient_sync(arena, {.mode = muster::parse_sync_mode("gossip:ring"), .reproducible = true}),
+      "gradients cannot be summed reproducibly (ranks exchange weights); use mode allreduce");
 }
 
 TEST_CASE("a sum by virtual shards that cannot be is refused") {

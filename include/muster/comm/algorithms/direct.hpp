@@ -68,7 +68,10 @@ class direct_exchange {
         reduce_(reduce),
         peers_(static_cast<std::size_t>(ctx.size() - 1)),
         requests_(ctx.pool(), peers_ * lanes * outstanding),
-        state_(ctx.pool(), peers_) {}
+        state_(ctx.pool(), peers_),
+        inputs_(ctx.pool(), peers_ + 1) {
+    if (reduce.folds_at_once(ctx.size())) kept_ = ctx.scratch(peers_ * data_.at(ctx.rank()).size());
+  }
 
   /// Returns true if all pieces are sent to and received from all peers.
   [[nodiscard]] bool finished() const noexcept { return finished_ == peers_ * lanes; }
@@ -81,6 +84,7 @@ class direct_exchange {
       changed |= count_completed(j, out);
       changed |= count_completed(j, in);
     }
+    if (kept_ != nullptr) changed |= fold_arrived();
     for (std::size_t j = 0; j < peers_; ++j) {
       changed |= begin_sends(j);
       changed |= begin_receives(j);
@@ -118,6 +122,29 @@ class direct_exchange {
   // j.
   [[nodiscard]] std::size_t combined(std::size_t j) { return std::min(state_[j].done[in], pieces_of(ctx_.rank())); }
 
+  // Returns the number of pieces in this rank's block that have their final value.
+  [[nodiscard]] std::size_t completed() { return kept_ != nullptr ? folded_ : combined(peers_ - 1); }
+
+  // Folds the pieces of this rank's block that have arrived from all peers. Returns true if there were any.
+  bool fold_arrived() {
+    std::size_t arrived = pieces_of(ctx_.rank());
+    for (std::size_t j = 0; j < peers_; ++j) arrived = std::min(arrived, combined(j));
+    const bool changed = folded_ < arrived;
+    for (; folded_ < arrived; ++folded_) {
+      const auto own = piece(ctx_.rank(), folded_);
+      for (std::size_t j = 0; j < peers_; ++j) inputs_[j] = kept(j, folded_).data();
+      inputs_[peers_] = own.data();
+      std::byte* const out[] = {own.data()};
+      reduce_.fold(out, {&inputs_[0], inputs_.size()}, own.size());
+    }
+    return changed;
+  }
+  // Returns the place for piece k of this rank's block from peer j, if the pieces are folded at once.
+  [[nodiscard]] std::span<std::byte> kept(std::size_t j, std::size_t k) const {
+    const std::size_t bytes = data_.at(ctx_.rank()).size();
+    return piece_of(std::span(kept_ + j * bytes, bytes), k);
+  }
+
   // Starts the sends to peer j that may start. Returns true if any has started. So does begin_receives().
   bool begin_sends(std::size_t j) {
     auto& s = state_[j];
@@ -125,7 +152,7 @@ class direct_exchange {
     bool changed = false;
     while (s.started[out] < pieces_each_way(j) && s.started[out] - s.done[out] < outstanding) {
       const std::size_t i = s.started[out];
-      if (i >= theirs && i - theirs >= combined(peers_ - 1)) break;
+      if (i >= theirs && i - theirs >= completed()) break;
       const auto bytes = i < theirs ? piece(rank_of(j), i) : piece(ctx_.rank(), i - theirs);
       ctx_.send(request_of(j, out, i), rank_of(j), bytes.data(), bytes.size());
       ++s.started[out];
@@ -141,7 +168,10 @@ class direct_exchange {
     while (s.started[in] < pieces_each_way(j) && s.started[in] - s.done[in] < outstanding) {
       const std::size_t i = s.started[in];
       request& req = request_of(j, in, i);
-      if (i < mine) {
+      if (i < mine && kept_ != nullptr) {
+        const auto bytes = kept(j, i);
+        ctx_.receive(req, rank_of(j), bytes.data(), bytes.size());
+      } else if (i < mine) {
         if (j > 0 && i >= combined(j - 1)) break;  // in the order of peers, whichever peer sends first
         const auto bytes = piece(ctx_.rank(), i);
         ctx_.receive_combine(req, rank_of(j), bytes.data(), bytes.size(), reduce_);
@@ -177,6 +207,9 @@ class direct_exchange {
   std::size_t peers_;
   pool_array<request> requests_;
   pool_array<progress> state_;
+  pool_array<const std::byte*> inputs_;
+  std::byte* kept_ = nullptr;  // the pieces from all peers, if they are folded at once
+  std::size_t folded_ = 0;
   std::size_t finished_ = 0;  // number of lanes whose pieces are all done
   std::size_t last_tested_ = 0;
 };

@@ -10,7 +10,7 @@ template <class In, class Out, class Op>
 collective_call allreduce_call(group& ranks, In& in, Out& out, Op op, const collective_options& call_options) {
   require_size(ranks, collective::allreduce, "output", std::ranges::size(out), std::ranges::size(in));
   return make_call(collective::allreduce, in, out, std::ranges::size(in), call_options, 0,
-                   reduction::of<element_of<In>>(std::move(op)));
+                   reduction_for<element_of<In>>(ranks, collective::allreduce, std::move(op), call_options));
 }
 }  // namespace detail
 
@@ -35,11 +35,13 @@ requires(!std::ranges::range<T>) [[nodiscard]] T
   if constexpr (std::same_as<Op, std::remove_cv_t<decltype(mean)>> &&
                 // their sum may be infinite where the mean is not
                 (std::same_as<T, float> || std::same_as<T, double>)) {
-    using wide = std::conditional_t<std::same_as<T, float>, double, long double>;
-    wide sums = value;
-    const std::span<wide> data(&sums, 1);
-    detail::run(ranks, detail::allreduce_call(ranks, data, data, op, call_options));
-    return static_cast<T>(sums);
+    if (!call_options.reproducible) {
+      using wide = std::conditional_t<std::same_as<T, float>, double, long double>;
+      wide sums = value;
+      const std::span<wide> data(&sums, 1);
+      detail::run(ranks, detail::allreduce_call(ranks, data, data, op, call_options));
+      return static_cast<T>(sums);
+    }
   }
   const std::span<T> data(&value, 1);
   detail::run(ranks, detail::allreduce_call(ranks, data, data, std::move(op), call_options));

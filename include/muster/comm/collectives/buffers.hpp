@@ -21,7 +21,9 @@ uneven_call allreduce_buffers_call(group& ranks, std::span<const std::span<T>> b
   bytes.reserve(buffers.size());
   for (const auto buffer : buffers) bytes.push_back(std::as_writable_bytes(buffer));
   const std::span<T> none;
-  return pack(ranks, make_call(collective::allreduce, none, none, 0, call_options, 0, reduction::of<T>(std::move(op))),
+  return pack(ranks,
+              make_call(collective::allreduce, none, none, 0, call_options, 0,
+                        reduction_for<T>(ranks, collective::allreduce, std::move(op), call_options)),
               std::move(bytes));
 }
 }  // namespace detail

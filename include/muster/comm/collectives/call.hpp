@@ -70,6 +70,30 @@ collective_call make_call(collective kind, In& in, Out& out, std::size_t count, 
                          call_options.timeout);
 }
 
+// Throws configuration_error: the operation is not reproducible.
+[[noreturn]] void refuse_reproducible(group& ranks, collective kind, operation op, dtype type);
+
+// Returns the type-erased form of `op` for a call with these options.
+template <class T, class Op>
+reduction reduction_for(group& ranks, collective kind, Op op, const collective_options& call_options) {
+  if (!call_options.reproducible) return reduction::of<T>(std::move(op));
+  if constexpr (requires { Op::code; }) {
+    constexpr bool adds = Op::code == operation::sum || Op::code == operation::mean;
+    constexpr bool is_float =
+        std::same_as<T, float16> || std::same_as<T, bfloat16> || std::same_as<T, float> || std::same_as<T, double>;
+    constexpr bool is_logical = Op::code >= operation::logical_and && Op::code <= operation::logical_xor;
+    const bool is_scan = kind == collective::scan || kind == collective::exclusive_scan;
+    if constexpr (adds && is_float) {
+      if (!is_scan) return reduction::reproducible<T>(Op::code == operation::mean);
+    } else if constexpr (std::is_integral_v<T> || is_logical) {
+      return reduction::of<T>(std::move(op));
+    }
+    refuse_reproducible(ranks, kind, Op::code, type_code_of<T>());
+  } else {
+    refuse_reproducible(ranks, kind, operation::user, type_code_of<T>());
+  }
+}
+
 // Throws configuration_error with the text. With a group the refusal is recorded as in `group_state::refuse_call`;
 // `ranks` is null for a communicator of devices, which has no record.
 [[noreturn]] void refuse_arguments(group* ranks, const std::string& text);

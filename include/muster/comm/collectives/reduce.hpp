@@ -13,7 +13,7 @@ template <class In, class Out, class Op>
   if (ranks.rank() == root)
     require_size(ranks, collective::reduce, "output", std::ranges::size(out), std::ranges::size(in));
   return make_call(collective::reduce, in, out, std::ranges::size(in), call_options, root,
-                   reduction::of<element_of<In>>(std::move(op)));
+                   reduction_for<element_of<In>>(ranks, collective::reduce, std::move(op), call_options));
 }
 }  // namespace detail
 

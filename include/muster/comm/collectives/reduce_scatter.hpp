@@ -13,7 +13,7 @@ collective_call reduce_scatter_call(group& ranks, In& in, Out& out, Op op, const
   require_size(ranks, collective::reduce_scatter, "output", std::ranges::size(out),
                block_of(total, ranks.rank(), ranks.size()).count);
   return make_call(collective::reduce_scatter, in, out, total, call_options, 0,
-                   reduction::of<element_of<In>>(std::move(op)));
+                   reduction_for<element_of<In>>(ranks, collective::reduce_scatter, std::move(op), call_options));
 }
 }  // namespace detail
 

@@ -17,7 +17,8 @@ template <class In, class Out, class Op>
 collective_call scan_call(group& ranks, collective kind, In& in, Out& out, Op op,
                           const collective_options& call_options) {
   require_size(ranks, kind, "output", std::ranges::size(out), std::ranges::size(in));
-  return make_call(kind, in, out, std::ranges::size(in), call_options, 0, reduction::of<element_of<In>>(std::move(op)));
+  return make_call(kind, in, out, std::ranges::size(in), call_options, 0,
+                   reduction_for<element_of<In>>(ranks, kind, std::move(op), call_options));
 }
 }  // namespace detail
 

@@ -111,8 +111,9 @@ uneven_call allgather_call(group& ranks, In& in, Out& out, const Counts& counts,
 template <class In, class Counts, class Out, class Op>
 uneven_call reduce_scatter_call(group& ranks, In& in, const Counts& counts, Out& out, Op op,
                                 const collective_options& call_options) {
-  return make_uneven_call(ranks, collective::reduce_scatter, in, sizes_of(ranks, collective::reduce_scatter, counts),
-                          out, {}, call_options, 0, reduction::of<element_of<In>>(std::move(op)));
+  return make_uneven_call(
+      ranks, collective::reduce_scatter, in, sizes_of(ranks, collective::reduce_scatter, counts), out, {}, call_options,
+      0, reduction_for<element_of<In>>(ranks, collective::reduce_scatter, std::move(op), call_options));
 }
 
 template <class In, class Out, class Counts>

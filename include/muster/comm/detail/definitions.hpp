@@ -39,6 +39,7 @@
 #include <muster/comm/bootstrap/stores/tcp/detail/store_table-inl.hpp>
 #include <muster/comm/collectives/detail/uneven-inl.hpp>
 #include <muster/comm/detail/comm_settings-inl.hpp>
+#include <muster/comm/detail/exact_sum-inl.hpp>
 #include <muster/comm/detail/messages-inl.hpp>
 #include <muster/comm/detail/transport-inl.hpp>
 #include <muster/comm/group/detail/group-inl.hpp>

@@ -26,10 +26,13 @@ inline constexpr setting_info virtual_shards{
     "cut each batch into N parts that are summed in one order: the same bits for any "
     "number of ranks; 0: off",
     detail::value_range(0, 4096)};
+inline constexpr setting_info reproducible{
+    "reproducible", "on|off", "off",
+    "sum the gradients of the ranks exactly: the same bits with every algorithm, transport and size of bucket"};
 
 inline void register_settings_of_train() {
   detail::register_settings(
-      {"train", "training", {&optimizer, &balance, &virtual_shards, &trace, &metrics, &tensorboard}});
+      {"train", "training", {&optimizer, &balance, &virtual_shards, &reproducible, &trace, &metrics, &tensorboard}});
 }
 
 }  // namespace setting

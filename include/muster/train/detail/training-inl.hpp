@@ -345,6 +345,11 @@ MUSTER_INLINE void training::open_servers(const sync_options& options) {
         "virtual shards cannot be used in mode ps (servers apply the workers' pushes in the order of their arrival); "
         "use mode allreduce");
   }
+  if (options.reproducible) {
+    throw configuration_error(
+        "gradients cannot be summed reproducibly in mode ps (servers apply the workers' pushes in the order of their "
+        "arrival); use mode allreduce");
+  }
   if (server_update_.empty()) {
     throw configuration_error(
         "mode ps needs an optimizer that servers can apply (the training has none); pass it to the constructor, "
@@ -374,7 +379,8 @@ MUSTER_INLINE bool training::evaluate_once(const std::function<void(step&)>& f) 
 MUSTER_INLINE sync_options training::sync_of_job(const context& ctx) {
   return {.codec = compress(ctx.configuration()),
           .mode = sync_mode_of(ctx),
-          .virtual_shards = static_cast<int>(ctx.configuration().integer(setting::virtual_shards))};
+          .virtual_shards = static_cast<int>(ctx.configuration().integer(setting::virtual_shards)),
+          .reproducible = ctx.configuration().choice(setting::reproducible, {"off", "on"}) == 1};
 }
 
 MUSTER_INLINE std::shared_ptr<detail::speed_balance> training::balance_of(const context& ctx,

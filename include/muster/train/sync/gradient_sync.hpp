@@ -30,6 +30,10 @@ struct sync_options {
   /// number of ranks: each pass of a step is one part (`batch_shard::virtual_shards`). 0: no parts, and the fastest
   /// order. Throws configuration_error with a codec, or a mode other than allreduce.
   int virtual_shards = 0;
+  /// Set to sum gradients exactly (`collective_options::reproducible`): the mean depends on the gradients of the ranks
+  /// alone, not on algorithms, transports and buckets. Virtual shards have these bits in any case. Throws
+  /// configuration_error with a codec, on a device, or in a mode other than allreduce.
+  bool reproducible = false;
   float clip = 0;  ///< largest global norm; gradients with a larger norm are scaled down to it (Pascanu et al. 2013,
                    ///< https://arxiv.org/abs/1211.5063); 0: no limit
 };

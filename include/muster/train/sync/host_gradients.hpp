@@ -19,8 +19,9 @@ namespace muster { inline namespace v0 {
 /// returns true only for a bucket whose sum is complete.
 class host_gradients : public gradient_backend {
  public:
-  /// Refers to the arena, which must outlive the backend.
-  explicit host_gradients(arena& tensors) noexcept : arena_(&tensors) {}
+  /// Refers to the arena, which must outlive the backend. `reproducible`: the sums are exact, see `sync_options`.
+  explicit host_gradients(arena& tensors, bool reproducible = false) noexcept
+      : arena_(&tensors), sum_options_{.reproducible = reproducible} {}
 
   /// Implements gradient_backend.
   [[nodiscard]] arena_base& base_arena() noexcept override { return *arena_; }
@@ -36,10 +37,10 @@ class host_gradients : public gradient_backend {
   }
   std::size_t start(std::size_t bucket) override {
     auto& sums = under_way_.emplace_back();
-    if (ranks_->size() == 1) return 0;
+    if (is_alone()) return 0;
     const auto values = part_of(buckets_[bucket].elements);
     const auto with_head = arena_->gradients_with_head().first(arena::head + values.size());
-    sums = allreduce_async(*ranks_, bucket == 0 ? with_head : values, sum);
+    sums = allreduce_async(*ranks_, bucket == 0 ? with_head : values, sum, sum_options_);
     return values.size_bytes();
   }
   [[nodiscard]] bool test(std::size_t bucket) override { return under_way_[bucket].test(); }
@@ -80,11 +81,16 @@ class host_gradients : public gradient_backend {
   [[nodiscard]] std::span<float> part_of(const block& elements) {
     return arena_->gradients().subspan(elements.first, elements.count);
   }
+  /// Returns the options of the allreduces, and true if this rank needs none. A reproducible sum has no negative zero,
+  /// also where it has one term.
+  [[nodiscard]] const collective_options& sum_options() const noexcept { return sum_options_; }
+  [[nodiscard]] bool is_alone() const noexcept { return ranks_->size() == 1 && !sum_options_.reproducible; }
   /// Returns the collectives of the started buckets, in the order of their start.
   [[nodiscard]] std::vector<work>& under_way() noexcept { return under_way_; }
 
  private:
   arena* arena_;
+  collective_options sum_options_;
   std::span<const gradient_bucket> buckets_;
   group* ranks_ = nullptr;
   std::vector<work> under_way_;

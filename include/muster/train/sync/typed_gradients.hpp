@@ -17,7 +17,8 @@ namespace muster { inline namespace v0 {
 class typed_gradients final : public host_gradients {
  public:
   /// Refers to the arena, which must outlive the backend.
-  explicit typed_gradients(arena& tensors) noexcept : host_gradients(tensors) {}
+  explicit typed_gradients(arena& tensors, bool reproducible = false) noexcept
+      : host_gradients(tensors, reproducible) {}
 
   /// Implements gradient_backend.
   void attach(std::span<const gradient_bucket> buckets) override;

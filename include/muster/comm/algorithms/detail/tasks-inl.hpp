@@ -6,6 +6,7 @@
 #include <muster/comm/algorithms/allreduce_by.hpp>
 #include <muster/comm/algorithms/chain.hpp>
 #include <muster/comm/algorithms/direct.hpp>
+#include <muster/comm/algorithms/folding.hpp>
 #include <muster/comm/algorithms/registry.hpp>
 #include <muster/comm/algorithms/scan.hpp>
 #include <muster/comm/block.hpp>
@@ -106,9 +107,16 @@ inline task by_buffers(collective_context& ctx, const collective_call& call, alg
   }
 }
 
-// Copies in to out for a group with a single rank; for a mean the copy is a division by one.
+// Copies in to out for a group with a single rank; for a mean the copy is a division by one. A reproducible sum has the
+// same zeros and NaN as with more ranks.
 inline void copy_alone(const collective_call& call) {
   const std::size_t bytes = (call.uneven != nullptr ? call.uneven->largest : call.count) * call.element_size;
+  if (call.reduce.folds_at_once(1)) {
+    std::byte* const out[] = {call.out};
+    const std::byte* const in[] = {call.in};
+    if (bytes > 0) call.reduce.fold(out, in, bytes);
+    return;
+  }
   if (bytes > 0 && call.out != nullptr && call.in != nullptr && call.in != call.out)
     std::memcpy(call.out, call.in, bytes);
 }
@@ -135,13 +143,22 @@ MUSTER_INLINE std::size_t payload_bytes(const collective_call& call, int rank_co
 
 MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& call, algorithm selected,
                              bool check_full) {
-  if (ctx.size() == 1) {
+  if (ctx.size() == 1 && !(call.packs_buffers() && call.reduce.folds_at_once(1))) {
     if (call.kind != collective::exclusive_scan) copy_alone(call);
     return nothing(ctx);
   }
   if (call.packs_buffers()) return by_buffers(ctx, call, selected, check_full);
   if (call.reduce.wide() != nullptr) return by_wider_sum(ctx, call, selected, check_full);
   if (selected == algorithm::native) return by_native(ctx, call, check_full);
+  if (call.reduce.folds_at_once(ctx.size())) {
+    if (call.kind == collective::reduce) return folding_reduce(ctx, call);
+    const blocks divided = blocks_of(call, const_cast<std::byte*>(call.in), ctx.size());
+    if (call.kind == collective::reduce_scatter) return folding_reduce_scatter(ctx, divided, call.out, call.reduce);
+    if ((selected == algorithm::recursive_doubling || selected == algorithm::tree) &&
+        call.count * call.element_size * static_cast<std::size_t>(ctx.size()) <= gathered_up_to)
+      return gathering_allreduce(ctx, call);
+    return make_allreduce(ctx, call, algorithm::direct);
+  }
   const std::size_t bytes = call.count * call.element_size;
   if (const auto body = registered_body(call.kind, selected)) {
     if (call.uneven != nullptr) return make_task(ctx, call, ctx.choose(call.kind, bytes), check_full);

@@ -146,6 +146,14 @@ MUSTER_INLINE void work::take_result() {
 
 namespace detail {
 
+MUSTER_INLINE void refuse_reproducible(group& ranks, collective kind, operation op, dtype type) {
+  refuse_arguments(&ranks, std::string(to_string(kind)) + ": a " + std::string(to_string(op)) + " of " +
+                               std::string(to_string(type)) +
+                               " cannot be reproducible (only sum and mean of float16, bfloat16, float and double can, "
+                               "in reduce, allreduce and reduce_scatter); choose another operation, or leave the "
+                               "option out");
+}
+
 MUSTER_INLINE void refuse_arguments(group* ranks, const std::string& text) {
   if (ranks == nullptr) throw configuration_error(text);
   const auto held = ranks->state()->guard();

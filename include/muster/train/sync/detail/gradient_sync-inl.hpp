@@ -60,7 +60,8 @@ MUSTER_INLINE std::unique_ptr<gradient_backend> backend_of(arena& tensors, const
   if (options.codec) return options.codec(tensors);
   const bool is_float =
       std::ranges::all_of(tensors.shapes(), [](const auto& shape) { return shape.type == dtype::float32; });
-  return is_float ? std::make_unique<host_gradients>(tensors) : std::make_unique<typed_gradients>(tensors);
+  if (is_float) return std::make_unique<host_gradients>(tensors, options.reproducible);
+  return std::make_unique<typed_gradients>(tensors, options.reproducible);
 }
 
 }  // namespace detail
@@ -149,6 +150,13 @@ MUSTER_INLINE gradient_sync::gradient_sync(std::unique_ptr<gradient_backend> gra
                               (options.virtual_shards < 0 ? "(the number of parts is negative); give 1 or more, or 0"
                                : options.codec ? "(a codec's messages and residuals depend on the ranks); use no codec"
                                                : "(ranks exchange weights); use mode allreduce"));
+  }
+  if (options.reproducible && (options.codec || !exchanges_gradients() || arena_ == nullptr)) {
+    throw configuration_error("gradients cannot be summed reproducibly " +
+                              std::string(options.codec ? "(a codec's messages depend on the ranks); use no codec"
+                                          : arena_ == nullptr
+                                              ? "(a device sums in an order of its own); train on the host"
+                                              : "(ranks exchange weights); use mode allreduce"));
   }
   if (!exchanges_gradients() && options.codec) {
     throw configuration_error(
@@ -401,6 +409,7 @@ MUSTER_INLINE void gradient_sync::describe(state_parts& parts) {
   parts.add_property("the mode in which ranks exchange", to_string(options_.mode));
   parts.add_property("the norm to which gradients are clipped", number_text(options_.clip));
   parts.add_property("the number of virtual shards", std::to_string(options_.virtual_shards));
+  if (options_.reproducible) parts.add_property("the sums of gradients", "reproducible");
   parts.add_property("the bytes of a bucket",
                      std::to_string(options_.bucket) + " after " + std::to_string(options_.first_bucket));
   parts.add("steps of gradient_sync", std::span(&progress_.steps, 1));

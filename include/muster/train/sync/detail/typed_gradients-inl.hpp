@@ -62,11 +62,13 @@ MUSTER_INLINE void typed_gradients::begin(group* ranks, std::uint64_t step) {
 }
 
 MUSTER_INLINE std::size_t typed_gradients::start(std::size_t bucket) {
-  if (ranks().size() == 1) return 0;
+  if (is_alone()) return 0;
   if (bucket == 0)
-    sums_[0].push_back(allreduce_async(ranks(), on_host().gradients_with_head().first(arena::head), sum));
+    sums_[0].push_back(
+        allreduce_async(ranks(), on_host().gradients_with_head().first(arena::head), sum, sum_options()));
   for (const auto& run : runs_[bucket]) {
-    with_elements(run, [&](auto values) { sums_[bucket].push_back(allreduce_async(ranks(), values, sum)); });
+    with_elements(run,
+                  [&](auto values) { sums_[bucket].push_back(allreduce_async(ranks(), values, sum, sum_options())); });
   }
   return buckets()[bucket].elements.count * sizeof(float);
 }

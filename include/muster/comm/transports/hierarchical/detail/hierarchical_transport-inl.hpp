@@ -37,7 +37,7 @@ MUSTER_INLINE bool hierarchical_transport::native(const collective_call& call, r
   if (hosts_.all_alone()) return inner().native(call, req);
   if (hosts_.one_host()) return host_transport_->native(call, req);
   const body_type begin = body_of(call.kind);
-  if (begin == nullptr) return false;
+  if (begin == nullptr || call.reduce.folds_at_once(size())) return false;  // a host has only some of the ranks
   const int me = rank();
   const bool rooted = call.kind == collective::reduce || call.kind == collective::broadcast;
   bool exchanges = true;
