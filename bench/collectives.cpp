@@ -37,7 +37,7 @@ struct flags {
 constexpr const char* flags_help =
     "usage: collectives [options]; Google Benchmark's, such as --benchmark_filter=REGEX, and\n"
     "  --rounds=N    how often the rows of a size are measured in turns (default 7)\n"
-    "  --algorithms  also a row for each algorithm by name, and for MPI's own under muster\n"
+    "  --algorithms  also a row for each algorithm by name, reproducible sums, and MPI's own under muster\n"
     "  --mlbench     MLBench's task 0a: 1 to 10^8 elements in 80 steps, written and summed 100 times each; the mean "
     "time\n"
     "  --turns=FOLDER  each rank reads its measurements from the named pipe FOLDER/<rank>\n";

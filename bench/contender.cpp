@@ -37,25 +37,25 @@ muster::collective kind_of(op operation) {
   }
 }
 
-void call_muster(op operation, muster::group& world, std::span<float> data, muster::algorithm algorithm) {
+void call_muster(op operation, muster::group& world, std::span<float> data, const muster::collective_options& options) {
   switch (called(operation)) {
     default:
-      muster::allreduce(world, data, muster::sum, {.algorithm = algorithm});
+      muster::allreduce(world, data, muster::sum, options);
       break;
     case op::broadcast:
-      muster::broadcast(world, data, 0, {.algorithm = algorithm});
+      muster::broadcast(world, data, 0, options);
       break;
     case op::reduce:
-      muster::reduce(world, data, data, muster::sum, 0, {.algorithm = algorithm});
+      muster::reduce(world, data, data, muster::sum, 0, options);
       break;
   }
 }
 
 std::vector<double> time_group(op operation, muster::group& world, std::span<float> data, repeats count,
-                               muster::algorithm algorithm) {
+                               const muster::collective_options& options) {
   check_result(operation, world.rank(), world.size(), data,
-               [&](std::span<float> all) { call_muster(operation, world, all, algorithm); });
-  return slowest_times(operation, world, data, count, [&] { call_muster(operation, world, data, algorithm); });
+               [&](std::span<float> all) { call_muster(operation, world, all, options); });
+  return slowest_times(operation, world, data, count, [&] { call_muster(operation, world, data, options); });
 }
 
 // Binds each thread to its own core. mpirun binds each process to a core, which all its threads inherit, and two
@@ -81,7 +81,7 @@ std::vector<double> time_threads(op operation, int ranks, workspace& memory, rep
     threads.emplace_back([&, rank] {
       use_own_core(rank, ranks);
       muster::group world(std::make_unique<muster::thread_transport>(hub, rank));
-      auto mine = time_group(operation, world, memory.plain(rank), count, algorithm);
+      auto mine = time_group(operation, world, memory.plain(rank), count, {.algorithm = algorithm});
       if (rank == 0) times = std::move(mine);
     });
   }
@@ -147,9 +147,13 @@ void add_group(std::vector<contender>& list, op operation, const std::string& na
                bool by_name) {
   for (const auto algorithm : algorithms(operation, by_name, true)) {
     list.push_back({operation, name + suffix(algorithm), world.size(), [=, &world](workspace& memory, repeats count) {
-                      return time_group(operation, world, memory.plain(), count, algorithm);
+                      return time_group(operation, world, memory.plain(), count, {.algorithm = algorithm});
                     }});
   }
+  if (!by_name || called(operation) != op::allreduce) return;
+  list.push_back({operation, name + "_reproducible", world.size(), [=, &world](workspace& memory, repeats count) {
+                    return time_group(operation, world, memory.plain(), count, {.reproducible = true});
+                  }});
 }
 
 }  // namespace
@@ -160,7 +164,7 @@ std::vector<contender> muster_contenders(op operation, muster::context& context,
   if (context.transport_name() == "shm") {
     auto& world = context.world();
     list.push_back({operation, "muster_shm_registered", world.size(), [=, &world](workspace& memory, repeats count) {
-                      return time_group(operation, world, memory.registered(), count, muster::algorithm::automatic);
+                      return time_group(operation, world, memory.registered(), count, {});
                     }});
     add_group(list, operation, "muster_shm", world, by_name);
     if (operation == op::allreduce && !world.transport().oversubscribed()) {  // The bare allreduce spins.
@@ -182,7 +186,8 @@ std::vector<contender> muster_contenders(op operation, muster::context& context,
                       auto checked = before;
                       checked.check_full = true;
                       over_mpi->set_settings(checked);
-                      auto times = time_group(operation, *over_mpi, memory.plain(), count, muster::algorithm::native);
+                      auto times = time_group(operation, *over_mpi, memory.plain(), count,
+                                              {.algorithm = muster::algorithm::native});
                       over_mpi->set_settings(before);
                       return times;
                     }});

@@ -11,7 +11,7 @@
 namespace muster { inline namespace v0 { namespace detail {
 
 /// Largest size in bytes of the data of all ranks that a rank receives, so that an allreduce has few rounds.
-inline constexpr std::size_t gathered_up_to = 262144;
+inline constexpr std::size_t gathered_up_to = 65536;
 
 /// Folds equal pieces of all ranks, which are one after another in `all`, except the piece of rank `own`.
 inline void fold_pieces(collective_context& ctx, const rank_pieces& all, const std::byte* own, std::byte* out,
