@@ -2,6 +2,10 @@
 #include <muster/comm/work.hpp>
 
 #include <atomic>
+#include <coroutine>
+#include <deque>
+#include <exception>
+#include <functional>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -42,7 +46,83 @@ class always_moving final : public muster::transport {
   std::uint64_t tests_ = 0;
 };
 
+// A coroutine of the program whose executor is a queue of functions.
+using run_queue = std::deque<std::function<void()>>;
+struct routine {
+  struct promise_type {
+    template <class... Others>
+    explicit promise_type(run_queue& queue_in, const Others&...) : queue(queue_in) {}
+    routine get_return_object() { return {std::coroutine_handle<promise_type>::from_promise(*this)}; }
+    std::suspend_never initial_suspend() noexcept { return {}; }
+    std::suspend_always final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { failure = std::current_exception(); }
+    void post(std::function<void()> function) { queue.push_back(std::move(function)); }
+    run_queue& queue;
+    std::exception_ptr failure;
+  };
+  // Runs the functions until this coroutine ends. Throws its error.
+  void finish() {
+    auto& promise = handle.promise();
+    while (!handle.done()) {
+      const auto next = std::move(promise.queue.front());
+      promise.queue.pop_front();
+      next();
+    }
+    const auto failure = promise.failure;
+    handle.destroy();
+    if (failure) std::rethrow_exception(failure);
+  }
+  std::coroutine_handle<promise_type> handle;
+};
+
+// Adds up the ranks of the group `times` times, by works that are kept, temporary, and resumed by a named executor.
+routine add_ranks(run_queue& queue, muster::group& world, int times, int& sum) {
+  for (int k = 0; k < times; ++k) {
+    std::vector<int> data(1000, world.rank());
+    auto kept = muster::allreduce_async(world, data, muster::sum);
+    co_await kept;
+    co_await muster::allreduce_async(world, data, muster::max);
+    co_await muster::resume_by(muster::barrier_async(world), [&](auto function) { queue.push_back(function); });
+    sum += data[999];
+  }
+}
+
 }  // namespace
+
+TEST_CASE("coroutines of the program await works while others run") {
+  const auto over = GENERATE(from_range(test::fabrics()));
+  REQUIRE_NOTHROW(test::run_ranks(over, 3, [](muster::group& world) {
+    run_queue queue;
+    auto apart = world.duplicate();
+    int first = 0, second = 0;
+    auto one = add_ranks(queue, world, 20, first);
+    auto other = add_ranks(queue, apart, 30, second);
+    if (world.rank() == 1) {  // in another order
+      other.finish();
+      one.finish();
+    } else {
+      one.finish();
+      other.finish();
+    }
+    if (first != 20 * 3 || second != 30 * 3) throw std::runtime_error("wrong sums");
+  }));
+}
+
+TEST_CASE("the error of an awaited work is an exception in the coroutine") {
+  const auto thrown = test::outcomes(test::fabric::threads, 2, [](muster::group& world) {
+    run_queue queue;
+    int sum = 0;
+    if (world.rank() == 1) {
+      add_ranks(queue, world, 1, sum).finish();
+      throw muster::configuration_error("rank 1 stops");
+    }
+    add_ranks(queue, world, 2, sum).finish();
+  });
+  REQUIRE(thrown[0]);
+  CHECK_THROWS_AS(std::rethrow_exception(thrown[0]), muster::peer_failure);
+  CHECK_THAT(muster::describe(thrown[0]), contains("rank 1 stops"));
+}
 
 TEST_CASE("limits and deadlines hold while every turn moves something") {
   constexpr int ranks = 4096;  // twice as many turns, in a ring

@@ -1,7 +1,12 @@
 // The handle of an outstanding collective.
 #pragma once
 
+#include <coroutine>
+#include <cstddef>
+#include <exception>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include <muster/core/clock.hpp>
 
@@ -46,6 +51,67 @@ class [[nodiscard]] work {
   std::shared_ptr<detail::group_state> group_;  // outlives the operation, whose memory belongs to the group's pool
   std::unique_ptr<detail::operation_state, detail::operation_release> operation_;
 };
+
+namespace detail {
+
+/// The awaiter of a work. Between two tests of the work the executor runs other functions.
+template <class Work, class Post>
+class work_awaiter {
+ public:
+  work_awaiter(Work&& awaited, Post post) : work_(std::forward<Work>(awaited)), post_(std::move(post)) {}
+
+  bool await_ready() noexcept { return is_over(); }
+  template <class Promise>
+  void await_suspend(std::coroutine_handle<Promise> suspended) {
+    test_later(suspended);
+  }
+  void await_resume() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  template <class Promise>
+  void test_later(std::coroutine_handle<Promise> suspended) {
+    const auto test = [this, suspended] { is_over() ? suspended.resume() : test_later(suspended); };
+    if constexpr (std::is_same_v<Post, std::nullptr_t>)
+      suspended.promise().post(test);
+    else
+      post_(test);
+  }
+  bool is_over() noexcept {
+    try {
+      return work_.test();
+    } catch (...) {
+      failure_ = std::current_exception();
+      return true;
+    }
+  }
+
+  Work work_;  // a reference to a work of the coroutine, or a temporary work
+  Post post_;
+  std::exception_ptr failure_;
+};
+
+}  // namespace detail
+
+/// Suspends a coroutine of the program until the work is done: `co_await allreduce_async(...)`, or `co_await` of a work
+/// that the coroutine keeps. The promise of the coroutine has its executor: `post(function)` later calls the function,
+/// on the thread that uses the group, which tests the work and posts again or resumes the coroutine. So many coroutines
+/// share a thread. `co_await` throws the error of the collective. The suspended coroutine outlives the work, because
+/// the executor refers to it.
+inline auto operator co_await(work& awaited) noexcept {
+  return detail::work_awaiter<work&, std::nullptr_t>(awaited, nullptr);
+}
+inline auto operator co_await(work&& awaited) noexcept {
+  return detail::work_awaiter<work, std::nullptr_t>(std::move(awaited), nullptr);
+}
+/// Does the same in a coroutine of any library: `co_await muster::resume_by(work, [&](auto f) { asio::post(io, f); })`.
+/// `post` calls a copyable function later, on the thread that uses the group.
+template <class Work, class Post>
+requires std::is_same_v<std::remove_cvref_t<Work>, work>
+[[nodiscard]] auto resume_by(Work&& awaited, Post post) {
+  return detail::work_awaiter<Work, Post>(std::forward<Work>(awaited), std::move(post));
+}
 
 }}  // namespace muster::v0
 
