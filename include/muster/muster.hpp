@@ -36,6 +36,7 @@
 #include <muster/comm/collectives/broadcast.hpp>
 #include <muster/comm/collectives/buffers.hpp>
 #include <muster/comm/collectives/gather.hpp>
+#include <muster/comm/collectives/packed.hpp>
 #include <muster/comm/collectives/reduce.hpp>
 #include <muster/comm/collectives/reduce_scatter.hpp>
 #include <muster/comm/collectives/scan.hpp>
