@@ -14,9 +14,9 @@
 namespace served {
 
 /// A network for images. The input is an image before the preparation that was saved with the network: the bytes of a
-/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. For the latter a request may have JPEG or PNG files too, if
-/// muster::jpeg is linked: the middle of a file is resized to the input's size, and made grey for an input of one
-/// channel. The output has a probability for each class.
+/// JPEG, or uint8 in the order of the files of CIFAR and MNIST. For the latter a request may have JPEG or PNG files
+/// too, if muster::jpeg is linked: the middle of a file is resized to the input's size, and made grey for an input of
+/// one channel. The output has a probability for each class.
 class image_model {
  public:
   /// Throws muster::configuration_error if the preparation does not produce the network's input.

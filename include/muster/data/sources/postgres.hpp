@@ -19,8 +19,8 @@ struct postgres_options {
   /// Column with a distinct value in every row, which is not a feature. Rows are read on request, by ranges of
   /// the column.
   std::string key = {};
-  /// Connecting is retried for this time, with increasing pauses. While ranges of the key are read, a connection is lost
-  /// if the server sends nothing for this time.
+  /// Connecting is retried for this time, with increasing pauses. While ranges of the key are read, a connection is
+  /// lost if the server sends nothing for this time.
   seconds timeout{60};
 };
 
@@ -46,8 +46,8 @@ struct postgres_options {
 /// transaction. Existing rows must not change during reading, but rows with greater keys may be added. After the loss
 /// of a connection the client connects again and reads the range again. The digest covers the query, the number of rows
 /// and the first key of every range. Throws the errors of read_postgres(), and configuration_error without a key.
-/// Reading throws source_error if the server could not be reached for `postgres.timeout`, with the reason, and data_error
-/// if a range has other rows than at opening.
+/// Reading throws source_error if the server could not be reached for `postgres.timeout`, with the reason, and
+/// data_error if a range has other rows than at opening.
 [[nodiscard]] any_record_source postgres_source(const std::string& connection, const std::string& query,
                                                 const postgres_options& postgres, const read_options& options = {});
 
