@@ -38,7 +38,7 @@ std::string text_of(const std::string& path) {
 
 /// Returns all running processes in /proc. A process is marked as found if its environment has `entry`, which is a
 /// whole variable or a prefix.
-std::map<pid_t, process_entry> all_processes(const std::string& entry) {
+std::map<pid_t, process_entry> all_processes(const std::string& environment_entry) {
   std::map<pid_t, process_entry> all;
   std::error_code failed;
   for (std::filesystem::directory_iterator at("/proc", failed), end; !failed && at != end; at.increment(failed)) {
@@ -53,16 +53,17 @@ std::map<pid_t, process_entry> all_processes(const std::string& entry) {
     process_entry entry_of_process;
     fields >> state >> entry_of_process.parent;
     if (state == 'Z' || state == 'X') continue;
-    entry_of_process.is_found = ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + entry) != std::string::npos;
+    entry_of_process.is_found =
+        ('\0' + text_of("/proc/" + name + "/environ")).find('\0' + environment_entry) != std::string::npos;
     all.emplace(*number, entry_of_process);
   }
   return all;
 }
 
-/// Signals the processes with `entry` in their environment, their descendants, and the descendants of `ancestor` (-1:
-/// none), except this process. Returns the number of signalled processes.
-std::size_t signal_found(const std::string& entry, pid_t ancestor, int signal) {
-  auto all = all_processes(entry);
+/// Signals the processes with `environment_entry` in their environment, their descendants, and the descendants of
+/// `ancestor` (-1: none), except this process. Returns the number of signalled processes.
+std::size_t signal_processes_with(const std::string& environment_entry, pid_t ancestor, int signal) {
+  auto all = all_processes(environment_entry);
   for (bool has_more = true; has_more;) {
     has_more = false;
     for (auto& [number, candidate] : all) {
@@ -105,7 +106,7 @@ void hide_arguments(int argc, char** argv) {
   pollfd ended{0, POLLIN, 0};
   while (::poll(&ended, 1, -1) < 0) {
   }
-  for (int k = 0; k < rounds && signal_found(entry, -1, SIGKILL) > 0; ++k) ::usleep(pause);
+  for (int k = 0; k < rounds && signal_processes_with(entry, -1, SIGKILL) > 0; ++k) ::usleep(pause);
   ::_exit(0);
 }
 
@@ -123,9 +124,9 @@ launch_guard::launch_guard(int argc, char** argv) : id_(muster::detail::random_t
 }
 
 std::size_t launch_guard::signal_started_by(int process, int signal) const {
-  return signal_found(std::string(variable) + "=" + value_for(process) + '\0', -1, signal);
+  return signal_processes_with(std::string(variable) + "=" + value_for(process) + '\0', -1, signal);
 }
 
 std::size_t launch_guard::signal_all(int signal) const {
-  return signal_found(std::string(variable) + "=" + id_ + ".", ::getpid(), signal);
+  return signal_processes_with(std::string(variable) + "=" + id_ + ".", ::getpid(), signal);
 }

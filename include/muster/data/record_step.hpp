@@ -78,8 +78,8 @@ class record_step {
   [[nodiscard]] virtual const any_record_source& source() const { return before_->source(); }
   [[nodiscard]] virtual cache_statistics cache() const { return before_->cache(); }
   [[nodiscard]] const record_schema& schema() const noexcept { return schema_; }
-  /// Returns the version of the processing that is applied to the source's records. 0: unknown.
-  [[nodiscard]] std::uint64_t version() const noexcept { return version_; }
+  /// Returns the combined version of all steps up to and including this step, without the source's data. 0: unknown.
+  [[nodiscard]] std::uint64_t processing_version() const noexcept { return version_; }
   /// Returns the number of random steps up to and including this step. A random step yields a different record in each
   /// epoch.
   [[nodiscard]] std::size_t randoms() const noexcept { return randoms_; }

@@ -37,7 +37,7 @@ namespace muster { inline namespace v0 { namespace detail {
                                            std::string_view second, const std::string& second_name);
 
 /// Throws mismatch_error, with the first property that differs, unless `difference` is empty.
-void refuse_ranks(const std::string& difference);
+void require_no_difference(const std::string& difference);
 
 /// Throws mismatch_error at all ranks; collective. The error is thrown once each rank has the text: a rank could
 /// otherwise detect the end of another rank first.
@@ -156,7 +156,7 @@ inline std::string first_difference(std::string_view first, const std::string& f
   return {};
 }
 
-inline void refuse_ranks(const std::string& difference) {
+inline void require_no_difference(const std::string& difference) {
   if (difference.empty()) return;
   throw mismatch_error("the ranks cannot train together (" + difference +
                        "); start all ranks with the same program, options and data");
@@ -186,7 +186,7 @@ inline void require_equal_properties(group& ranks, const std::vector<compared_pr
   const int odd_rank = static_cast<int>(odd_value - all.begin());
   const std::string first = broadcast_string(ranks, text, 0), theirs = broadcast_string(ranks, text, odd_rank);
   await_all(ranks);
-  refuse_ranks(first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)));
+  require_no_difference(first_difference(first, "rank 0", theirs, "rank " + std::to_string(odd_rank)));
 }
 
 inline std::vector<differing_part> differing_parts(group& ranks, std::span<const state_part> parts, int reference) {

@@ -106,10 +106,11 @@ class training_step : public step {
   /// fetches all elements from the servers.
   void pull(std::span<const std::uint64_t> elements);
 
-  /// Performs the optimizer's step with the gradients at the commit. The step takes effect when the training step
-  /// commits, at every rank or at none. In mode allreduce a later `backward` therefore throws configuration_error. In
-  /// an elastic job, or with checkpoints, throws configuration_error for an optimizer that keeps state and was not
-  /// passed to the training.
+  /// Requests the optimizer's step with the present gradients. In mode allreduce the optimizer's step runs when the
+  /// training step commits, at every rank or at none, so a later `backward` throws configuration_error. In the modes
+  /// that exchange weights it runs at once, and is undone if the training step fails. In mode ps the gradients are
+  /// pushed instead, and the servers run the optimizer's step. In an elastic job, or with checkpoints, throws
+  /// configuration_error for an optimizer that keeps state and was not passed to the training.
   template <optimizer O>
   void update(O& updater, double learning_rate) {
     if (pushes(learning_rate)) return;

@@ -335,8 +335,9 @@ class table {
       const Oid type = PQftype(empty_result.get(), static_cast<int>(column));
       const bool is_small =
           type == bool_type || type == int8_type || type == int2_type || type == int4_type || type == float4_type;
-      const bool is_label = columns_.roles[column] == detail::label_place;  // a label is read as text, with all digits
-      kinds_.push_back(is_label              ? kind::text
+      const bool is_exact_label =
+          columns_.roles[column] == detail::label_place;  // a label is read as text, with all digits
+      kinds_.push_back(is_exact_label        ? kind::text
                        : is_small            ? kind::of_4_bytes
                        : type == float8_type ? kind::of_8_bytes
                                              : kind::text);
@@ -362,7 +363,7 @@ class table {
       const auto [end, code] = detail::parse_float(bytes->data(), bytes->data() + bytes->size(), value);
       if (code != std::errc() || end != bytes->data() + bytes->size())
         refuse("'" + std::string(bytes->substr(0, 40)) + "' is not a number that a float can hold");
-      if (columns_.roles[column] == detail::label_place && !detail::is_label(*bytes, value))
+      if (columns_.roles[column] == detail::label_place && !detail::is_exact_label(*bytes, value))
         throw data_error(location, detail::no_label(*bytes, " in column " + names_[column]));
     }
     if (std::isinf(value)) refuse("a value is larger than a float can hold");

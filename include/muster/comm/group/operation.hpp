@@ -73,7 +73,7 @@ class operation_queue {
   [[nodiscard]] bool empty() const noexcept { return head_ == nullptr; }
   /// Returns true if there is neither a collective nor a message.
   [[nodiscard]] bool idle() const noexcept { return empty() && messages_ == nullptr; }
-  /// Appends a message that begins at once.
+  /// Appends a message, which the caller begins without waiting for earlier operations.
   void append_message(operation_state& op) noexcept;
   [[nodiscard]] operation_state& first() noexcept { return *head_; }
   void append(operation_state& op) noexcept {

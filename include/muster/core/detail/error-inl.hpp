@@ -27,7 +27,7 @@ inline std::string before_problem(const data_location& location) {
 }
 
 // Returns the location with a file name that contains no secrets.
-inline data_location shown(data_location location) {
+inline data_location location_without_secrets(data_location location) {
   location.file = detail::without_secrets(location.file);
   return location;
 }
@@ -96,13 +96,13 @@ MUSTER_INLINE std::string detail::without_secrets(std::string_view text) {
 }
 
 MUSTER_INLINE data_error::data_error(data_location location, const std::string& text)
-    : error(error_kind::data, detail::before_problem(detail::shown(location)) + text),
-      where_(detail::shown(std::move(location))),
+    : error(error_kind::data, detail::before_problem(detail::location_without_secrets(location)) + text),
+      where_(detail::location_without_secrets(std::move(location))),
       problem_(detail::before_problem(where_).size()) {}
 
 MUSTER_INLINE source_error::source_error(data_location location, const std::string& text)
-    : error(error_kind::source, detail::before_problem(detail::shown(location)) + text),
-      where_(detail::shown(std::move(location))),
+    : error(error_kind::source, detail::before_problem(detail::location_without_secrets(location)) + text),
+      where_(detail::location_without_secrets(std::move(location))),
       problem_(detail::before_problem(where_).size()) {}
 
 MUSTER_INLINE peer_failure::peer_failure(std::vector<int> ranks, const std::string& text, int status)

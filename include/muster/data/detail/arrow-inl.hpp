@@ -157,10 +157,10 @@ inline arrow_records::arrow_records(ArrowArrayStream& taken, const column_option
 }
 
 inline bool arrow_records::is_in_place(const state& made) {
-  const auto is_label = [](const table_column& column) { return column.place == label_place; };
+  const auto is_exact_label = [](const table_column& column) { return column.place == label_place; };
   const auto& columns = made.plan.columns;
-  const auto found = std::ranges::find_if_not(columns, is_label);
-  if (made.plan.record_bytes == 0 || std::find_if_not(found + 1, columns.end(), is_label) != columns.end())
+  const auto found = std::ranges::find_if_not(columns, is_exact_label);
+  if (made.plan.record_bytes == 0 || std::find_if_not(found + 1, columns.end(), is_exact_label) != columns.end())
     return false;
   const arrow_column& arrow = made.columns[static_cast<std::size_t>(found - columns.begin())];
   const bool has_lists = std::any_of(arrow.levels.begin(), arrow.levels.end() - 1,

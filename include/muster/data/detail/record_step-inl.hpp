@@ -112,7 +112,7 @@ MUSTER_INLINE void transform_step::set_properties() {
   for (const record_field& field : in.fields) alignment_ = std::max(alignment_, size_of(field.type));
   if (in.form == record_form::sparse) alignment_ = alignof(sparse_entry);
   randoms_ = before().randoms() + (random_ ? 1 : 0);
-  const std::uint64_t earlier = before().version();
+  const std::uint64_t earlier = before().processing_version();
   const std::uint64_t own = function_version();
   version_ = earlier == 0 || own == 0 ? 0 : digest().add(earlier).add(own).add(to_string(schema_)).value();
 }

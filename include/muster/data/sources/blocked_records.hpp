@@ -116,7 +116,7 @@ class blocked_records : public source_with_facts {
     std::uint64_t entry_bytes = schema.form == record_form::bytes ? 1 : sizeof(sparse_entry);
     mutable lru_cache<record_block> cache;
   };
-  class used_blocks;
+  class block_finder;
 
   std::shared_ptr<const state> state_;
 };
@@ -135,8 +135,9 @@ inline std::uint64_t blocked_records::block_records() const noexcept {
   return std::max<std::uint64_t>(bytes / (state_->mean_bytes + label_bytes), 1);
 }
 
-// The blocks that a read has used, each at its number modulo the number of places, so that most records cost no lock.
-class blocked_records::used_blocks {
+// Finds the blocks of the records of a read. Keeps the last blocks that it found, each at its number modulo the number
+// of entries, so that most records need no lock.
+class blocked_records::block_finder {
  public:
   /// The position of a record. Valid until `forget_replaced`.
   struct position {
@@ -145,7 +146,7 @@ class blocked_records::used_blocks {
     std::span<const std::byte> bytes{};
   };
 
-  explicit used_blocks(const state& source) noexcept : source_(source) {}
+  explicit block_finder(const state& source) noexcept : source_(source) {}
 
   /// Finds a record, and makes its block if the cache has no such block.
   [[nodiscard]] position find(sample_id id) {
@@ -192,7 +193,7 @@ class blocked_records::used_blocks {
 
 inline void blocked_records::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {
   if (state_->record_bytes != 0) return static_cast<void>(std::fill_n(out.begin(), ids.size(), state_->record_bytes));
-  used_blocks blocks(*state_);
+  block_finder blocks(*state_);
   for (std::size_t k = 0; k < ids.size(); ++k) {
     out[k] = blocks.find(ids[k]).bytes.size();
     blocks.forget_replaced();
@@ -203,11 +204,11 @@ inline void blocked_records::sizes(std::span<const sample_id> ids, std::span<std
 inline void blocked_records::read(std::span<const sample_id> ids, const record_rows& rows,
                                   std::vector<bad_record>* bad) const {
   constexpr std::size_t at_once = 32;
-  used_blocks blocks(*state_);
+  block_finder blocks(*state_);
   std::byte* output = rows.bytes.data();
   for (std::size_t first = 0; first < ids.size(); first += at_once) {
     const auto part = ids.subspan(first, std::min(at_once, ids.size() - first));
-    std::array<used_blocks::position, at_once> found;
+    std::array<block_finder::position, at_once> found;
     for (std::size_t k = 0; k < part.size(); ++k) {
       found[k] = blocks.find(part[k]);
       if (!rows.bytes.empty() && k > 0 && part[k] != part[k - 1] + 1) fetch_ahead(found[k].bytes);

@@ -115,7 +115,7 @@ struct column_target {
     const bool is_number = code == std::errc() && end == text.data() + text.size();
     if (column.place == label_place) {
       rows.labels[rows.first + row] = value + 0.0f;  // -0 is 0
-      if (!is_number || !std::isfinite(value) || !is_label(text, value))
+      if (!is_number || !std::isfinite(value) || !is_exact_label(text, value))
         rows.refuse(row, no_label(text, " in " + where));
       return;
     }

@@ -135,9 +135,9 @@ inline std::from_chars_result parse_float(const char* first, const char* last, f
                   p, value);
 }
 
-/// Returns true if the `value` that parse_float() has read from a text can be a label: the value is a fraction, or
-/// exactly the written number. See label_of().
-[[nodiscard]] bool is_label(std::string_view written, float value);
+/// Returns true if `parsed_value`, which parse_float() has read from `text`, can be a label. A whole number must be
+/// exactly the number in the text. A fraction may be rounded. See label_of().
+[[nodiscard]] bool is_exact_label(std::string_view text, float parsed_value);
 
 /// A function with the contract of parse_float().
 using float_parser = std::from_chars_result (*)(const char* first, const char* last, float& value) noexcept;

@@ -90,7 +90,7 @@ class parse_error_builder {
     const std::string_view word(p, static_cast<std::size_t>(end_of_word(p) - p));
     float value = 0;
     const auto [end, code] = parse_float(word.data(), word.data() + word.size(), value);
-    if (code == std::errc() && end == word.data() + word.size() && !is_label(word, value))
+    if (code == std::errc() && end == word.data() + word.size() && !is_exact_label(word, value))
       fail(p, no_label(quoted(word)));
     bad_number(p, "label " + quoted(word));
   }

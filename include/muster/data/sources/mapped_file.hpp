@@ -26,9 +26,9 @@ using text_decoder = void (*)(std::string_view compressed, const std::string& pa
 /// Maximum size of a piece that a decoder passes to its sink, in bytes.
 inline constexpr std::size_t decoded_piece_bytes = std::size_t{1} << 18;
 
-/// Maximum size of text that is held in memory together with its parsed values, in bytes. Larger text is parsed during
-/// reading, and text that was compressed is stored in a temporary file. The limit is a constant and does not depend on
-/// this machine's memory, because the order of samples depends on it.
+/// Maximum size of text that is held in memory together with its parsed values, in bytes. Larger text is parsed when
+/// its records are read (with read_options::on_demand), and text that was compressed is stored in a temporary file. The
+/// limit is a constant and does not depend on this machine's memory, because the order of samples depends on it.
 inline constexpr std::size_t most_text_in_memory = std::size_t{64} << 20;
 
 /// The memory limits for text that is parsed during reading.

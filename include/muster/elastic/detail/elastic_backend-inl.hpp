@@ -117,9 +117,9 @@ class elastic_backend final : public session_backend {
           sink->record({activity::rebuild, "generation", began, clock::now(), record_.generation});
         return;
       } catch (const peer_failure&) {  // the members that are left form the next generation
-        if (is_built && !is_group_failure(target)) throw;
+        if (is_built && !group_has_failed(target)) throw;
       } catch (const timeout_error& late) {
-        if (is_built && !is_group_failure(target)) throw;
+        if (is_built && !group_has_failed(target)) throw;
         suspect_missing(late, "it did not connect: ");
       }
       if (!revocation_->revoked()) log(log_level::warning, "a generation could not be formed; its members try again");
@@ -154,9 +154,9 @@ class elastic_backend final : public session_backend {
     } catch (const elastic::departure&) {
       about_ranks = false;
     } catch (const peer_failure&) {
-      about_ranks = must_stop || is_group_failure(target);
+      about_ranks = must_stop || group_has_failed(target);
     } catch (const timeout_error& late) {
-      about_ranks = must_stop || is_group_failure(target);
+      about_ranks = must_stop || group_has_failed(target);
       if (about_ranks && group_ && group_->failed()) suspect_missing(late, "no progress: ");
     } catch (...) {
     }
@@ -214,8 +214,8 @@ class elastic_backend final : public session_backend {
     change_.detect = end_stage();
   }
 
-  // Returns true also if a child group failed, or a rank has left in the meantime.
-  [[nodiscard]] bool is_group_failure(const state& target) {
+  // Returns true if the group or a child group has failed, or if this rank must stop because the members change.
+  [[nodiscard]] bool group_has_failed(const state& target) {
     return (revocation_ && revocation_->any_failed()) || service().must_stop(progress_of(target));
   }
 

@@ -241,7 +241,7 @@ class membership {
   void decide_next_generation(clock::time_point now);
   [[nodiscard]] std::optional<member_outcome> classify_members() const;
   [[nodiscard]] bool ensure_state_source(member_outcome& members) const;
-  [[nodiscard]] bool majority_agrees(const member_outcome& members) const;
+  [[nodiscard]] bool majority_suspects_each(const member_outcome& members) const;
   void find_state_sources(const member_outcome& members, generation_record& next) const;
   std::size_t admit_waiting(clock::time_point now, generation_record& next) const;
   void propose_record(const generation_record& next);

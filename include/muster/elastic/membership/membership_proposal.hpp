@@ -25,7 +25,7 @@ inline void membership::decide_next_generation(clock::time_point now) {
   auto found = classify_members();
   if (!found || !ensure_state_source(*found)) return;
   const member_id first = !found->staying.empty() ? found->staying.front().id : found->leaving.front();
-  if (first != self_.id || !majority_agrees(*found)) return;
+  if (first != self_.id || !majority_suspects_each(*found)) return;
   // All members that answer leave. The members that do not answer decide whether the job continues.
   if (found->staying.empty() && !found->suspected.empty())
     return finish(exit_reason::left, "it left; no other member answered");
@@ -91,9 +91,9 @@ inline bool membership::ensure_state_source(member_outcome& members) const {
   return members.suspected.empty();
 }
 
-// Returns true if a strict majority of the members not proven dead agrees on each suspect. With two such members one
-// vote is enough.
-inline bool membership::majority_agrees(const member_outcome& members) const {
+// Returns true if a strict majority of the members that are not proven dead suspects each suspect of the outcome. With
+// two such members one vote is enough.
+inline bool membership::majority_suspects_each(const member_outcome& members) const {
   std::map<member_id, std::size_t> agree;
   for (const auto& peer : record_.members) {
     if (dead_.contains(peer.id) || suspects_.contains(peer.id)) continue;

@@ -118,7 +118,7 @@ inline void refuse_difference(any_store& store, const std::string& own_differenc
     throw mismatch_error("this process cannot join the job at " + store.where() + " (" + own_difference +
                          "); start it with the same program, options and data");
   }
-  if (!has_begun) muster::detail::refuse_ranks(store.get(difference_key, until).value);
+  if (!has_begun) muster::detail::require_no_difference(store.get(difference_key, until).value);
 }
 
 // Returns the place of the launch, or an unused place if the job has begun.

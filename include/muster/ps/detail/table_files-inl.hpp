@@ -46,9 +46,9 @@ inline std::string text_of(const std::filesystem::path& path) {
   return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
 }
 
-// Writes this worker's share of the ranges as consecutive parts: table, bytes. Servers fence a silent worker, so the
-// worker makes progress between the pieces of a file.
-inline void save_parts(job& parameters, const group& workers, const std::filesystem::path& path) {
+// Writes this worker's share of the ranges to its own file, as consecutive parts: table, bytes. Servers fence a silent
+// worker, so the worker makes progress between the pieces of a file.
+inline void save_own_ranges(job& parameters, const group& workers, const std::filesystem::path& path) {
   muster::detail::checked_file file(path.string(), [&] { parameters.tables().progress(); });
   const auto step = static_cast<range_id>(workers.size());
   for (auto range = static_cast<range_id>(workers.rank()); range < parameters.layout().ranges(); range += step) {
@@ -327,7 +327,7 @@ MUSTER_INLINE void save_tables(job& parameters, group& workers, const std::strin
   const auto own = folder / detail::name_of(named[0], named[1], workers.rank());
   detail::run_at_all(workers, folder, [&] {
     std::filesystem::create_directories(folder);
-    detail::save_parts(parameters, workers, own);
+    detail::save_own_ranges(parameters, workers, own);
   });
   const auto publish = [&] {
     detail::require_place(parameters);

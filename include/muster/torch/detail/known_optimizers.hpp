@@ -15,7 +15,8 @@
 
 namespace muster { inline namespace v0 { namespace torch { namespace detail {
 
-/// A function for each value of a parameter's state.
+/// The functions that are called for the values of a parameter's state: `number` for each integer, `tensor` for each
+/// tensor.
 struct value_visitor {
   std::function<void(std::int64_t&)> number;
   std::function<void(at::Tensor&)> tensor;

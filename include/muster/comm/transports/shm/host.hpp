@@ -44,7 +44,7 @@ class shm_host {
   void put(std::byte* destination, const std::byte* source, std::size_t bytes, std::size_t total = 0) const noexcept {
     copy_out(destination, source, bytes, no_shared_cache_ && bytes >= least_past_caches ? ~std::size_t{0} : total);
   }
-  /// Returns true if the death of every rank is detected.
+  /// Returns true if this rank can detect the death of each other rank.
   [[nodiscard]] bool sees_death() const noexcept { return sees_death_; }
   [[nodiscard]] segment& own() noexcept { return *segment_; }
   [[nodiscard]] const segment& own() const noexcept { return *segment_; }

@@ -79,7 +79,7 @@ class segment final : public std::pmr::memory_resource {
 
   std::uint64_t grow(std::size_t bytes);
   void release(std::uint64_t offset, std::size_t size) noexcept;
-  void retire(const range& area) noexcept;
+  void discard_pages(const range& area) noexcept;
 
   mapping memory_;
   mutable std::mutex mutex_;

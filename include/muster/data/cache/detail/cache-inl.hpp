@@ -56,7 +56,7 @@ class cache_step final : public record_step {
           "cache(...) | augment(...)");
     }
     schema_ = before().schema();
-    version_ = before().version();
+    version_ = before().processing_version();
     if (!options_.folder.empty() && version_ == 0) {
       throw configuration_error("cannot cache the results of map() in '" + options_.folder +
                                 "' (its function has version 0, so a change of the function would not be detected); "

@@ -315,7 +315,7 @@ class csv_format final : public detail::text_format {
           end = field.end;
         }
         if (place == detail::label_place) {
-          if (!detail::is_label(field.content, value))
+          if (!detail::is_exact_label(field.content, value))
             fail(row, field.content.data(), detail::no_label(detail::quoted(field.content)));
           value += 0.0f;  // -0 is 0
         }

@@ -89,7 +89,7 @@ struct decimal_digits {
 
 }  // namespace detail
 
-inline bool detail::is_label(std::string_view written, float value) {
+inline bool detail::is_exact_label(std::string_view written, float value) {
   constexpr std::ptrdiff_t few_digits = 7;  // a float32 represents every whole number with so many digits
   if (value != std::trunc(value)) return true;
   const char* const end = written.data() + written.size();

@@ -97,7 +97,7 @@ inline auto writer_of(dtype type) noexcept {
 struct example_column {
   std::string_view name;
   dtype type = dtype::float32;
-  bool is_label = false;
+  bool is_exact_label = false;
   std::byte* output = nullptr;
   std::uint64_t capacity = 1;
   std::uint64_t count = 0;
@@ -108,8 +108,9 @@ struct example_column {
   void add(list_kind kind, message_reader values) {
     const auto store = writer_of(type);
     if (kind == list_kind::floats && type != dtype::float32) return set_problem("has floats");
-    if (kind == list_kind::whole_numbers && store == nullptr && !is_label) return set_problem("has whole numbers");
-    if (kind == list_kind::bytes && is_label) return set_problem("has bytes");
+    if (kind == list_kind::whole_numbers && store == nullptr && !is_exact_label)
+      return set_problem("has whole numbers");
+    if (kind == list_kind::bytes && is_exact_label) return set_problem("has bytes");
     while (values.next()) {
       if (values.number != 1) continue;
       if (kind == list_kind::bytes) {
@@ -132,7 +133,7 @@ struct example_column {
     if (problem.empty() && (up_to ? count % step != 0 : count != capacity))
       set_problem("has " + std::to_string(count) + " values, not " + std::to_string(capacity));
     const bool is_signed = type == dtype::int8 || type == dtype::int16 || type == dtype::int32 || type == dtype::int64;
-    if (problem.empty() && is_label) {
+    if (problem.empty() && is_exact_label) {
       if (!std::isfinite(label)) set_problem("has a value that is not finite (a label is finite)");
       label = label_of(label);
       if (output != nullptr) std::memcpy(output, &label, sizeof label);
@@ -152,15 +153,15 @@ struct example_column {
     const std::uint64_t size = size_of(type);
     const std::uint64_t added = bytes.size() / size;
     if (bytes.size() % size != 0) set_problem("has a number of bytes that is not a multiple of the element size");
-    if (is_label && count == 0 && added == 1) std::memcpy(&label, bytes.data(), size);
-    if (output != nullptr && !is_label && count + added <= capacity)
+    if (is_exact_label && count == 0 && added == 1) std::memcpy(&label, bytes.data(), size);
+    if (output != nullptr && !is_exact_label && count + added <= capacity)
       std::ranges::copy(bytes.first(added * size), output + count * size);
     count += added;
   }
   void add_number(std::uint64_t value, bool (*store)(std::byte*, std::int64_t) noexcept) {
     const auto number = static_cast<std::int64_t>(value);
     std::byte unread[8];
-    if (is_label) {
+    if (is_exact_label) {
       label = label_of(number);
       if (std::isnan(label))
         set_problem("has the value " + std::to_string(number) + ", which a label cannot represent (it is a float32)");
@@ -217,7 +218,7 @@ inline std::vector<example_column> columns_for(const example_columns& requested,
   }
   for (std::size_t k = 0; k < requested.labels.size(); ++k) {
     auto* const label = row.labels.empty() ? nullptr : reinterpret_cast<std::byte*>(&row.labels[k]);
-    columns.push_back({.name = requested.labels[k], .is_label = true, .output = label});
+    columns.push_back({.name = requested.labels[k], .is_exact_label = true, .output = label});
   }
   return columns;
 }

@@ -236,7 +236,7 @@ class json_row final : public json_line {
     if (column_->role != label_place) return put(value);
     if (!columns_.classes.empty()) return other("a number");
     *label_ = value + 0.0f;  // -0 is 0
-    return is_label(written, value) || refuse(no_label(detail::quoted(written)));
+    return is_exact_label(written, value) || refuse(no_label(detail::quoted(written)));
   }
   bool text(const std::string& value) override {
     if (column_->role != label_place || columns_.classes.empty()) return other("a text");

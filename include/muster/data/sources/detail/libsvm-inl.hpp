@@ -56,7 +56,7 @@ template <class Store>
   if (after == nullptr) {
     const auto read = parse_float(p, text_end, label);
     if (read.ec != std::errc() || !ends_word(read.ptr) ||
-        !detail::is_label({p, static_cast<std::size_t>(read.ptr - p)}, label)) {
+        !detail::is_exact_label({p, static_cast<std::size_t>(read.ptr - p)}, label)) {
       parse_error_builder(line).bad_label(p);
     }
     label += 0.0f;

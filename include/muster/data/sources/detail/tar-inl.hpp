@@ -143,7 +143,8 @@ struct tar_samples::state : detail::source_facts {
     }
     float number = 0;
     const auto [end, code] = detail::parse_float(found.data(), found.data() + found.size(), number);
-    if (found.empty() || code != std::errc() || end != found.data() + found.size() || !detail::is_label(found, number))
+    if (found.empty() || code != std::errc() || end != found.data() + found.size() ||
+        !detail::is_exact_label(found, number))
       fail(found.empty() ? detail::missing_label : detail::no_label(detail::quoted(found)));
     return number + 0.0f;
   }

@@ -159,12 +159,12 @@ MUSTER_INLINE void segment::do_deallocate(void* memory, std::size_t bytes, std::
       has_detached_.load(std::memory_order_relaxed) && is_detached(static_cast<std::byte*>(memory), bytes);
   const std::lock_guard lock(mutex_);
   const auto* const begin = static_cast<std::byte*>(memory);
-  was_detached ? retire({begin, begin + size}) : release(offset_of(memory), size);
+  was_detached ? discard_pages({begin, begin + size}) : release(offset_of(memory), size);
 }
 
 // Returns the pages of a deallocated range to the system, and keeps the range until `attach_again`, because peers may
 // still write there. Called with mutex_ held.
-MUSTER_INLINE void segment::retire(const range& area) noexcept {
+MUSTER_INLINE void segment::discard_pages(const range& area) noexcept {
   const auto bytes = static_cast<std::size_t>(area.end - area.begin);
   const auto offset = offset_of(area.begin);
   try {

@@ -282,7 +282,7 @@ struct store_server::implementation {
     if (peer.link.unsent() >= detail::unread_limit) throw detail::protocol_violation();
   }
 
-  // Drops the clients that have read no reply for too long.
+  // Drops the clients with unsent replies that have read nothing for longer than `store_timing::slow_client`.
   void drop_stalled(clock::time_point now) {
     const auto is_stalled = [&](detail::client_number client_id) {
       return now - clients.at(client_id).last > detail::store_timing::slow_client;
@@ -293,8 +293,9 @@ struct store_server::implementation {
     }
   }
 
-  // Returns the process of a client on this host, which the client's name identifies; nothing for other clients.
-  static std::optional<detail::life> life_of(const std::string& name) noexcept {
+  // Starts to observe the process of the client with this name. Returns nothing if the process is on another host or in
+  // another namespace of processes, or if no descriptor is left.
+  static std::optional<detail::life> observe_process_of(const std::string& name) noexcept {
     try {
       return detail::life_of_client(name);
     } catch (const std::exception&) {  // no descriptor is left: the lease alone decides
@@ -309,7 +310,8 @@ struct store_server::implementation {
     notified.erase(client_id);
     if (const auto former = clients.extract(client_id); former && former.mapped().has_part && !former.mapped().leaves) {
       const auto& name = former.mapped().name;
-      if (!name.empty()) absent.push_back({name, life_of(name), deadline_after(detail::store_timing::lease)});
+      if (!name.empty())
+        absent.push_back({name, observe_process_of(name), deadline_after(detail::store_timing::lease)});
     }
     table.leave(client_id);
   }
