@@ -23,8 +23,8 @@ inline bool is_png(std::span<const std::byte> bytes) {
 }
 
 /// The rows of a PNG, from the top, as RGB. Supports every type and depth, without interlacing. Transparency is
-/// ignored, and the lower byte of 16 bits too. Holds two rows. Throws data_error for a PNG that is damaged or
-/// incomplete.
+/// ignored, and the lower byte of 16 bits too. Holds two rows, of up to half a megabyte. Throws data_error for a PNG
+/// that is damaged or incomplete.
 class png_rows {
  public:
   explicit png_rows(std::span<const std::byte> png) : png_(png) {
@@ -86,7 +86,9 @@ class png_rows {
   }
 
   void read_header(std::span<const std::byte> header) {
+    constexpr std::uint64_t most_side = 65535;  // as in a JPEG
     constexpr std::uint64_t most_pixels = std::uint64_t{1} << 26;
+    constexpr std::uint64_t most_bytes = std::uint64_t{1} << 28;  // about a second
     constexpr std::size_t channels[] = {1, 0, 3, 1, 2, 0, 4};
     if (header.size() != 13) fail("its header has another size");
     width_ = number(at_ + 8);
@@ -100,14 +102,15 @@ class png_rows {
       fail("its header has an unknown type");
     if (byte(12) != 0)
       throw data_error({"", 0, 0, 0}, "is an interlaced PNG (which is not supported); save it without interlacing");
-    if (std::uint64_t{width_} * height_ > most_pixels)
-      throw data_error({"", 0, 0, 0}, "is too expensive to decode (it has " +
-                                          std::to_string(std::uint64_t{width_} * height_) +
-                                          " pixels); save it with fewer pixels");
     channels_ = channels[type_];
-    const std::size_t bits = channels_ * depth_;
+    const std::size_t bits = channels_ * depth_, row_bytes = (std::size_t{width_} * bits + 7) / 8;
+    if (width_ > most_side || height_ > most_side || std::uint64_t{width_} * height_ > most_pixels ||
+        row_bytes * height_ > most_bytes)
+      throw data_error({"", 0, 0, 0}, "is too expensive to decode (it has " + std::to_string(width_) + " x " +
+                                          std::to_string(height_) + " pixels of " + std::to_string(bits) +
+                                          " bits); save it with fewer pixels");
     step_ = bits < 8 ? 1 : bits / 8;
-    row_.assign((width_ * bits + 7) / 8, 0);
+    row_.assign(row_bytes, 0);
     above_ = row_;
   }
 
@@ -128,15 +131,25 @@ class png_rows {
     if (expects_end) fail("its data go on after the last row");
   }
 
+  // Adds to each byte the byte that the filter predicts: the byte to the left, the byte above, their mean, or the byte
+  // of the three neighbours that is nearest to left + above - corner (PNG specification, 9.2). Neighbours outside are
+  // 0.
   void unfilter(std::uint8_t filter) {
-    for (std::size_t k = 0; k < row_.size(); ++k) {
-      const int left = k < step_ ? 0 : row_[k - step_], up = above_[k], corner = k < step_ ? 0 : above_[k - step_];
-      const int to_left = std::abs(up - corner), to_up = std::abs(left - corner),
+    if (filter == 0) return;
+    for (std::size_t k = 0; k < step_; ++k)
+      row_[k] = static_cast<std::uint8_t>(row_[k] + (filter == 1 ? 0 : filter == 3 ? above_[k] / 2 : above_[k]));
+    const auto add = [&](const auto& predict) {
+      for (std::size_t k = step_; k < row_.size(); ++k)
+        row_[k] = static_cast<std::uint8_t>(row_[k] + predict(int{row_[k - step_]}, int{above_[k]}, k));
+    };
+    if (filter == 1) return add([](int left, int, std::size_t) { return left; });
+    if (filter == 2) return add([](int, int up, std::size_t) { return up; });
+    if (filter == 3) return add([](int left, int up, std::size_t) { return (left + up) / 2; });
+    add([&](int left, int up, std::size_t k) {
+      const int corner = above_[k - step_], to_left = std::abs(up - corner), to_up = std::abs(left - corner),
                 to_corner = std::abs(left + up - 2 * corner);
-      const int nearest = to_left <= to_up && to_left <= to_corner ? left : to_up <= to_corner ? up : corner;
-      const int predicted[] = {0, left, up, (left + up) / 2, nearest};
-      row_[k] = static_cast<std::uint8_t>(row_[k] + predicted[filter]);
-    }
+      return to_left <= to_up && to_left <= to_corner ? left : to_up <= to_corner ? up : corner;
+    });
   }
 
   // Returns a value of the row: of `depth_` bits, or the upper byte of 16 bits.
