@@ -89,7 +89,7 @@ void remote_models::update() {
 
 void remote_models::update_model(const std::string& model) {
   auto versions = versions_in(files_.list(model));
-  versions.resize(std::min(versions.size(), most_versions));
+  if (versions.size() > most_versions) versions.erase(versions.begin() + most_versions, versions.end());
   for (const auto version : versions) update_version(model + "/" + std::to_string(version));
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(fs::path(folder_) / model, ignored)) {

@@ -106,8 +106,8 @@ class ledgers final : public ps::range_storage {
     target.rows.push_back({entry.sender, sequence, entry.push.clock, entry.push.place});
     if (entry.type == ps::log_entry::kind::late) target.folded.push_back(target.rows.back());
   }
-  std::vector<ps::member> holders(ps::range_id range) const override {
-    return range == order_at_ ? order_.holders() : std::vector<ps::member>();
+  std::vector<ps::member> workers_with_parts(ps::range_id range) const override {
+    return range == order_at_ ? order_.workers_with_parts() : std::vector<ps::member>();
   }
   std::span<const std::byte> read(ps::range_id range, const ps::message& pull) override {
     if (range == order_at_) {
