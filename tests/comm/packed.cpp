@@ -20,6 +20,7 @@ namespace {
 template <class T, std::size_t Rank>
 struct view_of {
   using element_type = T;
+  using reference = T&;
   static constexpr std::size_t rank() { return Rank; }
   [[nodiscard]] T* data_handle() const { return at; }
   [[nodiscard]] std::size_t extent(std::size_t r) const { return extents[r]; }
@@ -85,6 +86,23 @@ TEST_CASE("a collective of a packed view changes the elements of the view, and n
       test::require(matrix[i] == (is_inside ? 2 : world.rank()), "the block of a matrix");
     }
   }));
+}
+
+TEST_CASE("one view is input and output of a call, in either order of evaluation") {
+  REQUIRE_NOTHROW(test::run_ranks(2, [&](muster::group& world) {
+    std::vector<int> memory = {1, 9, 2, 9, 3};
+    const view_of<int, 1> view{memory.data(), {3}, {2}};
+    muster::allreduce(world, muster::packed(view), muster::packed(view), muster::sum);
+    test::require(memory == std::vector<int>{2, 9, 4, 9, 6}, "the sums");
+  }));
+  std::vector<int> memory = {1, 9, 2};
+  const view_of<int, 1> view{memory.data(), {2}, {2}};
+  {
+    const muster::packed input(view);  // destroyed last, after the output
+    const muster::packed output(view);
+    output.data()[0] = 7;
+  }
+  CHECK(memory == std::vector<int>{7, 9, 2});
 }
 
 TEST_CASE("a contiguous view is packed without a copy, and a view that aliases itself is refused") {

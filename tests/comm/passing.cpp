@@ -134,10 +134,10 @@ TEST_CASE("the deadline of an outstanding message begins with the wait for it, a
                        using namespace std::chrono_literals;
                        const int other = 1 - world.rank();
                        int early = -1, late = -1, own = other;
-                       const muster::message_options soon{.tag = 1, .timeout = 0.3s};
+                       const muster::message_options soon{.tag = 1, .timeout = 1.5s};
                        auto pending = muster::receive_async(world, std::span(&early, 1), other, soon);
                        if (world.rank() == 1)
-                         std::this_thread::sleep_for(900ms);  // rank 0 waits here, for something else
+                         std::this_thread::sleep_for(2500ms);  // rank 0 waits here, for something else
                        if (what == 0) muster::barrier(world);
                        if (what == 1)
                          muster::send_receive(world, std::span(&own, 1), other, std::span(&late, 1), other);

@@ -258,12 +258,12 @@ class reduction {
   /// Returns the form of a sum or mean of floating-point T that rounds the exact sum: it has the same bits for any
   /// order of the ranks, and only `fold` over all ranks at once computes it.
   template <element T>
-  static reduction reproducible(bool mean) {
-    const auto functions = detail::exact_functions_of(dtype_of<T>(), mean);
+  static reduction reproducible(bool is_mean) {
+    const auto functions = detail::exact_functions_of(dtype_of<T>(), is_mean);
     reduction result;
     result.type_ = dtype_of<T>();
     result.element_size_ = sizeof(T);
-    result.code_ = mean ? operation::reproducible_mean : operation::reproducible_sum;
+    result.code_ = is_mean ? operation::reproducible_mean : operation::reproducible_sum;
     result.combine_ = functions.combine;
     result.fold_ = functions.fold;
     return result;

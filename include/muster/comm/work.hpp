@@ -97,8 +97,8 @@ class work_awaiter {
 /// Suspends a coroutine of the program until the work is done: `co_await allreduce_async(...)`, or `co_await` of a work
 /// that the coroutine keeps. The promise of the coroutine has its executor: `post(function)` later calls the function,
 /// on the thread that uses the group, which tests the work and posts again or resumes the coroutine. So many coroutines
-/// share a thread. `co_await` throws the error of the collective. The suspended coroutine outlives the work, because
-/// the executor refers to it.
+/// share a thread. Between two tests there is no pause, so the thread is busy until the work is done. `co_await` throws
+/// the error of the collective. The suspended coroutine outlives the work, because the executor refers to it.
 inline auto operator co_await(work& awaited) noexcept {
   return detail::work_awaiter<work&, std::nullptr_t>(awaited, nullptr);
 }

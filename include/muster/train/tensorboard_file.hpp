@@ -27,7 +27,7 @@ class tensorboard_file {
   explicit tensorboard_file(const std::string& folder, std::uint64_t first_step = 0);
 
   /// Appends the scalars of a step. A reader sees them at once. Throws configuration_error when the file cannot be
-  /// written.
+  /// written. The file may then end within a frame, so a caller that continues makes another file.
   void add(std::uint64_t step, std::span<const tensorboard_scalar> scalars);
 
   /// Returns the path of the file.

@@ -134,8 +134,8 @@ class direct_exchange {
       const auto own = piece(ctx_.rank(), folded_);
       for (std::size_t j = 0; j < peers_; ++j) inputs_[j] = kept(j, folded_).data();
       inputs_[peers_] = own.data();
-      std::byte* const out[] = {own.data()};
-      reduce_.fold(out, {&inputs_[0], inputs_.size()}, own.size());
+      std::byte* const result[] = {own.data()};
+      reduce_.fold(result, {&inputs_[0], inputs_.size()}, own.size());
     }
     return changed;
   }

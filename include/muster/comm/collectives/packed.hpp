@@ -1,10 +1,10 @@
 // Views with strides as arguments of collectives: matrices, blocks of matrices, multi-dimensional arrays.
 #pragma once
 
-#include <algorithm>
 #include <array>
 #include <concepts>
 #include <cstddef>
+#include <cstring>
 #include <memory>
 #include <string>
 #include <type_traits>
@@ -16,9 +16,9 @@
 namespace muster { inline namespace v0 {
 
 /// A view with the interface of std::mdspan, also of Kokkos and of the reference implementation, whose elements are in
-/// memory: `data_handle`, `rank`, `extent` and `stride`.
+/// memory: `data_handle`, `rank`, `extent` and `stride`. A view whose accessor computes values is not one.
 template <class V>
-concept strided_view = requires(const V& view) {
+concept strided_view = std::same_as<typename V::reference, typename V::element_type&> && requires(const V& view) {
   { *view.data_handle() } -> std::same_as<typename V::element_type&>;
   { view.extent(0) } -> std::convertible_to<std::size_t>;
   { view.stride(0) } -> std::convertible_to<std::size_t>;
@@ -37,8 +37,9 @@ concept strided_matrix = requires(M& matrix) {
 };
 
 /// The elements of a view as the contiguous range that collectives take: `allreduce(world, packed(view), sum)`. Where
-/// the elements of the view are contiguous, it is their memory. Otherwise it is a copy, whose end writes the elements
-/// back, unless they are const. The elements are in the order of their addresses, so the strides of the views of all
+/// the elements of the view are contiguous, it is their memory. Otherwise it is a copy, whose destructor writes the
+/// elements back that a collective has changed, so the view has the result when the object is destroyed. One view may
+/// be input and output of a call. The elements are in the order of their addresses, so the strides of the views of all
 /// ranks have the same order. Throws configuration_error for a view that may alias itself: a stride that is shorter
 /// than the elements of the dimensions with smaller strides. A temporary, so for calls that wait.
 template <class T>
@@ -68,7 +69,11 @@ class packed {
   packed& operator=(const packed&) = delete;
   ~packed() {
     if constexpr (!std::is_const_v<T>) {
-      if (copy_) for_each([](T& element, value_type& copied) { element = copied; });
+      if (!copy_) return;
+      const value_type* const packed_values = copy_.get() + size_;
+      for_each([&](T& element, value_type& copied) {
+        if (std::memcmp(&copied, packed_values + (&copied - copy_.get()), sizeof copied) != 0) element = copied;
+      });
     }
   }
 
@@ -94,8 +99,10 @@ class packed {
 
   void pack() {
     if (size_ == 0) return;
-    std::sort(dimensions_.begin(), dimensions_.begin() + used_,
-              [](const dimension& a, const dimension& b) { return a.stride > b.stride; });
+    for (std::size_t r = 1; r < used_; ++r) {
+      for (std::size_t s = r; s > 0 && dimensions_[s - 1].stride < dimensions_[s].stride; --s)
+        std::swap(dimensions_[s - 1], dimensions_[s]);
+    }
     std::size_t reach = 1;  // elements up to the end of the dimensions with smaller strides
     for (std::size_t r = used_; r-- > 0;) {
       const auto [extent, stride] = dimensions_[r];
@@ -106,8 +113,9 @@ class packed {
       reach += (extent - 1) * stride;
     }
     if (reach == size_) return;  // contiguous
-    copy_ = std::make_unique<value_type[]>(size_);
+    copy_ = std::make_unique<value_type[]>((std::is_const_v<T> ? 1 : 2) * size_);
     for_each([](T& element, value_type& copied) { copied = element; });
+    for (std::size_t i = 0; !std::is_const_v<T> && i < size_; ++i) copy_[size_ + i] = copy_[i];
   }
 
   // Calls `f` with each element and its copy.
@@ -129,8 +137,8 @@ class packed {
   T* source_;
   std::size_t size_ = 1;
   std::array<dimension, most> dimensions_;
-  std::size_t used_ = 0;  // dimensions of more than one element, from the largest stride to the smallest
-  std::unique_ptr<value_type[]> copy_;
+  std::size_t used_ = 0;                // dimensions of more than one element, from the largest stride to the smallest
+  std::unique_ptr<value_type[]> copy_;  // the elements, and unless they are const the elements as they were packed
 };
 /// Deduces the element type of a view.
 template <strided_view V>

@@ -163,6 +163,8 @@ class blocked_records::block_finder {
         &block, index,
         std::span(block.bytes).subspan(begin * source_.entry_bytes, (block.ends[index] - begin) * source_.entry_bytes)};
   }
+  /// Returns true if a block has been replaced, which stays in memory until `forget_replaced`.
+  [[nodiscard]] bool has_replaced() const noexcept { return !replaced_.empty(); }
   void forget_replaced() noexcept { replaced_.clear(); }
 
  private:
@@ -206,13 +208,16 @@ inline void blocked_records::read(std::span<const sample_id> ids, const record_r
   constexpr std::size_t at_once = 32;
   block_finder blocks(*state_);
   std::byte* output = rows.bytes.data();
-  for (std::size_t first = 0; first < ids.size(); first += at_once) {
-    const auto part = ids.subspan(first, std::min(at_once, ids.size() - first));
+  for (std::size_t first = 0, found_count = 0; first < ids.size(); first += found_count) {
+    auto part = ids.subspan(first, std::min(at_once, ids.size() - first));
     std::array<block_finder::position, at_once> found;
-    for (std::size_t k = 0; k < part.size(); ++k) {
+    found_count = 0;
+    for (; found_count < part.size() && !blocks.has_replaced(); ++found_count) {
+      const std::size_t k = found_count;
       found[k] = blocks.find(part[k]);
       if (!rows.bytes.empty() && k > 0 && part[k] != part[k - 1] + 1) fetch_ahead(found[k].bytes);
     }
+    part = part.first(found_count);
     for (std::size_t k = 0; k < part.size(); ++k) {
       const record_block& block = *found[k].block;
       const auto bad_position = std::ranges::lower_bound(block.bad, part[k], {}, &bad_record::id);

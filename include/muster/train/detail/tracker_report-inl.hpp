@@ -92,6 +92,7 @@ MUSTER_INLINE void tracker::export_scalars() {
                                                              {"train_accuracy", last.metrics.train_accuracy},
                                                              {"samples_per_second", last.samples_per_second()}}});
   } catch (const configuration_error& failed) {
+    scalars_.reset();  // the file may end within a frame, behind which readers find nothing
     log(log_level::warning, std::string("this epoch has no event: ") + failed.what() + "; the training continues");
   }
 }

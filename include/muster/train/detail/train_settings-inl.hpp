@@ -26,9 +26,9 @@ inline constexpr setting_info virtual_shards{
     "cut each batch into N parts that are summed in one order: the same bits for any "
     "number of ranks; 0: off",
     detail::value_range(0, 4096)};
-inline constexpr setting_info reproducible{
-    "reproducible", "on|off", "off",
-    "sum the gradients of the ranks exactly: the same bits with every algorithm, transport and size of bucket"};
+inline constexpr setting_info reproducible{"reproducible", "WHEN", "off",
+                                           "on or off: sum the gradients of the ranks exactly: the same bits with "
+                                           "every algorithm, transport and size of bucket"};
 
 inline void register_settings_of_train() {
   detail::register_settings(

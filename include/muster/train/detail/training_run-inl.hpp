@@ -213,10 +213,12 @@ MUSTER_INLINE void training::training_run::print_resumed() {
                owner.state_.position().data.epoch + 1);
 }
 
-// Returns a digest of the parameters in steps 1, 2, 4, 8, ... of an elastic job; nothing in other steps.
+// Returns a digest of the parameters in steps 1, 2, 4, 8, ... of an elastic job in mode allreduce; nothing in other
+// steps, and in the modes that restore the parameters of a failed step.
 MUSTER_INLINE std::optional<std::uint64_t> training::training_run::digest_of_parameters(const step& current) const {
   const auto* const values = dynamic_cast<const arena*>(&owner.sync_.base_arena());
-  if (values == nullptr || !owner.context_.elastic() || owner.on_servers_ || !std::has_single_bit(current.number() + 1))
+  if (values == nullptr || !owner.context_.elastic() || owner.on_servers_ ||
+      owner.sync_.options().mode.method != sync_mode::kind::allreduce || !std::has_single_bit(current.number() + 1))
     return std::nullopt;
   return detail::digest_of_bytes(std::as_bytes(values->parameters()));
 }
@@ -226,8 +228,9 @@ MUSTER_INLINE void training::training_run::require_unchanged(std::optional<std::
                                                              const step& current) const {
   if (!before || digest_of_parameters(current) == before) return;
   throw configuration_error(
-      "a step changed parameters before its commit (if it fails it runs again, and changes them twice); change them in "
-      "step.update([&] { ... }), or give update() an optimizer");
+      "a step changed parameters before its commit (if it fails, its changes stay and it runs again); change them, "
+      "also "
+      "by clipping or a projection, in step.update([&] { ... }), or give update() an optimizer");
 }
 
 MUSTER_INLINE bool training::training_run::steps(run_limits step_limits) {

@@ -163,6 +163,7 @@ MUSTER_INLINE void thread_transport::match() {
   mailbox& mine = box(rank_);
   const std::uint64_t events = mine.events.load(std::memory_order_acquire);
   events_at_last_test_ = events;
+  if (posted_.empty() && new_receives_.empty()) return;  // messages wait for a receive, and a sender takes no lock
   if (events == events_at_last_match_ && new_receives_.empty()) return;
   events_at_last_match_ = events;
   for (;;) {

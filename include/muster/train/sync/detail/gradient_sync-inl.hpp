@@ -297,7 +297,9 @@ MUSTER_INLINE void gradient_sync::finish(std::size_t bucket) {
   if (event_sink* const sink = current_event_sink(); sink != nullptr && flight.bytes > 0)
     sink->record({activity::bucket, "bucket", flight.begin, clock::now(), flight.bytes});
   if (step_.factor != 1.0) gradients_->scale(buckets_[bucket].elements, step_.factor);
-  if (options_.clip > 0) step_.squares += gradients_->sum_of_squares(buckets_[bucket].elements);
+  if (options_.clip == 0) return;
+  const auto& places = gradients_->base_arena().places();  // tensor by tensor: the sum does not depend on the buckets
+  for (const std::size_t tensor : buckets_[bucket].tensors) step_.squares += gradients_->sum_of_squares(places[tensor]);
 }
 
 MUSTER_INLINE void gradient_sync::require_written() const {
@@ -307,9 +309,10 @@ MUSTER_INLINE void gradient_sync::require_written() const {
                             "nothing); write pass.gradient(t) in each pass, or bind the model's gradients to it there");
 }
 
-// Returns true in the first step with samples, for gradients that are this rank's own before the exchange.
+// Returns true in the first step of a training with samples, for gradients that are this rank's own before the
+// exchange. A resumed training, or a rank that joins, has been examined in its first step.
 MUSTER_INLINE bool gradient_sync::examines_own() const noexcept {
-  return !examined_ && arena_ != nullptr && !keeps_passes_apart() && step_.samples_here > 0;
+  return !examined_ && arena_ != nullptr && !keeps_passes_apart() && step_.samples_here > 0 && progress_.steps == 0;
 }
 
 // Warns once if all gradients are zero. Such a training makes no progress, and shows no other symptom. If only this
@@ -324,7 +327,7 @@ MUSTER_INLINE void gradient_sync::warn_about_zeros() {
   if (!all_are_zero && !own_are_zero) return;
   log(all_are_zero ? log_level::warning : log_level::error,
       std::string("all gradients of ") + (all_are_zero ? "the first step" : "this rank in the first step") +
-          " are 0 (the step trains nothing" + (all_are_zero ? "" : " from its samples") +
+          " are 0 (the training may learn nothing" + (all_are_zero ? "" : " from this rank's samples") +
           "); check that the model writes to pass.gradient(t) in each pass, and that no call, such as zero_grad(), "
           "binds it to other memory");
 }
