@@ -343,7 +343,7 @@ class launcher {
 
   // Plans the next start of a job without elasticity that ended because a source was away. Returns false otherwise.
   bool restart_without_source() {
-    if (plan_.elastic || ending_ || finished_ || last_status_ != source_away || plan_.restarts == 0) return false;
+    if (plan_.elastic || ending_ || finished_ || last_status_ != source_away || !allows_restarts_) return false;
     common_["MUSTER_JOB"] = job_ + "-" + std::to_string(++again_);
     const auto pause = pause_for_source(began_);
     print("a source of data is away; the job is started again in " + std::to_string(pause.count()) + " s");
@@ -354,10 +354,14 @@ class launcher {
   }
 
   // Returns the pause before a start because a source was away: twice the pause before, unless the process that began
-  // at `began` has run for long.
+  // at `began` has run for long. Ranks that end during a pause wait for its end.
   std::chrono::seconds pause_for_source(moment began) {
-    if (std::chrono::steady_clock::now() - began > long_run) source_pause_ = first_source_pause;
-    return std::exchange(source_pause_, std::min(2 * source_pause_, last_source_pause));
+    const auto now = std::chrono::steady_clock::now();
+    if (now < paused_until_) return std::chrono::ceil<std::chrono::seconds>(paused_until_ - now);
+    if (now - began > long_run) source_pause_ = first_source_pause;
+    const auto pause = std::exchange(source_pause_, std::min(2 * source_pause_, last_source_pause));
+    paused_until_ = now + pause;
+    return pause;
   }
 
   void start(int rank) {
@@ -436,9 +440,9 @@ class launcher {
           // Also if the job is done: the last save may have failed for lack of disk space.
           refused_ || (counts && ended == configuration);
       lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
-      const bool again =
-          plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline && plan_.restarts > 0;
-      const bool is_away = again && ended == source_away;
+      const bool may_continue = plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline;
+      const bool is_away = may_continue && ended == source_away && allows_restarts_;
+      const bool again = is_away || (may_continue && plan_.restarts > 0);
       const auto pause = is_away ? pause_for_source(was.began) : std::chrono::seconds(0);
       print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
             (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
@@ -494,6 +498,8 @@ class launcher {
   std::vector<planned_start> to_start_;
   int quick_failures_ = 0;                                  // Number of consecutive early failures.
   std::chrono::seconds source_pause_ = first_source_pause;  // The next pause because a source is away.
+  moment paused_until_{};                                   // End of the last such pause.
+  bool allows_restarts_ = plan_.restarts > 0;               // At the start; such a pause uses up no restart.
   int next_rank_ = 0;
   int started_ = 0;       // Number of started processes.
   int deaths_ = 0;        // Number of processes that ended with another status than 0.

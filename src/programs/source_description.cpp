@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstring>
 #include <fstream>
+#include <numeric>
 #include <span>
 #include <string_view>
 #include <vector>
@@ -22,9 +23,10 @@ namespace {
 using muster::data::record_form;
 using muster::data::detail::record_run;
 
-constexpr std::uint64_t most_read = 256;  // Records that are read.
-constexpr std::size_t most_samples = 2;   // Samples that are shown.
-constexpr std::size_t most_values = 8;    // Values of each field that are shown.
+constexpr std::uint64_t most_read = 256;                            // Records that are read.
+constexpr std::uint64_t most_read_bytes = std::uint64_t{64} << 20;  // After the first two records.
+constexpr std::size_t most_samples = 2;                             // Samples that are shown.
+constexpr std::size_t most_values = 8;                              // Values of each field that are shown.
 
 // Returns the compression of a local file by its first bytes, or an empty text.
 std::string_view compression_of(const std::string& specification) {
@@ -135,8 +137,16 @@ void count_missing(const muster::any_record_source& source, std::span<const std:
 
 // Adds what the first records show: missing values, samples, and the first bad record.
 void describe_first_records(const muster::any_record_source& source, json& report) {
+  std::vector<muster::sample_id> ids(std::min(source.size(), most_read));
+  std::iota(ids.begin(), ids.end(), muster::sample_id{0});
+  std::vector<std::uint64_t> sizes(ids.size());
+  source.sizes(ids, sizes);
+  std::size_t count = 0;
+  for (std::uint64_t bytes = 0;
+       count < ids.size() && (count < most_samples || bytes + sizes[count] <= most_read_bytes);)
+    bytes += sizes[count++];
   record_run run;
-  run.read(source, 0, std::min(source.size(), most_read), true, false);
+  run.read(source, 0, count, true, false);
   const std::size_t labels_each = source.schema().labels.size();
   json missing = json::object(), samples = json::array();
   auto bad = run.bad.begin();

@@ -101,7 +101,11 @@ class session {
                              one_line(connection_ ? PQerrorMessage(connection_.get()) : "out of memory") +
                              "); check the connection";
     const auto state = PQpingParams(words.data(), values.data(), /*expand_dbname=*/1);
-    if (state == PQPING_REJECT || state == PQPING_NO_RESPONSE) throw lost_connection(text);
+    // A server without a free connection answers the ping. Its refusal has no code here, only a text.
+    const bool is_full = text.find("connection slots") != std::string::npos ||
+                         text.find("too many clients") != std::string::npos ||
+                         text.find("too many connections") != std::string::npos;
+    if (state == PQPING_REJECT || state == PQPING_NO_RESPONSE || is_full) throw lost_connection(text);
     throw configuration_error(text);
   }
   // Runs one command. The server refuses a text with several commands.

@@ -263,9 +263,10 @@ MUSTER_INLINE void record_set_writer::require_division(const std::string& rule_a
 }
 
 MUSTER_INLINE void record_set_writer::require_same_division(const detail::manifest_content& existing) {
-  if (!division_ || existing.entries.empty() || existing.division == *division_) return;
+  if (!division_ || existing.entries.empty()) return;
   const bool has_shards = existing.entries.front().file.starts_with("shard-");
-  if (existing.division.empty() && has_shards && !division_->empty()) return;  // of a muster that noted no division
+  const bool is_unknown = existing.division.empty() && has_shards;  // of a muster that noted no division
+  if (is_unknown ? !division_->empty() : existing.division == *division_) return;
   discard();
   const auto described = [](const std::string& rule, bool in_shards) {
     const auto blank = rule.rfind(' ');
@@ -361,7 +362,7 @@ MUSTER_INLINE void record_set_writer::commit() {
     const bool in_shards = !open_files_.empty() && open_files_.rbegin()->first.has_value();
     if (in_shards && existing.schema.empty())  // required by ranks that have none of the files
       manifest.note(detail::schema_note + format::schema_to_json(schema_));
-    if (in_shards && division_ && existing.division.empty()) manifest.note(detail::division_note + *division_);
+    if (in_shards && division_ && existing.entries.empty()) manifest.note(detail::division_note + *division_);
     committed_ = std::exchange(pending_, {});
   } else if (!notes_) {
     committed_.clear();
