@@ -21,7 +21,10 @@ source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 version=$(python3 tests/repository/release.py .) || die "the files are not ready for a release (see above); mend them"
 for check in "manual.py ." "architecture.py ." "outward.py ." "scan.py ." "words.py ."; do
   # shellcheck disable=SC2086
-  python3 tests/repository/$check >/dev/null || die "tests/repository/$check fails (see above); mend it"
+  printed=$(python3 tests/repository/$check 2>&1) || {
+    printf '%s\n' "$printed" >&2
+    die "tests/repository/$check fails (see above); mend it"
+  }
 done
 say "version $version, commit $(git rev-parse --short HEAD)"
 
