@@ -44,7 +44,7 @@ class Muster(ConanFile):
 
     def system_requirements(self):
         apt = Apt(self)
-        apt.check(["nlohmann-json3-dev", *sorted({package for part, packages in PARTS.items() if self.options.get_safe(part) for package in packages})])
+        apt.check(["nlohmann-json3-dev", *(["libcli11-dev"] if self.options.programs else []), *sorted({package for part, packages in PARTS.items() if self.options.get_safe(part) for package in packages})])
 
     def generate(self):
         toolchain = CMakeToolchain(self)
