@@ -21,7 +21,7 @@ for argument in "$@"; do
 done
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-test_packages=(ccache clang clang-format clang-tidy catch2 codespell doxygen etcd-server haproxy iproute2 iptables
+test_packages=(ccache clang clang-format clang-tidy catch2 codespell curl doxygen etcd-server haproxy iproute2 iptables
   libsqlite3-dev nginx openssl python3 python3-aiohttp python3-matplotlib python3-prometheus-client python3-yaml
   snakemake)
 all_packages=(chromium conntrack containerd containernetworking-plugins dataset-fashion-mnist debootstrap elfutils libbenchmark-dev
