@@ -2,6 +2,7 @@
 import re
 
 from muster_bench.errors import Refusal
+from muster_bench.text import fill
 
 COMPARED = re.compile(r"\s*(.*?)\s*(==|!=|<=|>=|<|>)\s*(.*?)\s*")
 ORDERED = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}
@@ -17,9 +18,12 @@ def parts(text, where):
     return [[compared(one) for one in alternative.split("&&")] for alternative in text.split("||")]
 
 
-def holds(text, where):
-    """Returns true if the condition, with its placeholders replaced, holds. Numbers are compared as numbers."""
-    return any(all(_holds(*compared, where) for compared in alternative) for alternative in parts(text, where))
+def holds(text, where, values=None):
+    """Returns true if the condition holds with the values of its placeholders, which are no operators whatever they
+    contain. Numbers are compared as numbers."""
+    def filled(side):
+        return fill(side, values or {}, where).strip()
+    return any(all(_holds(filled(left), operator, filled(right), where) for left, operator, right in alternative) for alternative in parts(text, where))
 
 
 def _holds(left, operator, right, where):

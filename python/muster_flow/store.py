@@ -117,8 +117,8 @@ class Store:
 
     def fails_condition(self, step):
         """Returns the condition of a resolved step if it does not hold, or ""."""
-        text = step.when and fill(step.when, step.parameters, f"step '{step.name}'")
-        return "" if not text or conditions.holds(text, f"step '{step.name}'") else text
+        where = f"step '{step.name}'"
+        return "" if not step.when or conditions.holds(step.when, where, step.parameters) else fill(step.when, step.parameters, where)
 
     def parts(self, step):
         """Returns all dependencies of a step's result."""

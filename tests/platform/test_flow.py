@@ -144,6 +144,14 @@ class Conditions(Case):
         with self.assertRaisesRegex(Refusal, "no number"):
             conditions.holds("a < 3", "x")
 
+    def test_contents_are_no_operators(self):
+        for text, values, expected in (("{v} == a", {"v": ""}, False), ("{v} != a", {"v": ""}, True), ("{v} == {w}", {"v": "", "w": ""}, True),
+                                       ("{v} == a", {"v": "b || a"}, False), ("{v} == {w}", {"v": "1 < 2 && x", "w": "1 < 2 && x"}, True),
+                                       ("{v} == b", {"v": "a == a || x"}, False), ("{v} >= 5", {"v": " 7 "}, True)):
+            self.assertEqual(conditions.holds(text, "x", values), expected, (text, values))
+        with self.assertRaisesRegex(Refusal, "no number"):
+            conditions.holds("{v} < 3", "x", {"v": ""})
+
 
 @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
 class Runs(Case):
