@@ -2,6 +2,7 @@
 import datetime
 import hashlib
 import hmac
+import http.client
 import os
 import time
 import urllib.error
@@ -29,17 +30,35 @@ def at(folder, path):
 
 def version_of(address):
     """Returns the version of a file on a server: its ETag, or its date and size. The version of a set of records is the version of its MANIFEST."""
-    name = urllib.parse.urlsplit(address).path.rpartition("/")[2]
-    places = [address] if "." in name else [_beside(address, "MANIFEST"), address]
-    for place in places:
+    require_plain(address)
+    name, manifest = urllib.parse.urlsplit(address).path.rpartition("/")[2], _beside(address, "MANIFEST")
+    status = {}
+    for place in [address, manifest] if "." in name else [manifest, address]:
         answer = _asked(place)
-        if answer is None:
+        if isinstance(answer, int):
+            status[place] = answer
             continue
         tag, date, size = (answer.get(header) for header in ("ETag", "Last-Modified", "Content-Length"))
         if tag or date:
             return f"version {tag}" if tag else f"version {date}, {size} bytes"
         raise Refusal(f"'{without_secrets(address)}' cannot be an input (its server sends no ETag and no Last-Modified, so a change would not be seen); use another server, or a copy")
+    if status[address] != 404:
+        raise Refusal(f"'{without_secrets(address)}' cannot be an input (status {status[address]}); check the address and the key")
     raise Refusal(f"'{without_secrets(address)}' cannot be an input (it is not on its server: status 404); make it, or mend the address")
+
+
+def require_plain(address):
+    """Throws if an address is none, or has a password: it would be in the arguments of commands and in the results."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        plain = parts.hostname and "@" not in parts.netloc and parts.port != 0 and address.isprintable() and (" " not in address or parts.scheme == "s3")
+    except ValueError:   # its text may have the password
+        plain = False
+    if not plain or "://...@" in without_secrets(address):
+        scheme, _, rest = address.partition("://")   # a password may have characters that end an address
+        shown = f"{scheme}://...@{rest.rpartition('@')[2]}" if "@" in rest else address
+        raise Refusal(f"'{without_secrets(shown)}' cannot be an input (it is no address of a server and a file, or it has a user or a password); "
+                      "write an address such as https://server/folder, and put names and passwords into ~/.netrc")
 
 
 def _beside(address, name):
@@ -48,7 +67,7 @@ def _beside(address, name):
 
 
 def _asked(address):
-    """Returns the headers of a file, or None if it does not exist."""
+    """Returns the headers of a file, or the status 404 or 403: S3 has 403 for an absent file if the key may not list."""
     method = "HEAD"
     for attempt in range(ATTEMPTS):
         if attempt:
@@ -58,14 +77,14 @@ def _asked(address):
                 return answer.headers
         except urllib.error.HTTPError as error:
             why = f"status {error.code}"
-            if error.code == 404:
-                return None
             if method == "HEAD" and error.code in NO_HEAD:
                 method = "GET"
                 continue
+            if error.code in (403, 404):
+                return error.code
             if error.code < 500 and error.code not in AWAY:
                 raise Refusal(f"'{without_secrets(address)}' cannot be an input ({why}); check the address and the key") from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, http.client.HTTPException) as error:   # the last one: an answer that is no HTTP
             why = str(getattr(error, "reason", error))
     raise Refusal(f"'{without_secrets(address)}' is away ({without_secrets(why)}, asked {ATTEMPTS} times); run the same command when it is back")
 

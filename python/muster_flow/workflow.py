@@ -10,7 +10,7 @@ from muster_bench.errors import Refusal, closest, listed
 from muster_bench.template import read_launcher, read_limits, read_resources
 from muster_bench.text import PLACEHOLDER, bytes_of, fill, value_text, words_of
 from . import conditions
-from .remote import is_remote
+from .remote import is_remote, require_plain
 from .steps import PLATFORM, Flow, Step, Training
 
 FORMAT = 1
@@ -299,6 +299,8 @@ def _paths(step, value, steps, groups, makers, here):
             yield steps[name].outputs[output]
     else:
         plain = str(pathlib.PurePath(value))
+        if is_remote(value):
+            require_plain(value)
         yield value if is_remote(value) else plain if plain in makers else str(here / value)
 
 

@@ -21,7 +21,7 @@ import bench
 from flow import Case
 from muster_bench.files import bytes_under
 from muster_bench.errors import Refusal
-from muster_flow import conditions, remote, workflow
+from muster_flow import conditions, remote, watch, workflow
 from muster_flow.collect import collect
 from muster_flow.store import Store
 from muster_bench.presets.ports import free_port
@@ -151,6 +151,62 @@ class Conditions(Case):
             self.assertEqual(conditions.holds(text, "x", values), expected, (text, values))
         with self.assertRaisesRegex(Refusal, "no number"):
             conditions.holds("{v} < 3", "x", {"v": ""})
+
+
+class Servers(Case):
+    """Serves answers by path: a status and an ETag, or bytes that are no HTTP."""
+    def serve(self, answers):
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_HEAD(self):
+                status, tag = answers.get(self.path, (404, ""))
+                if isinstance(status, bytes):
+                    self.wfile.write(status)
+                    return
+                self.send_response(status)
+                if tag:
+                    self.send_header("ETag", tag)
+                self.end_headers()
+
+            do_GET = do_HEAD
+
+            def log_message(self, *_):
+                pass
+        server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.addCleanup(server.server_close)
+        self.addCleanup(server.shutdown)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_address[1]}"
+
+    def test_a_key_that_may_not_list(self):
+        """Checks an object and a set of records on a server that has 403 for each absent file, and folders with a dot."""
+        base = self.serve({"/b/object": (200, '"1"'), "/b/object/MANIFEST": (403, ""), "/b/set.v1": (403, ""), "/b/set.v1/MANIFEST": (200, '"2"'),
+                           "/b/dot.v2/MANIFEST": (200, '"3"'), "/b/secret": (403, ""), "/b/secret/MANIFEST": (403, ""), "/b/x.csv": (403, "")})
+        with mock.patch.dict(os.environ, {"AWS_ENDPOINT_URL": base}):
+            for name, tag in (("object", 1), ("set.v1", 2), ("dot.v2", 3)):
+                self.assertEqual(remote.version_of(f"s3://b/{name}"), f'version "{tag}"')
+            for name, status in (("secret", 403), ("x.csv", 403), ("none", 404), ("none.csv", 404)):
+                with self.assertRaisesRegex(Refusal, f"status {status}"):
+                    remote.version_of(f"s3://b/{name}")
+
+    def test_no_password_is_shown(self):
+        for address in ("http://me:s3cr3t@host/x.csv", "http://me:s3/cr3t@host/x.csv", "http://me:s3 cr3t@host/x.csv", "http://s3cr3t@host/x.csv",
+                        "http://me:s3[cr3t@host/x.csv", "http://host:port/x.csv", "http:///x.csv", "http://host/a\nb"):
+            with self.subTest(address=address), self.assertRaises(Refusal) as refused:
+                remote.version_of(address)
+            self.assertNotIn("cr3t", str(refused.exception))
+            self.assertIn("cannot be an input", str(refused.exception))
+        file = self.workflow("  read: {command: 'true', inputs: {x: 'http://me:s3/cr3t@host/x.csv'}}")
+        done = self.refused("run", file, "--out", "out", says=["cannot be an input", "netrc"])
+        self.assertNotIn("cr3t", done.stdout + done.stderr)
+
+    def test_a_malformed_answer(self):
+        """Checks that a watch has no state for an answer that is no HTTP, and that the command refuses in one line."""
+        base = self.serve({"/x.csv": (b"no HTTP\r\n\r\n", "")})
+        flow = workflow.read_file(self.workflow(f"  read: {{command: 'true', inputs: {{x: '{base}/x.csv'}}}}", "watch: {data: true}"))
+        with mock.patch.object(remote.time, "sleep"):
+            self.assertEqual(list(watch.Causes._states(flow)), [(f"data '{base}/x.csv'", None)])
+            with self.assertRaisesRegex(Refusal, "is away .no HTTP"):
+                remote.version_of(f"{base}/x.csv")
 
 
 @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: snakemake is not installed")
