@@ -17,7 +17,8 @@ inline constexpr setting_info trace{"trace", "FILE", "none",
 inline constexpr setting_info metrics{
     "metrics", "FILE", "none", "write the figures up to now to this file at the end of each epoch, for Prometheus"};
 inline constexpr setting_info tensorboard{
-    "tensorboard", "FOLDER", "none", "write the figures of each epoch into an event file in this folder, for TensorBoard"};
+    "tensorboard", "FOLDER", "none",
+    "write the figures of each epoch into an event file in this folder, for TensorBoard"};
 
 inline constexpr setting_info balance{"balance", "WHAT", "equal",
                                       "how ranks share each batch: equal parts, or by speed, as their steps show it"};
