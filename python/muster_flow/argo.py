@@ -1,6 +1,7 @@
 """A workflow as a Workflow of Argo, with the objects that start it. A step with several ranks is a Job of as many pods, a step without `wait` is a
 Deployment and a Service that outlive the workflow."""
 import pathlib
+import re
 import shlex
 import urllib.parse
 
@@ -10,7 +11,7 @@ from muster_bench.files import digest_of
 from muster_bench.text import fill, value_text
 from . import conditions
 from .ends import PEERS, SOURCE
-from .exported import Exported
+from .exported import MARK, Exported, line_of, variable_of
 from .remote import is_remote
 
 DIGEST = "/tmp/digest"       # digest of a step's outputs, which memoizes the steps that need it
@@ -115,7 +116,10 @@ def _when(flow, step):
 
     def compared(left, operator, right):
         texts = [fill(text, values, f"step '{step.name}'") for text in (left, right)]
-        if operator in ("==", "!=") and not any(conditions.number(text) is not None for text in texts):
+        known = [text for text in texts if "{{" not in text]
+        if wrong := next((text for text in known if re.search(r"['\\]", text)), None):
+            raise Refusal(f"step '{step.name}': 'when' cannot compare with \"{wrong}\" in Argo (a quotation mark ends a text there); compare with another text")
+        if operator in ("==", "!=") and not (known and all(conditions.number(text) is not None for text in known)):
             texts = [f"'{text}'" for text in texts]
         return f"{texts[0]} {operator} {texts[1]}"
     alternatives = conditions.parts(step.when, f"step '{step.name}'")
@@ -145,7 +149,7 @@ def _templates(flow, step, image, results):
     run.checkpoint = str(results / "checkpoints" / key)   # a training with other inputs begins anew
     inputs = {"inputs": {"parameters": [{"name": name} for name in given]}} if given else {}
     if not step.wait:
-        yield from _service(flow, step, _container(flow, step, run, image, results), inputs)
+        yield from _service(flow, step, _container(flow, step, run, image, results, in_manifest=True), inputs)
         return
     outputs = [str(results / path) for path in step.outputs.values()]
     # a part of the names of record files is random (files.Digests)
@@ -153,7 +157,7 @@ def _templates(flow, step, image, results):
     digest = (f"{{ {found} ! -name MANIFEST -exec sha256sum {{}} + | sed 's/-[0-9a-f]*[.]muster$//' | sort; {found} -name MANIFEST -exec cut -d ' ' -f 3- {{}} +; }} "
               f"| sha256sum | cut -c 1-{DIGITS} > {DIGEST}" if outputs else f"date > {DIGEST}")
     said = [{"name": "digest", "valueFrom": {"path": DIGEST}}]
-    for path in sorted({path for other in flow.steps.values() for path in other.taken.values() if flow.maker(path) is step}):
+    for path in _shown(flow, step):
         name = _parameter(step, path)
         digest += f"; cp {shlex.quote(str(results / path))} /tmp/{name}"
         said.append({"name": name, "valueFrom": {"path": f"/tmp/{name}"}})
@@ -186,10 +190,16 @@ def _templates(flow, step, image, results):
     yield {"name": step.name, **inputs, **memoized, "container": container, **said, **limit, "retryStrategy": retry}
 
 
+def _shown(flow, step):
+    """Returns the outputs whose content other steps take."""
+    return sorted({path for other in flow.steps.values() for path in other.taken.values() if flow.maker(path) is step})
+
+
 def _key(flow, step, given, image):
-    """Returns the name of a result: the step's own digest, and the digests of the outputs that it needs."""
+    """Returns the name of a result: the step's own digest, and the digests of the outputs that it needs. An entry of
+    Argo's cache has no outputs that were added later."""
     servers = [[flow.steps[name].command, flow.steps[name].environment] for name in step.needs if not flow.steps[name].wait]
-    own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, step.ranks, servers, image])[:DIGITS]
+    own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, step.ranks, servers, image, step.outputs, _shown(flow, step)])[:DIGITS]
     digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
     return "-".join([step.name, own, *digests])
 
@@ -213,23 +223,30 @@ def _plain(run, image, results, lines, ranks=1):
     """Returns a container that runs lines of a shell."""
     step = run.template
     return {"image": image, "command": ["sh", "-ec"], "args": ["\n".join(lines)], "resources": pods.limits(step.resources, ranks),
-            "env": [{"name": name, "value": run.text(text)} for name, text in step.environment.items()],
+            "env": [{"name": name, "value": value} for name, text in step.environment.items() if MARK not in (value := run.text(text))],
             "volumeMounts": [{"name": "results", "mountPath": str(results)}]}
 
 
-def _container(flow, step, run, image, results, after=(), before=()):
+def _container(flow, step, run, image, results, after=(), before=(), in_manifest=False):
+    """Returns the container of a step. Results of other steps are variables: Argo fills them in, except in a manifest,
+    which their content could change."""
+    taken = {variable_of(name): (f"{{{{inputs.parameters.value-{name}}}}}", str(results / path)) for name, path in step.taken.items()}
+    read = [f'{name}="$(cat {shlex.quote(path)})"; export {name}' for name, (_, path) in taken.items()] if in_manifest else []
+    derived = [f"export {line_of([f'{name}={value}'])}" for name, text in step.environment.items() if MARK in (value := run.text(text))]
     outputs = [str(results / path) for path in step.outputs.values()]
     folders = sorted({str(pathlib.Path(path).parent) for path in outputs} | {run.text("{checkpoint}"), run.text("{output}")})
     emptied = [f'[ "${{RANK:-0}}" != 0 ] || rm -rf {shlex.join(outputs)}'] if outputs else []   # of an earlier attempt or workflow
-    lines = [*before, *emptied, f"mkdir -p {shlex.join(folders)}", f"cd {shlex.quote(run.text('{output}'))}", shlex.join(_words(flow, step, run)), *after]
-    return _plain(run, image, results, lines, step.ranks if step.launcher.kind == "local" else 1)
+    lines = [*before, *read, *derived, *emptied, f"mkdir -p {shlex.join(folders)}", f"cd {shlex.quote(run.text('{output}'))}", line_of(_words(flow, step, run)), *after]
+    container = _plain(run, image, results, lines, step.ranks if step.launcher.kind == "local" else 1)
+    container["env"] += [] if in_manifest else [{"name": name, "value": value} for name, (value, _) in taken.items()]
+    return container
 
 
 def _job(flow, step, run, image, results):
     """Returns a template that creates a Job with a pod for each rank and waits for it. Ranks of muster find each other through a file on the volume
     that all pods share. A pod that fails ends the Job, which the workflow repeats."""
     meeting = str(results / "rendezvous")
-    container = _container(flow, step, run, image, results, before=[f"mkdir -p {shlex.quote(meeting)}", "export RANK=$JOB_COMPLETION_INDEX"])
+    container = _container(flow, step, run, image, results, before=[f"mkdir -p {shlex.quote(meeting)}", "export RANK=$JOB_COMPLETION_INDEX"], in_manifest=True)
     container["name"] = "rank"
     container["env"] += [{"name": "WORLD_SIZE", "value": str(step.ranks)}, {"name": "LOCAL_RANK", "value": "0"},
                          {"name": "MUSTER_RENDEZVOUS", "value": f"file:{meeting}"},
@@ -245,6 +262,8 @@ def _service(flow, step, container, inputs):
     """Yields the templates that apply a Service and a Deployment. Both stay when the workflow has ended, and the next workflow changes them."""
     name, ready = host_of(flow, step), urllib.parse.urlsplit(step.ready)
     labels = {"app": name}
+    made = sorted({flow.maker(path).name for path in step.taken.values()})   # a changed result replaces the pods
+    noted = {"annotations": {f"{maker}-digest": f"{{{{inputs.parameters.{maker}-digest}}}}" for maker in made}} if made else {}
     ports = sorted({port for address in (step.ready, step.address) if (port := urllib.parse.urlsplit(address).port)})
     if not ports:
         raise Refusal(f"step '{step.name}' is not waited for and has no address (a Service needs a port); add ready: http://HOST:PORT/ or address")
@@ -254,7 +273,7 @@ def _service(flow, step, container, inputs):
         container["readinessProbe"] = {"httpGet": {"path": ready.path or "/", "port": ready.port}, "periodSeconds": 1}
     service = {"apiVersion": "v1", "kind": "Service", "metadata": {"name": name}, "spec": {"selector": labels, "ports": [{"name": f"p{port}", "port": port} for port in ports]}}
     deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name}, "spec": {
-        "replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels}, "spec": {
+        "replicas": 1, "strategy": {"type": "Recreate"}, "selector": {"matchLabels": labels}, "template": {"metadata": {"labels": labels, **noted}, "spec": {
             "securityContext": {"fsGroup": USER}, "containers": [container], "volumes": clusters.volumes()}}}}
     yield {"name": f"{step.name}-address", "resource": {"action": "apply", "manifest": clusters.plain(service)}}
     yield {"name": step.name, **inputs, "resource": {"action": "apply", "successCondition": "status.readyReplicas > 0", "manifest": clusters.plain(deployment)}}

@@ -2,6 +2,7 @@
 another."""
 import importlib.util
 import json
+import os
 import re
 import subprocess
 import unittest
@@ -110,7 +111,8 @@ class Exports(Case):
         self.assertIn({"name": "value-v", "value": value}, tasks["good"]["arguments"]["parameters"])
         self.assertIn({"name": "value-value", "valueFrom": {"path": "/tmp/value-value"}}, templates["measure"]["outputs"]["parameters"])
         self.assertIn("cp /results/value /tmp/value-value", templates["measure"]["container"]["args"][0])
-        self.assertIn("{{inputs.parameters.value-v}}", templates["good"]["container"]["args"][0])
+        self.assertNotIn("parameters.value", templates["good"]["container"]["args"][0])
+        self.assertIn({"name": "VALUE_v", "value": "{{inputs.parameters.value-v}}"}, templates["good"]["container"]["env"])
         self.assertEqual(tasks["after"]["depends"], "good.Succeeded")
         self.assertIn("good.Skipped", tasks["last"]["depends"])
         self.assertNotIn("good-digest", json.dumps(tasks["last"]))   # it may not exist
@@ -118,6 +120,62 @@ class Exports(Case):
         self.assertIn("memoize", templates["good"])
         several = steps.replace("after: {command: [cat, '{made}'], inputs: {made: '{good.made}'}}", "after: {command: 'true', inputs: {made: ['{good.made}', '{measure.value}']}}")
         self.refused("export", "argo", self.workflow(several), "--image", "x", "--out", "other", says=["'after'", "'good'", "condition"])
+
+    def test_a_result_is_no_code_of_the_next_pod(self):
+        """Runs the line of a pod with a result that a shell could execute; also where the pod is in a manifest."""
+        results = self.folder / "results"
+        steps = """
+  measure: {command: [sh, -c, 'true', x, '{value}'], outputs: {value: value}}
+  use:
+    command: [sh, -c, 'printf "<%s>" "$@" "$MORE"', x, '{my-v}', 'a {my-v}', "it's", '{my-v}']
+    parameters: {my-v: '{measure.value}'}
+    environment: {MORE: 'with {my-v}'}
+"""
+        manifest = "\n    wait: false\n    ready: 'http://127.0.0.1:8500/'\n"
+        job = "\n    launcher: mpirun\n    ranks: 2\n"
+        for more in ("", manifest, job):
+            (workflow,), = self.made("argo", self.workflow(steps.rstrip() + more), "--results", results).values()
+            template = next(each for each in workflow["spec"]["templates"] if each["name"] == ("use-ranks" if more == job else "use"))
+            if more:
+                self.assertNotIn("inputs.parameters.value", template["resource"]["manifest"])
+                pod = yaml.safe_load(template["resource"]["manifest"])["spec"]["template"]
+                container, = pod["spec"]["containers"]
+            else:
+                container = template["container"]
+            if more == manifest:   # a changed result replaces the pods
+                self.assertEqual(pod["metadata"]["annotations"], {"measure-digest": "{{inputs.parameters.measure-digest}}"})
+            self.assertNotIn("parameters.value", container["args"][0])
+            for value in ("7", f"'; touch {self.folder}/broken; '", f"$(touch {self.folder}/broken)", f'" `touch {self.folder}/broken` $HOME \\', ""):
+                with self.subTest(more=more, value=value):
+                    results.mkdir(exist_ok=True)
+                    (results / "value").write_text(value + "\n")
+                    variables = {one["name"]: one["value"].replace("{{inputs.parameters.value-my-v}}", value) for one in container["env"] if "value" in one}
+                    done = subprocess.run([*container["command"], *container["args"]], env={**os.environ, "JOB_COMPLETION_INDEX": "0", **variables}, timeout=60,
+                                          capture_output=True, text=True)
+                    alone = f"<{value}>" if value else ""   # as without an export
+                    self.assertEqual(done.stdout + done.stderr, f"{alone}<a {value}><it's>{alone}<with {value}>")
+                    self.assertFalse((self.folder / "broken").exists())
+        self.refused("export", "argo", self.workflow(steps.replace("'{my-v}',", "'{*my-v}',")), "--image", "x", "--out", "other", says=["'use'", "{*my-v}", "one word"])
+
+    def test_constants_of_conditions(self):
+        steps = """
+  measure: {command: [sh, -c, 'echo 7 > $1', x, '{value}'], outputs: {value: value}}
+  good: {when: "{v} == {kind}", parameters: {v: '{measure.value}', kind: "CONSTANT"}, command: 'true'}
+"""
+        for constant in ("it's", "a' || 'a' == 'a", r"a\\"):
+            self.refused("export", "argo", self.workflow(steps.replace("CONSTANT", constant)), "--image", "x", "--out", "other", says=["'good'", "'when'", "Argo"])
+        value = "{{tasks.measure.outputs.parameters.value-value}}"
+        for constant, expected in (("5", f"{value} == 5"), ("a b", f"'{value}' == 'a b'")):
+            (workflow,), = self.made("argo", self.workflow(steps.replace("CONSTANT", constant))).values()
+            self.assertEqual(workflow["spec"]["templates"][0]["dag"]["tasks"][1]["when"], expected)
+
+    def test_an_exported_result_is_another_key(self):
+        make = "  make: {command: [sh, -c, 'echo 1 > $1', x, '{made}'], outputs: {made: MADE}}\n"
+        keys = set()
+        for steps in (make, make + "  use: {command: [echo, '{v}'], parameters: {v: '{make.made}'}}\n", make.replace("MADE", "elsewhere")):
+            (workflow,), = self.made("argo", self.workflow(steps)).values()
+            keys.add(workflow["spec"]["templates"][1]["memoize"]["key"])
+        self.assertEqual(len(keys), 3)
 
     def test_what_starts_it(self):
         steps = """
