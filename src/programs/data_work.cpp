@@ -179,6 +179,11 @@ json copy_records(const copy_request& request) {
   const auto start = muster::clock::now();
   const std::string specification = as_specification(request.from);
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
+  for (auto name = request.classes.begin(); name != request.classes.end(); ++name) {
+    if (std::find(request.classes.begin(), name, *name) == name) continue;
+    throw muster::configuration_error("--classes has the class '" + *name +
+                                      "' twice (a label would have no single name); name each class once");
+  }
   auto source = muster::open_source(specification, options_for(keep, request.threads));
   if (!request.classes.empty()) {
     source = source.schema().classes.empty() ? muster::with_classes(source, request.classes.size())

@@ -137,6 +137,9 @@ with tempfile.TemporaryDirectory() as name:
     named = report("convert", source, folder / "named", "--classes", "a,b,c,d,e,f,g,h,i,j")
     assert named["classes"] == list("abcdefghij"), named
     run("convert", source, folder / "unnamed", "--classes", "a,b", status=3)
+    for command in (["convert", source, folder / "twice"], ["shard", source, "--out", folder / "twice", "--shards", 2]):
+        refused = run(*command, "--classes", "cat,cat,cow", status=2).stderr
+        assert "has the class 'cat' twice" in refused and not (folder / "twice").exists(), refused
     by_range = report("shard", folder / "weighted", "--out", folder / "by_range", "--shards", 3)
     assert by_range["shards"] == [333, 334, 333] and by_range["digest"] == made["digest"], by_range
     for words in (["--by", "weights:0,0"], ["--by", "range"], ["--by", "hash:age", "--shards", 2], ["--by", "x"]):
