@@ -55,6 +55,25 @@ std::string normalised(std::string_view text) {
   return result;
 }
 
+// Returns a text of HTML or XML with its named characters decoded: &amp; is an ampersand, and so on. Others are kept.
+std::string without_entities(std::string_view text) {
+  constexpr std::array<std::pair<std::string_view, char>, 7> entities{{{"&amp;", '&'},
+                                                                       {"&lt;", '<'},
+                                                                       {"&gt;", '>'},
+                                                                       {"&quot;", '"'},
+                                                                       {"&apos;", '\''},
+                                                                       {"&#39;", '\''},
+                                                                       {"&#34;", '"'}}};
+  std::string result;
+  while (!text.empty()) {
+    const auto* const found =
+        std::ranges::find_if(entities, [&](const auto& each) { return text.starts_with(each.first); });
+    result += found == entities.end() ? text.front() : found->second;
+    text.remove_prefix(found == entities.end() ? 1 : found->first.size());
+  }
+  return result;
+}
+
 // Returns true for an error that a retry cannot resolve.
 bool is_final(CURLcode code) noexcept {
   return std::ranges::count(std::array{CURLE_PEER_FAILED_VERIFICATION, CURLE_SSL_CACERT_BADFILE, CURLE_SSL_ISSUER_ERROR,
@@ -185,12 +204,18 @@ std::vector<std::string> http_server::names_in(const std::string& list, const st
     }
   };
   if (bucket_.empty()) {
-    each_between("href=\"", "\"", [&](std::string_view link) { add(muster::detail::decoded(link)); });
+    each_between("href=\"", "\"", [&](std::string_view text) {
+      const std::string link = muster::detail::decoded(without_entities(text));
+      add(std::string_view(link).substr(link.starts_with("./") ? 2 : 0));  // Caddy writes ./name/
+    });
     return names;
   }
   if (list.find("<IsTruncated>true") != std::string::npos)
     throw data_error({address_ + folder}, "has too many files for one list (S3 sends 1000); divide it into folders");
-  const auto add_key = [&](std::string_view key) { add(key.substr(std::min(before.size(), key.size()))); };
+  const auto add_key = [&](std::string_view text) {
+    const std::string key = without_entities(text);
+    add(std::string_view(key).substr(std::min(before.size(), key.size())));
+  };
   each_between("<CommonPrefixes><Prefix>", "<", add_key);
   each_between("<Key>", "<", add_key);
   return names;

@@ -4,6 +4,7 @@
 CTest runs one class at a time: program.py CLASS, with the folder of the programs in MUSTER_TEST_PROGRAMS and the page in
 MUSTER_TEST_PAGE."""
 import base64
+import html
 import http.client
 import http.server
 import io
@@ -312,13 +313,17 @@ class Remote(Case):
                     return None
                 path = urllib.parse.urlsplit(self.path)
                 prefix = urllib.parse.parse_qs(path.query).get("prefix")
-                file = case.folder / "remote" / path.path.strip("/").removeprefix("bucket/models/")
+                file = case.folder / "remote" / urllib.parse.unquote(path.path).lstrip("/").removeprefix("bucket/models/").removeprefix("caddy/")
                 if prefix:
                     folder = case.folder / "remote" / prefix[0].removeprefix("models/")
-                    text = "".join(f"<CommonPrefixes><Prefix>{prefix[0]}{one.name}/</Prefix></CommonPrefixes>" if one.is_dir() else f"<Contents><Key>{prefix[0]}{one.name}</Key></Contents>"
+                    text = "".join(f"<CommonPrefixes><Prefix>{prefix[0]}{html.escape(one.name)}/</Prefix></CommonPrefixes>" if one.is_dir() else f"<Contents><Key>{prefix[0]}{html.escape(one.name)}</Key></Contents>"
                                    for one in sorted(folder.iterdir()))
                     return self.reply(f"<ListBucketResult><IsTruncated>false</IsTruncated>{text}</ListBucketResult>".encode())
-                return self.reply(file.read_bytes(), f'"{hash(file.read_bytes())}"') if file.is_file() else super().send_head()
+                if file.is_dir() and path.path.startswith("/caddy/"):
+                    return self.reply("".join(f'<a href="./{html.escape(one.name)}{"/" if one.is_dir() else ""}">' for one in file.iterdir()).encode())
+                if file.is_file() and not path.path.endswith("/"):
+                    return self.reply(file.read_bytes(), f'"{hash(file.read_bytes())}"')
+                return super().send_head()
 
             def reply(self, content, tag=None):
                 wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
@@ -380,6 +385,18 @@ class Remote(Case):
             server.send_signal(signal.SIGTERM)
             self.assertEqual(server.wait(HANG), 0)
             self.assertEqual(list(self.folder.glob("muster-models-*")), [])
+
+    def start_remote(self, address, poll="100ms", **options):
+        self.environment = {**os.environ, "AWS_ENDPOINT_URL": self.base, "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "x", "TMPDIR": str(self.folder)}
+        return self.start("--models", address, "--poll", poll, "--listen", "127.0.0.1:0", env=self.environment, **options)
+
+    def test_names_in_lists_are_decoded(self):
+        self.publish(1, 1)
+        (self.folder / "remote/line/1/model.muster").rename(self.folder / "remote/line/1/a & b.muster")
+        for address in (self.base, f"{self.base}/caddy", "s3://bucket/models"):
+            _, port = self.start_remote(address)
+            self.wait_for(port, 1)
+            self.predict(port)
 
     def test_an_address_that_is_not_there_is_one_line(self):
         ran = subprocess.run([PROGRAMS / "serve", "--models", f"{self.base}/none", "--listen", "127.0.0.1:0"], capture_output=True, text=True, timeout=HANG)
