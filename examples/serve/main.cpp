@@ -104,7 +104,7 @@ int main(int argc, char** argv) {
         [&](const std::string& folder) { return served::load(folder, batches.max_batch, model_threads, mode); },
         batches);
     muster::serve::server server(repository, options);
-    std::printf("serving %s on port %d\n", models.c_str(), int{server.port()});
+    std::printf("serving %s on port %d\n", muster::detail::without_secrets(models).c_str(), int{server.port()});
     std::fflush(stdout);
     server.run();
     std::puts("drained");
