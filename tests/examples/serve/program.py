@@ -8,6 +8,7 @@ import html
 import http.client
 import http.server
 import io
+import itertools
 import json
 import os
 import pathlib
@@ -51,7 +52,8 @@ class Case(unittest.TestCase):
         self.addCleanup(server.stdout.close)
         self.addCleanup(server.wait)
         self.addCleanup(server.kill)
-        port = int(re.search(r"on port (\d+)", server.stdout.readline()).group(1))
+        self.greeting = server.stdout.readline()
+        port = int(re.search(r"on port (\d+)", self.greeting).group(1))
         end = time.monotonic() + HANG
         while self.ask(port, "GET", "/v2/health/ready")[0] != 200:
             self.assertLess(time.monotonic(), end, "it does not become ready")
@@ -301,13 +303,14 @@ class Remote(Case):
     def setUp(self):
         super().setUp()
         self.away, case, self.asked = False, self, []
+        self.uploads, changes = False, itertools.count()   # a file that is uploaded has another version at each request
 
         class Handler(http.server.SimpleHTTPRequestHandler):
             def __init__(self, *words):
                 super().__init__(*words, directory=case.folder / "remote")
 
             def send_head(self):
-                case.asked.append(self.path)
+                case.asked.append(f"{self.command} {self.path}")
                 if case.away:
                     self.close_connection = True
                     return None
@@ -322,7 +325,7 @@ class Remote(Case):
                 if file.is_dir() and path.path.startswith("/caddy/"):
                     return self.reply("".join(f'<a href="./{html.escape(one.name)}{"/" if one.is_dir() else ""}">' for one in file.iterdir()).encode())
                 if file.is_file() and not path.path.endswith("/"):
-                    return self.reply(file.read_bytes(), f'"{hash(file.read_bytes())}"')
+                    return self.reply(file.read_bytes(), f'"{next(changes) if case.uploads else hash(file.read_bytes())}"')
                 return super().send_head()
 
             def reply(self, content, tag=None):
@@ -389,6 +392,80 @@ class Remote(Case):
     def start_remote(self, address, poll="100ms", **options):
         self.environment = {**os.environ, "AWS_ENDPOINT_URL": self.base, "AWS_ACCESS_KEY_ID": "me", "AWS_SECRET_ACCESS_KEY": "x", "TMPDIR": str(self.folder)}
         return self.start("--models", address, "--poll", poll, "--listen", "127.0.0.1:0", env=self.environment, **options)
+
+    def wait_until(self, condition, what):
+        end = time.monotonic() + HANG
+        while not condition():
+            self.assertLess(time.monotonic(), end, what)
+            time.sleep(0.05)
+
+    def test_a_model_that_comes_again_unchanged_is_served_again(self):
+        self.publish(1, 1)
+        shutil.copytree(self.folder / "remote/line", self.folder / "remote/other")
+        _, port = self.start_remote(self.base)
+        self.wait_for(port, 1)
+        (self.folder / "remote/line").rename(self.folder / "line")
+        self.wait_until(lambda: self.ask(port, "GET", "/v2/models/line")[0] == 404, "the model remains")
+        (self.folder / "line").rename(self.folder / "remote/line")
+        self.wait_for(port, 1)
+
+    def test_an_empty_list_is_reported_once_and_the_copies_stay(self):
+        self.publish(1, 1)
+        with open(self.folder / "log", "w+") as log:
+            _, port = self.start_remote(self.base, stderr=log)
+            self.wait_for(port, 1)
+            (self.folder / "remote/line").rename(self.folder / "line")
+            self.asked.clear()
+            self.wait_until(lambda: len(self.asked) > 10, "it does not ask")
+            self.assertEqual(self.ask(port, "GET", "/v2/models/line/versions/1/ready")[0], 200)
+            log.seek(0)
+            self.assertEqual(log.read().count("the list is empty"), 1)
+
+    def test_entries_that_are_no_models_are_left_out(self):
+        self.publish(1, 1)
+        (self.folder / "remote/LICENSE").write_text("MIT")
+        (self.folder / "remote/line/1/_SUCCESS").touch()
+        _, port = self.start_remote(self.base)
+        self.wait_for(port, 1)
+        self.assertEqual([each.name for each in self.folder.glob("muster-models-*/line/1/*")], ["model.muster"])
+
+    def test_options_of_the_address_are_those_of_sources(self):
+        self.publish(1, 1)
+        server, port = self.start_remote(f"{self.base}?sig=SECRET?cache={self.folder}/cache&disk=100000000")
+        self.wait_for(port, 1)
+        self.assertTrue(all(each.endswith("?sig=SECRET") for each in self.asked), self.asked)
+        self.assertNotIn("SECRET", self.greeting)
+        self.assertTrue(list(self.folder.glob("cache/*")))
+        _, port = self.start_remote(self.base, "60s")   # without a folder for the cache no blocks remain
+        self.wait_for(port, 1)
+        self.assertEqual([*self.folder.glob("muster-cache-*"), *self.folder.glob("muster-models-*/.cache")], [])
+        ran = self.run_shell(f"serve --models '{self.base}?cahce=x' --listen 127.0.0.1:0")
+        self.assertEqual(ran.returncode, 2, ran.stdout)
+        self.assertIn("cahce", ran.stdout)
+
+    def test_sigterm_does_not_wait_for_a_server_that_is_away(self):
+        self.publish(1, 1)
+        server, port = self.start_remote(self.base)
+        self.wait_for(port, 1)
+        self.away = True
+        self.asked.clear()
+        self.wait_until(lambda: len(self.asked) > 1, "it does not ask")
+        began = time.monotonic()
+        server.send_signal(signal.SIGTERM)
+        self.assertEqual(server.wait(HANG), 0)
+        self.assertLess(time.monotonic() - began, 30)   # the timeout of sources is 60 s
+
+    def test_a_version_is_copied_when_its_upload_has_ended(self):
+        self.publish(1, 1)
+        _, port = self.start_remote(self.base)
+        self.wait_for(port, 1)
+        self.uploads = True
+        self.publish(2, 2)
+        file = "/line/2/model.muster"
+        self.wait_until(lambda: self.asked.count(f"HEAD {file}") > 5, "it does not ask")
+        self.assertNotIn(f"GET {file}", self.asked)
+        self.uploads = False
+        self.wait_for(port, 2)
 
     def test_names_in_lists_are_decoded(self):
         self.publish(1, 1)
