@@ -8,7 +8,7 @@ import sys
 
 include, compiler = sys.argv[1:]
 # With the compiled library. Lines that are not blank: comments leave blank lines. With these muster.hpp has about 100,000 lines.
-LIMITS = {"muster/muster.hpp": 73_000, "muster/collectives.hpp": 53_000}
+LIMITS = {"muster/muster.hpp": 75_000, "muster/collectives.hpp": 54_000}
 # 1,500 to 8,600 lines each: code that needs them is compiled, or has its own loop.
 LEFT_OUT = {"algorithm", "cmath", "condition_variable", "deque", "filesystem", "iostream", "random", "ranges", "regex", "variant"}
 
