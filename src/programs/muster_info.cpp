@@ -45,7 +45,8 @@ constexpr const char* usage =
     "                 a rank does not answer (docs/kubernetes.md uses it in probes)\n"
     "  check          prints the faults of this machine in the order in which to mend them, each with the line that\n"
     "                 mends it: limits, cores, shared memory, MPI, clocks; status 1 if there is any\n"
-    "  --listen PORT  check also tries connections with another host, where muster-info check --reach runs; 0: any "
+    "  --listen WHERE  a port: check also tries connections with another host, where muster-info check --reach runs; "
+    "0: any "
     "port\n"
     "  --reach WHERE  HOST:PORT of a host where muster-info check --listen waits\n"
     "  --help         prints this text\n";

@@ -18,7 +18,7 @@ import tempfile
 
 # Placeholders of flags with text values; any other placeholder is a number, or must be added to this list.
 TEXTS = {"NAME", "PLACE", "SECRET", "RULES", "FILE", "FOLDER", "PATH", "WHEN", "WHAT", "RANKS", "NAMES", "ADDRESS", "ADDRESSES", "CODEC", "LEVEL", "SPEC",
-         "TEXT", "TIME", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
+         "TEXT", "TIME", "WHERE", "STEPS", "NAME,NAME,...", "METRIC=VALUE", "RANK:FACTOR", "epsilon[:ROWS]|clicks[:ROWS]"}
 # the last argument: a program that accepts the number ends here, or because of another missing argument
 UNKNOWN = "--no-such-flag"
 LAUNCHERS = re.compile("^(OMPI_|PMIX_|PMI_|SLURM_|RANK$|WORLD_SIZE$|LOCAL_RANK$|LOCAL_WORLD_SIZE$|MUSTER_)")
