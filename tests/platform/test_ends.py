@@ -331,7 +331,7 @@ class Rows(Case):
         flow = HERE.parent.parent / "python" / "muster_flow"
         known = set(re.findall(r'End\("(\w+)"', "".join((flow / name).read_text() for name in ("ends.py", "wrapper.py"))))
         known |= set(re.findall(r'\d: "(\w+)"', (flow / "ends.py").read_text()))
-        known |= set(re.findall(r'cause="(\w+)"', (flow / "wrapper.py").read_text()))
+        known |= set(re.findall(r'(?:cause=|_keep_abandoned\()"(\w+)"', (flow / "wrapper.py").read_text()))
         self.assertEqual(set(re.findall(r"^\| `(\w+)`", table, re.MULTILINE)), known)
 
 
