@@ -1,5 +1,11 @@
 #include <muster/core/text.hpp>
 
+#include <unistd.h>
+
+#include <clocale>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -29,6 +35,26 @@ TEST_CASE("a text on one line has no control character, whatever its bytes") {
                             "2J\xc2\x85"
                             "end\xc2") == "?2J?end\xc2");  // U+009B is ESC [
   CHECK(detail::on_one_line("\xc2\xa0\xc3\x9f\xe2\x82\xac\xc2\xc2\x80") == "\xc2\xa0\xc3\x9f\xe2\x82\xac\xc2?");
+}
+
+TEST_CASE("numbers are printed with a point in a process whose locale has a comma") {
+  const auto folder = std::filesystem::temp_directory_path() / ("muster-locale-" + std::to_string(::getpid()));
+  std::filesystem::create_directory(folder);
+  const std::string command = "localedef -i de_DE -f UTF-8 " + (folder / "comma.UTF-8").string() + " > /dev/null 2>&1";
+  const bool is_made = std::system(command.c_str()) == 0;
+  ::setenv("LOCPATH", folder.c_str(), 1);
+  const bool has_comma = is_made && std::setlocale(LC_ALL, "comma.UTF-8") != nullptr;
+  const auto printed = detail::printed("%.2f %g %d", 1234.5, 0.25, 1234567);
+  const std::string separator = std::localeconv()->decimal_point;
+  std::setlocale(LC_ALL, "C");
+  ::unsetenv("LOCPATH");
+  std::filesystem::remove_all(folder);
+  CHECK(printed == "1234.50 0.25 1234567");
+  if (!has_comma) {
+    std::puts("SKIPPED: localedef makes no locale de_DE here (package locales)");
+    return;
+  }
+  CHECK(separator == ",");  // the process's own locale stays
 }
 
 TEST_CASE("a pattern matches only whole names that muster makes") {

@@ -1,6 +1,8 @@
 // Operations on short texts.
 #pragma once
 
+#include <locale.h>
+
 #include <algorithm>
 #include <cstdarg>
 #include <cstdint>
@@ -58,9 +60,29 @@ template <class Make = std::identity>
   return line;
 }
 
-/// Returns a text formatted like printf, up to 255 characters.
+/// Gives the thread the numbers of the C locale ("0.5") while it exists, whatever locale the process has set: files and
+/// messages of ranks with other locales must agree.
+class c_locale_scope {
+ public:
+  c_locale_scope() : before_(uselocale(c_locale())) {}
+  ~c_locale_scope() { uselocale(before_); }
+  c_locale_scope(const c_locale_scope&) = delete;
+  c_locale_scope& operator=(const c_locale_scope&) = delete;
+
+ private:
+  // Never freed: threads may print until the process ends.
+  static locale_t c_locale() {
+    static const locale_t locale = newlocale(LC_ALL_MASK, "C", nullptr);
+    return locale;
+  }
+
+  locale_t before_;
+};
+
+/// Returns a text formatted like printf in the C locale, up to 511 characters.
 [[nodiscard, gnu::format(printf, 1, 2)]] inline std::string printed(const char* format, ...) {
-  char text[256];
+  const c_locale_scope numbers;
+  char text[512];
   std::va_list values;
   va_start(values, format);
   std::vsnprintf(text, sizeof text, format, values);

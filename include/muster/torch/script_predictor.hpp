@@ -28,7 +28,7 @@ constexpr const char* info_of_model = "muster_model.txt";  // in the archive, be
 // Writes "NAME TYPE EXTENT..." of a tensor.
 inline void write(std::ostream& text, const serve::tensor_info& info) {
   text << info.name << ' ' << to_string(info.type);
-  for (const std::size_t extent : info.shape) text << ' ' << extent;
+  for (const std::size_t extent : info.shape) text << ' ' << std::to_string(extent);  // no separators of a locale
   text << '\n';
 }
 inline serve::tensor_info read_tensor(std::istream& text, const std::string& path) {

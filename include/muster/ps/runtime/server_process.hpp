@@ -9,6 +9,7 @@
 
 #include <muster/core/error.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/text.hpp>
 #include <muster/elastic/departure.hpp>
 
 #include <muster/ps/protocol/server_protocol.hpp>
@@ -218,8 +219,7 @@ class server_process final : process, public server_output {
                    ? "the tables are saved in " + folder_ + "); start the job again to continue from these tables"
                    : "the tables are not saved: " + *outcome_ + "); start the job again from the previous save";
     }
-    char limit[32];
-    std::snprintf(limit, sizeof limit, "%g s; ", seconds(protocol_.quorum).count());
+    const auto limit = muster::detail::printed("%g s; ", seconds(protocol_.quorum).count());
     throw elastic::departure(elastic::exit_reason::too_few,
                              "server " + to_string(core_->self()) +
                                  " ends (all workers have died, and none joined within " + limit + advice);

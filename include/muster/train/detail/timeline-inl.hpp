@@ -3,9 +3,7 @@
 #include <muster/train/timeline.hpp>
 
 #include <algorithm>
-#include <array>
 #include <cinttypes>
-#include <cstdio>
 #include <map>
 
 #include <muster/comm/collectives/allgather.hpp>
@@ -14,6 +12,7 @@
 #include <muster/core/atomic_file.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/text.hpp>
 #include <muster/train/train_settings.hpp>
 
 namespace muster { inline namespace v0 {
@@ -84,10 +83,8 @@ MUSTER_INLINE void timeline::record(const event& event) noexcept {
 
 MUSTER_INLINE std::string timeline::events_of(int rank) const {
   std::string text;
-  std::array<char, 320> line;
-  std::snprintf(line.data(), line.size(),
-                "{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n", rank, rank);
-  text += line.data();
+  text += detail::printed("{\"name\":\"process_name\",\"ph\":\"M\",\"pid\":%d,\"args\":{\"name\":\"rank %d\"}},\n",
+                          rank, rank);
   const auto microseconds = [this](clock::time_point time) { return seconds(time - origin_).count() * 1e6; };
   // Concurrent events use separate rows: each event uses the first row that is free at its begin.
   std::vector<const event*> in_order;
@@ -99,21 +96,19 @@ MUSTER_INLINE std::string timeline::events_of(int rank) const {
     while (number >= detail::first_concurrent_row && busy_until.contains(number) && busy_until[number] > entry->begin)
       ++number;
     if (!busy_until.contains(number)) {
-      std::snprintf(line.data(), line.size(),
-                    "{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n", rank,
-                    number, name);
-      text += line.data();
+      text +=
+          detail::printed("{\"name\":\"thread_name\",\"ph\":\"M\",\"pid\":%d,\"tid\":%d,\"args\":{\"name\":\"%s\"}},\n",
+                          rank, number, name);
     }
     busy_until[number] = entry->end;
     const bool counts = entry->kind == activity::step || entry->kind == activity::rebuild;
     const char* const measure = counts ? "number" : "bytes";
-    std::snprintf(line.data(), line.size(),
-                  "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
-                  "\"args\":{\"%s\":%" PRIu64 "}},\n",
-                  static_cast<int>(std::min<std::size_t>(entry->name.size(), 64)), entry->name.data(), category,
-                  microseconds(entry->begin), microseconds(entry->end) - microseconds(entry->begin), rank, number,
-                  measure, entry->bytes);
-    text += line.data();
+    text += detail::printed(
+        "{\"name\":\"%.*s\",\"cat\":\"%s\",\"ph\":\"X\",\"ts\":%.3f,\"dur\":%.3f,\"pid\":%d,\"tid\":%d,"
+        "\"args\":{\"%s\":%" PRIu64 "}},\n",
+        static_cast<int>(std::min<std::size_t>(entry->name.size(), 64)), entry->name.data(), category,
+        microseconds(entry->begin), microseconds(entry->end) - microseconds(entry->begin), rank, number, measure,
+        entry->bytes);
   }
   return text;
 }
