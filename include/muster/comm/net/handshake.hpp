@@ -35,7 +35,8 @@ struct introduction {
 ///                                   <-  answer, HMAC(secret, "2", all so far, answer)
 ///
 /// No proof can therefore be replayed or reflected. Both proofs are bound to the ranks and to the number of the
-/// connection. A peer without the secret gains no information from the exchange.
+/// connection. A peer without the secret gains no information from the exchange. To an introduction of another protocol
+/// (another version, or proofs without OpenSSL) the listening side replies with the name of its own.
 class handshake {
  public:
   enum class state {
@@ -62,6 +63,8 @@ class handshake {
   [[nodiscard]] state current_state() const noexcept { return state_; }
   /// Returns true if a complete message of the peer has arrived.
   [[nodiscard]] bool is_answered() const noexcept { return step_ > 0; }
+  /// Returns the difference to the protocol of the listening side, "(why) suggestion", or an empty text.
+  [[nodiscard]] const std::string& protocol_difference() const noexcept { return difference_; }
   [[nodiscard]] std::span<const std::byte> output() const noexcept { return std::as_bytes(std::span(out_)); }
   /// Reports that the first bytes of `output` were written.
   void sent(std::size_t bytes) noexcept;
@@ -91,6 +94,7 @@ class handshake {
   std::uint32_t self_;
   introduction peer_;
   std::string transcript_;  // the introduction and both nonces
+  std::string difference_;
   std::string out_;
   std::string in_;
   std::size_t expected_;

@@ -152,6 +152,29 @@ TEST_CASE("a peer that does not know the secret, or asks for another rank, is re
   CHECK(second_callee.current_state() == handshake::state::stranger);
 }
 
+TEST_CASE("a peer whose proofs are of another kind, or of another version, is named to the connecting side") {
+  for (const std::string& protocol : {std::string("muster plain 2\n", 16), std::string("muster ranks 9\n", 16)}) {
+    INFO(protocol);
+    auto caller = handshake::connect(secret("s"), {3, 5, 0});
+    std::vector<std::byte> hello(caller.output().begin(), caller.output().end());
+    caller.sent(hello.size());
+    auto callee = handshake::answer(secret("s"), 5);
+    std::memcpy(hello.data(), protocol.data(), protocol.size());
+    callee.received(hello);
+    REQUIRE(callee.current_state() == handshake::state::sending);
+    std::vector<std::byte> notice(callee.output().begin(), callee.output().end());
+    callee.sent(notice.size());
+    CHECK(callee.current_state() == handshake::state::stranger);
+    CHECK(std::string(reinterpret_cast<const char*>(notice.data()), 16) == std::string("muster ranks 2\n", 16));
+
+    REQUIRE(notice.size() == caller.expected_bytes());
+    std::memcpy(notice.data(), protocol.data(), protocol.size());  // as a server of that kind replies
+    caller.received(notice);
+    CHECK(caller.current_state() == handshake::state::stranger);
+    CHECK_THAT(caller.protocol_difference(), contains(protocol[7] == 'p' ? "OpenSSL" : "versions"));
+  }
+}
+
 // Changes a bit in one message: the receiver must not continue.
 TEST_CASE("a handshake that was touched on its way comes to nothing") {
   muster::random_stream random(20261121, 4);

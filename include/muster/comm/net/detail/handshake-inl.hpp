@@ -12,10 +12,13 @@
 #include <muster/core/wire.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
-// With its terminator; the 2 is the protocol's version. Ranks that prove nothing to each other have a protocol of their
+// With the terminator; the 2 is the protocol's version. Ranks that prove nothing to each other have a protocol of their
 // own, so that no rank with OpenSSL accepts them.
-inline constexpr std::string_view protocol_name(job_secret::is_cryptographic ? "muster ranks 2\n" : "muster plain 2\n",
-                                                16);
+inline constexpr std::string_view authenticated_protocol("muster ranks 2\n", 16);
+inline constexpr std::string_view plain_protocol("muster plain 2\n", 16);
+inline constexpr std::string_view protocol_name =
+    job_secret::is_cryptographic ? authenticated_protocol : plain_protocol;
+inline constexpr std::string_view any_protocol = "muster ";  // begins the name of every version
 inline constexpr std::size_t nonce_bytes = 32;
 inline constexpr std::size_t hello_bytes = protocol_name.size() + sizeof(introduction) + nonce_bytes;
 
@@ -23,6 +26,17 @@ inline std::string draw_nonce() {
   std::string nonce(nonce_bytes, '\0');
   fill_random(std::as_writable_bytes(std::span(nonce)));
   return nonce;
+}
+
+// Returns "(why) suggestion" for a peer of another protocol.
+inline std::string difference_to(std::string_view other) {
+  constexpr std::string_view mend = "define MUSTER_WITH_OPENSSL and link crypto where muster's headers are compiled";
+  const bool is_known = other == authenticated_protocol || other == plain_protocol;
+  if (!is_known) return "(the processes have different versions of muster); use one version";
+  return std::string(job_secret::is_cryptographic
+                         ? "(the process there was compiled without OpenSSL, so it cannot authenticate); "
+                         : "(this process was compiled without OpenSSL, so it cannot authenticate there); ") +
+         std::string(mend);
 }
 
 MUSTER_INLINE handshake handshake::connect(const job_secret& secret, const introduction& mine) {
@@ -80,7 +94,10 @@ MUSTER_INLINE void handshake::received(std::span<const std::byte> bytes) {
 
 MUSTER_INLINE void handshake::read_message(const std::string& text) {
   ++step_;
-  if (connects_ && step_ == 1) {
+  if (connects_ && step_ == 1 && text.starts_with(any_protocol)) {  // a nonce is random
+    difference_ = difference_to(std::string_view(text).substr(0, protocol_name.size()));
+    state_ = state::stranger;
+  } else if (connects_ && step_ == 1) {
     transcript_ += text;
     write(secret_.sign(proof('1', 0)), state::reading, 1 + job_secret::mac_bytes);
   } else if (connects_) {
@@ -89,9 +106,15 @@ MUSTER_INLINE void handshake::read_message(const std::string& text) {
     state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
   } else if (step_ == 1) {
     wire_reader hello(text);
-    const bool is_hello = hello.chars(protocol_name.size()) == protocol_name;
+    const std::string_view protocol = hello.chars(protocol_name.size());
     peer_ = hello.number<introduction>();
-    if (!is_hello || peer_.receiver != self_ || peer_.sender == self_) {
+    if (protocol != protocol_name && protocol.starts_with(any_protocol)) {
+      std::string notice(protocol_name);
+      notice.resize(nonce_bytes);
+      write(std::move(notice), state::stranger, 0);
+      return;
+    }
+    if (protocol != protocol_name || peer_.receiver != self_ || peer_.sender == self_) {
       state_ = state::stranger;
       return;
     }

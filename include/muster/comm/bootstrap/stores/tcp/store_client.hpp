@@ -36,7 +36,7 @@ inline constexpr int max_rejections = 3;
 [[nodiscard]] std::optional<life> life_of_client(const std::string& identity);
 
 /// Authenticates this process to a store's server, and the server to this process. Returns false when the server
-/// replies and rejects the proof. Throws socket_error.
+/// replies and rejects the proof. Throws socket_error, and store_problem for a server with another protocol.
 [[nodiscard]] bool introduce_to_store(const tcp_socket& socket, const job_secret& secret, clock::time_point until);
 
 /// An established connection to a store's server, with the outstanding calls of the process's threads, and a

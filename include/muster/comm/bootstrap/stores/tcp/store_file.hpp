@@ -29,7 +29,7 @@ void write_store_file(const std::string& path, const store_place& place);
 /// file in that time throw store_problem.
 void report_by_store_file(const std::string& path, std::string_view problem) noexcept;
 
-/// The reason that rank 0 has left in the file.
+/// An error that no further attempt mends: rank 0 left the reason in the file, or the server has another protocol.
 class store_problem : public socket_error {
  public:
   explicit store_problem(const std::string& text) : socket_error(EINVAL, text) {}

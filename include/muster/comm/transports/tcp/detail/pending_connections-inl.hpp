@@ -102,8 +102,10 @@ MUSTER_INLINE void connection_manager::advance(pending_connection& attempt) {
     attempt.finished = true;
     if (remote_of(attempt.peer).state == stage::connecting) abandon_attempts(attempt.peer, stage::accepting);
   } else if (state == handshake_state::stranger) {
+    const auto& difference = attempt.negotiation->protocol_difference();
     fail_attempt(attempt, "the process that listens at " + attempt.socket.peer().to_string() +
-                              " does not have the token of this job");
+                              (difference.empty() ? " does not have the token of this job"
+                                                  : " has another protocol " + difference));
   }
 }
 

@@ -48,6 +48,9 @@ MUSTER_INLINE bool introduce_to_store(const tcp_socket& socket, const job_secret
   auto exchange = handshake::connect(secret, {store_client_name, store_server_name, 0});
   try {
     exchange.conclude(socket, until);
+    if (!exchange.protocol_difference().empty())
+      throw store_problem("the store at " + socket.peer().to_string() + " cannot be used " +
+                          exchange.protocol_difference());
     return exchange.current_state() == handshake::state::done;
   } catch (const socket_error& failed) {
     // The server replied to the introduction and then closed the connection: it rejects the proof.
