@@ -14,6 +14,10 @@
 #include <tbb/global_control.h>
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
+
+#include <string>
+
+#include <muster/core/log.hpp>
 #endif
 
 namespace muster { inline namespace v0 { namespace data { namespace detail {
@@ -30,11 +34,12 @@ inline std::size_t thread_count(int requested, std::size_t tasks) noexcept {
 class background_tasks {
 #ifdef MUSTER_HAVE_TBB
  public:
-  // The library oneTBB limits the number of threads to the number of cores, but these threads also wait for files.
-  explicit background_tasks(std::size_t threads)
-      : limit_(tbb::global_control::max_allowed_parallelism,
-               std::max<std::size_t>(std::thread::hardware_concurrency(), threads + 1)),
-        arena_(static_cast<int>(threads), 0) {}
+  // The library oneTBB limits the number of threads to the number of cores, but these threads also wait for files. A
+  // slot of the arena is kept for the caller, which runs the tasks itself if oneTBB can start no thread.
+  explicit background_tasks(std::size_t threads) : arena_(static_cast<int>(threads) + 1, 1) {
+    const std::size_t most = std::max<std::size_t>(std::thread::hardware_concurrency(), threads + 1);
+    try_with_threads([&] { limit_.emplace(tbb::global_control::max_allowed_parallelism, most); });
+  }
   background_tasks(const background_tasks&) = delete;
   /// Waits for the tasks that were started.
   ~background_tasks() {
@@ -42,11 +47,25 @@ class background_tasks {
   }
   template <class Task>
   void start(const Task& task) {
-    arena_.enqueue(group_.defer(task));
+    try_with_threads([&] { arena_.enqueue(group_.defer(task)); });
   }
 
  private:
-  tbb::global_control limit_;
+  // Calls a function of oneTBB that throws if it needs a new thread and the system refuses one.
+  template <class Function>
+  static void try_with_threads(const Function& function) {
+    try {
+      function();
+    } catch (const std::exception& failed) {
+      static const bool is_told =
+          (log(log_level::warning, std::string("the caller does the work of a thread that oneTBB cannot start (") +
+                                       failed.what() + "); raise the limit of processes (ulimit -u)"),
+           true);
+      (void)is_told;
+    }
+  }
+
+  std::optional<tbb::global_control> limit_;
   tbb::task_arena arena_;
   tbb::task_group group_;
 #else

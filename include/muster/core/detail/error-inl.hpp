@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <system_error>
 
 #include <muster/core/inline.hpp>
 #include <muster/core/text.hpp>
@@ -144,6 +145,11 @@ MUSTER_INLINE std::string describe(std::exception_ptr failure) {
   std::string text = "unknown exception (not derived from std::exception)";
   try {
     std::rethrow_exception(failure);
+  } catch (const std::system_error& failed) {
+    text = failed.what();
+    if (failed.code() == std::errc::resource_unavailable_try_again && text == failed.code().message())  // std::thread's
+      text =
+          "no thread can be started (" + text + "); raise the limit of processes (ulimit -u, or the cgroup's pids.max)";
   } catch (const std::exception& failed) {
     text = failed.what();
   } catch (...) {  // the text above remains
