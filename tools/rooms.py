@@ -22,7 +22,7 @@ ROOMS = {
     "comm/bootstrap/stores/etcd": "^test_store:",
     "comm/net": "^test_(net|store|tcp):",
     "comm/transports/nccl": "^test_nccl_(double|device):",
-    "comm/transports/mpi": "^comm: (the first|collectives|a program's own|trouble|rank 0 chooses).*(mpi|own MPI)",
+    "comm/transports/mpi": "^comm: (the first|collectives|a program's own|beside a|trouble|rank 0 chooses).*(mpi|own MPI)",
     "comm/transports/shm": "^(test_(comm|no_memory):|comm: collectives.*shm)",
     "comm/transports/tcp": "^test_(tcp|net|comm|store):",
     "comm/transports/hierarchical": "^(test_(comm|tcp):|comm: across hosts.*hierarchical)",

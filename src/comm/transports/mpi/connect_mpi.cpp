@@ -24,7 +24,10 @@ bool is_oversubscribed(MPI_Comm communicator) {
 
 std::unique_ptr<transport> transport_over(std::shared_ptr<detail::mpi_library> library, MPI_Comm communicator) {
   MPI_Comm duplicate = MPI_COMM_NULL;
-  detail::check_mpi(MPI_Comm_dup(communicator, &duplicate), "MPI_Comm_dup");
+  // A duplicate has the handler of errors of the program, and MPI_Comm_dup would also copy the program's assertions,
+  // such as that messages may overtake each other.
+  detail::check_mpi(MPI_Comm_dup_with_info(communicator, MPI_INFO_NULL, &duplicate), "MPI_Comm_dup_with_info");
+  MPI_Comm_set_errhandler(duplicate, MPI_ERRORS_RETURN);
   const bool oversubscribed = is_oversubscribed(duplicate);
   return std::make_unique<detail::mpi_transport>(std::move(library), duplicate, oversubscribed);
 }
@@ -49,7 +52,14 @@ std::unique_ptr<transport> adopt_mpi(MPI_Comm communicator) {
     throw configuration_error(
         "MPI_COMM_NULL was given to muster (this rank is not in that communicator); call on its members only");
   }
-  return transport_over(detail::mpi_library::acquire(), communicator);
+  auto library = detail::mpi_library::acquire();
+  int has_two_groups = 0;
+  MPI_Comm_test_inter(communicator, &has_two_groups);
+  if (has_two_groups != 0) {
+    throw configuration_error(
+        "an intercommunicator was given to muster (it has two groups of ranks); merge them by MPI_Intercomm_merge");
+  }
+  return transport_over(std::move(library), communicator);
 }
 
 namespace detail {

@@ -58,9 +58,9 @@ class mpi_library {
   /// Prevents MPI_Finalize at the end, which could wait for ever for ranks that have died, left or hang. The launcher
   /// then ends the remaining ranks.
   void skip_finalize() noexcept { initialised_here_ = false; }
-  /// Takes over a communicator in which ranks may have died, and frees it after 32 more have been retired. Messages in
-  /// the communicator may still be under way, and Open MPI 5 would deliver them to the next communicator that gets the
-  /// same number.
+  /// Takes over a communicator in which ranks may have died or a call has failed, and frees it after 32 more have been
+  /// retired. Messages in the communicator may still be under way, and Open MPI 4 and 5 would deliver them to the next
+  /// communicator that gets the same number, which would then lose messages of its own.
   void free_later(MPI_Comm communicator);
 
  private:

@@ -106,7 +106,8 @@ mpi_transport::~mpi_transport() {
   }
   reclaim_slots();
   if (free_slots_.size() != slots_.size()) leak(slots_);  // an operation that never completed still uses one
-  if (survives_deaths_)
+  // Messages of a failed call may still be under way.
+  if (survives_deaths_ || reported_failure_ || !failed_senders_.empty())
     library_->free_later(comm_);
   else
     MPI_Comm_free(&comm_);
