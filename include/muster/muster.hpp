@@ -64,6 +64,7 @@
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/convert.hpp>
 #include <muster/core/crc32c.hpp>
+#include <muster/core/dlpack.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>

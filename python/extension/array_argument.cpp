@@ -4,6 +4,7 @@
 
 #include <nanobind/stl/string.h>
 
+#include <muster/core/dlpack.hpp>
 #include <muster/core/error.hpp>
 
 namespace muster::python {
@@ -12,31 +13,12 @@ namespace {
 namespace dlpack = nb::dlpack;
 
 dtype dtype_from(const dlpack::dtype& type, bool& is_complex) {
-  if (type.lanes != 1) return dtype::none;
-  const auto by_size = [&](dtype one, dtype two, dtype four, dtype eight) {
-    return type.bits == 8    ? one
-           : type.bits == 16 ? two
-           : type.bits == 32 ? four
-           : type.bits == 64 ? eight
-                             : dtype::none;
-  };
-  switch (static_cast<dlpack::dtype_code>(type.code)) {
-    case dlpack::dtype_code::Int:
-      return by_size(dtype::int8, dtype::int16, dtype::int32, dtype::int64);
-    case dlpack::dtype_code::UInt:
-      return by_size(dtype::uint8, dtype::uint16, dtype::uint32, dtype::uint64);
-    case dlpack::dtype_code::Float:
-      return by_size(dtype::none, dtype::float16, dtype::float32, dtype::float64);
-    case dlpack::dtype_code::Bfloat:
-      return type.bits == 16 ? dtype::bfloat16 : dtype::none;
-    case dlpack::dtype_code::Bool:
-      return type.bits == 8 ? dtype::boolean : dtype::none;
-    case dlpack::dtype_code::Complex:
-      is_complex = true;
-      return type.bits == 64 ? dtype::float32 : type.bits == 128 ? dtype::float64 : dtype::none;
-    default:
-      return dtype::none;
-  }
+  is_complex = static_cast<dlpack::dtype_code>(type.code) == dlpack::dtype_code::Complex;
+  if (!is_complex) return muster::dlpack::dtype_of({type.code, type.bits, type.lanes});
+  return type.lanes != 1    ? dtype::none
+         : type.bits == 64  ? dtype::float32
+         : type.bits == 128 ? dtype::float64
+                            : dtype::none;
 }
 
 std::string type_of(nb::handle object) { return nb::cast<std::string>(nb::str(object.type().attr("__name__"))); }
@@ -98,28 +80,8 @@ array_argument::array_argument(nb::handle object, const char* argument, bool wri
 }
 
 nb::dlpack::dtype dlpack_type(dtype type) {
-  const auto bits = static_cast<std::uint8_t>(8 * size_of(type));
-  const auto code = [&] {
-    switch (type) {
-      case dtype::boolean:
-        return dlpack::dtype_code::Bool;
-      case dtype::int8:
-      case dtype::int16:
-      case dtype::int32:
-      case dtype::int64:
-        return dlpack::dtype_code::Int;
-      case dtype::uint8:
-      case dtype::uint16:
-      case dtype::uint32:
-      case dtype::uint64:
-        return dlpack::dtype_code::UInt;
-      case dtype::bfloat16:
-        return dlpack::dtype_code::Bfloat;
-      default:
-        return dlpack::dtype_code::Float;
-    }
-  }();
-  return {static_cast<std::uint8_t>(code), bits, 1};
+  const auto [code, bits, lanes] = muster::dlpack::data_type_of(type);
+  return {code, bits, lanes};
 }
 
 }  // namespace muster::python
