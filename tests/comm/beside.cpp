@@ -17,9 +17,10 @@
 namespace {
 
 int failures = 0;
-int errors_of_program = 0;  // number of calls of the program's handler
-int freed = 0;              // communicators that muster has freed
-bool has_hint = false;      // one of them had the hint of the program's communicator
+int errors_of_program = 0;       // number of calls of the program's handler
+int calls_of_other_threads = 0;  // calls of MPI that its thread level does not allow
+int freed = 0;                   // communicators that muster has freed
+bool has_hint = false;           // one of them had the hint of the program's communicator
 
 constexpr const char* hint = "mpi_assert_allow_overtaking";
 
@@ -30,6 +31,14 @@ void expect(bool condition, const char* expectation) {
 }
 
 void on_error(MPI_Comm*, int*, ...) { ++errors_of_program; }
+
+// Notes a call from a thread that MPI does not allow.
+void note_thread() {
+  int level = 0, is_main = 0;
+  PMPI_Query_thread(&level);
+  PMPI_Is_thread_main(&is_main);
+  if (level < MPI_THREAD_SERIALIZED && is_main == 0) ++calls_of_other_threads;
+}
 
 bool carries_hint(MPI_Comm communicator) {
   MPI_Info info = MPI_INFO_NULL;
@@ -43,11 +52,20 @@ bool carries_hint(MPI_Comm communicator) {
 
 }  // namespace
 
-// MPI's profiling interface: muster calls this function.
+// MPI's profiling interface: muster calls these functions.
 extern "C" int MPI_Comm_free(MPI_Comm* communicator) {
   ++freed;
   has_hint = has_hint || carries_hint(*communicator);
   return PMPI_Comm_free(communicator);
+}
+extern "C" int MPI_Iprobe(int source, int tag, MPI_Comm communicator, int* found, MPI_Status* status) {
+  note_thread();
+  return PMPI_Iprobe(source, tag, communicator, found, status);
+}
+extern "C" int MPI_Isend(const void* data, int count, MPI_Datatype type, int to, int tag, MPI_Comm communicator,
+                         MPI_Request* request) {
+  note_thread();
+  return PMPI_Isend(data, count, type, to, tag, communicator, request);
 }
 
 namespace {
@@ -157,6 +175,7 @@ void test_threads(const program& self) {
   other.join();
   if (self.level < MPI_THREAD_SERIALIZED) {
     expect(refusal.find("not its main one") != std::string::npos, "another thread is refused");
+    expect(calls_of_other_threads == 0, "another thread does not call MPI");
   } else {
     expect(refusal.empty() && sum == 49 * self.size, "another thread may call");
   }

@@ -59,7 +59,7 @@ void mpi_library::free_later(MPI_Comm communicator) {
 }
 
 void mpi_library::check_thread() const {
-  if (any_thread() || std::this_thread::get_id() == main_thread_) return;
+  if (allows_this_thread()) return;
   throw configuration_error(
       "MPI is used from a thread that is not its main one (its thread level is below MPI_THREAD_SERIALIZED); call from "
       "the "

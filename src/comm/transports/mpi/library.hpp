@@ -27,6 +27,10 @@ class mpi_library {
   static std::shared_ptr<mpi_library> acquire();
   ~mpi_library();
 
+  /// Returns true if MPI allows calls from this thread.
+  [[nodiscard]] bool allows_this_thread() const noexcept {
+    return any_thread() || std::this_thread::get_id() == main_thread_;
+  }
   /// Throws configuration_error if MPI does not allow calls from this thread.
   void check_thread() const;
   /// Returns true if any thread may call MPI, one thread at a time.

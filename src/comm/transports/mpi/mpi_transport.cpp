@@ -337,7 +337,7 @@ void mpi_transport::notify(int peer, const control_message& message) {
   // A message that is under way when the communicator is freed might arrive in a later communicator: see
   // mpi_library::retire.
   const bool may_arrive_late = message.type == control_message::kind::leave && !survives_deaths_;
-  if (library_->abandoned() || may_arrive_late) return;
+  if (library_->abandoned() || may_arrive_late || !library_->allows_this_thread()) return;
   reported_failure_ = reported_failure_ || message.reports_failure();
   std::erase_if(control_sends_, [](const auto& outgoing) {
     int done = 0;
@@ -368,7 +368,7 @@ bool mpi_transport::poll_deaths(control_message& message) {
 }
 
 bool mpi_transport::poll(control_message& message) {
-  if (library_->abandoned()) return false;
+  if (library_->abandoned() || !library_->allows_this_thread()) return false;
   if (survives_deaths_ && poll_deaths(message)) return true;
   // A probe checks for messages first and makes progress afterwards: a rank that has not called MPI for some time, or
   // that has just found a message, needs several probes to find the next message.
