@@ -222,6 +222,60 @@ TEST_CASE("a session_backend that recovers has each step committed once, however
   });
 }
 
+TEST_CASE("a failure while an owner adopts its changes ends the run, and the state is refused from then on") {
+  struct owner {
+    float value = 0;
+    int adopted = 0;
+    int discarded = 0;
+
+    void describe(muster::state_parts& parts) {
+      parts.add("value", std::span(&value, 1));
+      parts.hook(
+          [this] {
+            value += 1;  // half of the change
+            if (++adopted == 3) throw muster::peer_failure({1}, "a device died");
+          },
+          [this] { ++discarded; });
+    }
+  };
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{100} | muster::batch(10);
+    owner changing;
+    muster::state state{changing, loader.cursor()};
+    muster::session session(std::make_unique<recovering_backend>(world));  // would repeat the step
+    int calls = 0;
+    CHECK_THROWS_WITH(session.run(state, [&](muster::step&) { ++calls; }), contains("a device died"));
+    CHECK(calls == 3);
+    CHECK(changing.discarded == 0);
+    CHECK(state.steps() == 2);
+    CHECK(session.generation() == 0);
+    CHECK_THROWS_WITH(state.digest(), contains("the state is lost"));
+    CHECK_THROWS_WITH(session.run(state, [&](muster::step&) { ++calls; }), contains("last checkpoint"));
+    CHECK_THROWS_AS(session.evaluate(state, [&](muster::step&) { ++calls; }), muster::configuration_error);
+    CHECK(calls == 3);
+  });
+}
+
+TEST_CASE("a cursor that cannot move fails its step, which has then not happened") {
+  test::run_ranks(1, [](muster::group& world) {
+    auto loader = numbers{20} | muster::batch(10);
+    std::vector<float> mean(1, 0.0f);
+    muster::state state{muster::restored_values{"mean", std::span(mean)}, loader.cursor()};
+    auto session = muster::fixed_session(world);
+    CHECK_THROWS_WITH(session.run(state,
+                                  [&](muster::step& step) {
+                                    mean[0] += 1.0f;
+                                    if (step.number() == 0) return;
+                                    const auto end = loader.cursor();
+                                    end.commit();  // the program moves the cursor itself, to the end of the epoch
+                                  }),
+                      contains("there is no batch to commit"));
+    CHECK(mean[0] == 1.0f);
+    CHECK(state.steps() == 1);
+    CHECK_NOTHROW(state.digest());
+  });
+}
+
 TEST_CASE("a step that fails when a part of the state has just come is not run again") {
   test::run_ranks(1, [](muster::group& world) {
     struct lazy {

@@ -40,6 +40,7 @@ namespace detail {
 ///         state.before_step(step); f(step); state.exchange(group);
 ///         state.commit_step();                       // local: sends and receives nothing
 ///       } catch (...) {
+///         if (!state.may_roll_back()) throw;         // an owner threw while it adopted its changes: the state is lost
 ///         state.roll_back();                         // the step did not happen
 ///         session_backend.recover(state, std::current_exception());
 ///         continue;
@@ -186,7 +187,6 @@ class step_run {
   bool has_begun_ = false;
   bool has_ended_ = false;
   bool has_run_ = false;
-  bool in_step_ = false;
   state::run_start start_{};
   std::optional<step> step_;
   std::optional<scoped_event> measured_;  // reports to the sink from before the attempt, whose own sink ends with it

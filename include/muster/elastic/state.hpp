@@ -78,7 +78,7 @@ class state_parts {
   /// Adds the hooks of an owner that keeps the changes of a step apart until the step commits, such as an arena, which
   /// keeps the updates of the step. `on_begin` is called before
   /// a step or an evaluation starts, `adopt` when it commits, `discard` when it failed or before it is repeated. No
-  /// hook throws. Each may be empty.
+  /// hook may throw: if `adopt` throws, the run ends with that exception, and the state is lost. Each may be empty.
   void hook(std::function<void()> adopt, std::function<void()> discard, std::function<void()> on_begin = {}) {
     hooks_.push_back({std::move(on_begin), std::move(adopt), std::move(discard)});
   }
@@ -167,7 +167,7 @@ class state {
 
   /// Returns the parts, in the order of the owners, by calling each owner's `describe`. Throws configuration_error for
   /// equal names, and within a step that may commit. Within an evaluation it returns the parts as of the evaluation's
-  /// begin.
+  /// begin. Also throws configuration_error after a commit in which an owner failed to adopt its changes.
   [[nodiscard]] const std::vector<state_part>& parts();
   /// Returns the parts of the last call of the other overload.
   [[nodiscard]] const std::vector<state_part>& parts() const noexcept { return has_.parts_; }
@@ -196,14 +196,16 @@ class state {
 
   /// The stages of a step, called by sessions. `begin_step` copies the parts that the step may change. In `before_step`
   /// the ranks agree on the inputs of the step. In `exchange` they exchange the step's changes. Then either
-  /// `commit_step` drops the copy, lets the owners adopt their changes and moves the cursor past its batch, or
-  /// `roll_back` restores everything. `roll_back` does nothing when no step has begun. An evaluation is a step that
-  /// does not commit.
+  /// `commit_step` moves the cursor past its batch, lets the owners adopt their changes and drops the copy, or
+  /// `roll_back` restores everything. If the cursor cannot move, `commit_step` throws the loader's error, and the step
+  /// can be rolled back. `roll_back` does nothing when `may_roll_back` is false: when no step has begun, and after an
+  /// exception of an owner that adopted its changes. An evaluation is a step that does not commit.
   void begin_step(bool commits = true);
   void before_step(step& current);
   void exchange(group& ranks);
   void commit_step();
   void roll_back() noexcept;
+  [[nodiscard]] bool may_roll_back() const noexcept { return stage_ == stage::step || stage_ == stage::evaluation; }
   /// Checks a failed step that is to be run again. Throws configuration_error when a part that is restored on failure
   /// was added during that step, because there was no copy to restore.
   void require_restored();
@@ -246,8 +248,8 @@ class state {
   std::vector<std::function<void(state_parts&)>> owners_;
   state_parts has_;                             // as of the last call of `parts`
   std::vector<std::vector<std::byte>> shadow_;  // by part: the copy of a part that is restored on failure
-  bool in_step_ = false;
-  bool commits_ = false;     // true while a step is under way that may commit
+  enum class stage : std::uint8_t { between_steps, step, evaluation, adoption };
+  stage stage_ = stage::between_steps;
   std::uint64_t begun_ = 0;  // number of steps and evaluations that have begun
   std::uint64_t steps_ = 0;
   std::uint32_t evaluations_ = 0;

@@ -96,7 +96,7 @@ MUSTER_INLINE step_run::step_run(session& runner, state& target, const run_limit
 }
 
 MUSTER_INLINE step_run::~step_run() {
-  if (in_step_) {
+  if (state_->may_roll_back()) {
     session_->backend_->end_attempt(false);
     state_->roll_back();
   }
@@ -137,7 +137,6 @@ MUSTER_INLINE step* step_run::next() {
   auto& backend = *session_->backend_;
   measured_.emplace(activity::step, "step", state_->steps());
   state_->begin_step(true);
-  in_step_ = true;
   try {
     step_.emplace(backend.ranks(), backend.generation(), state_->steps(), state_->progress());
     backend.begin_attempt();
@@ -151,7 +150,6 @@ MUSTER_INLINE step* step_run::next() {
 
 MUSTER_INLINE void step_run::commit() {
   session_->commit(*state_, true);
-  in_step_ = false;
   measured_.reset();
   session_->prepare(*state_);
   if (detail::skip_finished_call(session_->backlog_.runs)) has_ended_ = true;
@@ -159,8 +157,7 @@ MUSTER_INLINE void step_run::commit() {
 }
 
 MUSTER_INLINE void step_run::recover() {
-  if (!in_step_) throw;  // the step had committed
-  in_step_ = false;
+  if (!state_->may_roll_back()) throw;  // the step had committed, or its changes were being adopted
   session_->recover(*state_);
   measured_.reset();
   session_->prepare(*state_);

@@ -28,8 +28,13 @@ MUSTER_INLINE void state_parts::add(const sampler_handle& sampler) {
 }
 
 MUSTER_INLINE const std::vector<state_part>& state::parts() {
-  if (in_step_ && !commits_) return has_.parts_;
-  if (in_step_) {
+  if (stage_ == stage::evaluation) return has_.parts_;
+  if (stage_ == stage::adoption) {
+    throw configuration_error(
+        "the state is lost (an owner of its parts failed while it adopted the changes of a step); start again from the "
+        "last checkpoint");
+  }
+  if (stage_ == stage::step) {
     throw configuration_error(
         "a state cannot be described or digested within a step (the step has not made all its changes yet); call "
         "it between two steps, or in an evaluation");
@@ -107,7 +112,6 @@ MUSTER_INLINE void state::next_epoch() {
 // them, and asking before every step would cost each step time.
 MUSTER_INLINE void state::begin_step(bool commits) {
   if (std::has_single_bit(++begun_)) (void)parts();
-  commits_ = commits;
   shadow_.resize(has_.parts_.size());
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
@@ -120,7 +124,7 @@ MUSTER_INLINE void state::begin_step(bool commits) {
   for (const auto& hook : has_.hooks_) {
     if (hook.begin) hook.begin();
   }
-  in_step_ = true;
+  stage_ = commits ? stage::step : stage::evaluation;
 }
 
 MUSTER_INLINE void state::before_step(step& current) {
@@ -133,11 +137,12 @@ MUSTER_INLINE void state::exchange(group& ranks) {
 
 MUSTER_INLINE void state::commit_step() {
   if (has_.cursor_) has_.cursor_->commit();  // may throw, and then nothing has happened
+  stage_ = stage::adoption;
   for (const auto& hook : has_.hooks_) {
     if (hook.adopt) hook.adopt();
   }
   ++steps_;
-  in_step_ = false;
+  stage_ = stage::between_steps;
 }
 
 MUSTER_INLINE void state::finish_evaluation() noexcept {
@@ -146,8 +151,8 @@ MUSTER_INLINE void state::finish_evaluation() noexcept {
 }
 
 MUSTER_INLINE void state::roll_back() noexcept {
-  if (!in_step_) return;
-  in_step_ = false;
+  if (!may_roll_back()) return;
+  stage_ = stage::between_steps;
   for (std::size_t i = 0; i < has_.parts_.size(); ++i) {
     const auto& part = has_.parts_[i];
     if (part.change != rollback_policy::restore_on_failure) continue;
