@@ -38,7 +38,7 @@ def main():
     parser.add_argument("--ranks", type=int, default=1)
     parser.add_argument("--threads", type=int, default=1, help="of a rank")
     parser.add_argument("--kernels", default="", help="muster's, instead of the best; avx2 is PyTorch's limit too")
-    parser.add_argument("--backend", default="winograd", help="muster's way to convolve: winograd, direct, eigen, onednn")
+    parser.add_argument("--backend", default="winograd", help="muster's way to convolve: winograd, direct, eigen")
     parser.add_argument("--cpu-time", action="store_true", help="count the processor's time: on a machine that is shared")
     chosen = parser.parse_args()
 

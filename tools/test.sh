@@ -25,7 +25,7 @@ test_packages=(ccache clang clang-format clang-tidy catch2 codespell curl doxyge
   libsqlite3-dev nginx openssl python3 python3-aiohttp python3-matplotlib python3-prometheus-client python3-yaml
   snakemake)
 all_packages=(chromium conntrack containerd containernetworking-plugins dataset-fashion-mnist debootstrap elfutils libbenchmark-dev
-  libdnnl-dev libgrpc++-dev libhiredis-dev liblinear-dev libprotobuf-dev lintian locales mariadb-client-core mariadb-server-core munge
+  libgrpc++-dev libhiredis-dev liblinear-dev libprotobuf-dev lintian locales mariadb-client-core mariadb-server-core munge
   postgresql prometheus protobuf-compiler-grpc python3-croniter python3-grpcio python3-jsonschema python3-kubernetes python3-onnx
   python3-optuna python3-psycopg2 python3-redis python3-setuptools python3-sklearn python3-swift python3-venv
   python3-wheel redis-server runc slurm-client slurmctld slurmd slurmdbd swift swift-account swift-container swift-object

@@ -88,7 +88,7 @@ struct command_line {
     muster::add_number(app, "--seed", o.seed, examples::any_seed,
                        "seed of the order of images, augmentation, dropout and initial parameters");
     app.add_flag("--sync-batch-norm", o.share_statistics, "normalise batches by the statistics over all ranks' images");
-    app.add_option("--backend", o.execution.backend, "implementation of convolution: winograd, direct, eigen or onednn")
+    app.add_option("--backend", o.execution.backend, "implementation of convolution: winograd, direct or eigen")
         ->capture_default_str();
     app.add_option("--kernels", o.execution.kernels, "inner loops of direct: avx512, avx2, portable [the best]")
         ->type_name("NAME");

@@ -7,19 +7,10 @@
 #include "convolution_direct.hpp"
 #include "convolution_eigen.hpp"
 #include "convolution_winograd.hpp"
-#ifdef NN_ONEDNN
-#include "convolution_onednn.hpp"
-#endif
 
 namespace nn {
 
-std::vector<std::string_view> convolution_names() {
-  return {"winograd", "direct", "eigen",
-#ifdef NN_ONEDNN
-          "onednn"
-#endif
-  };
-}
+std::vector<std::string_view> convolution_names() { return {"winograd", "direct", "eigen"}; }
 
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const convolution_shape& shape,
@@ -30,17 +21,8 @@ std::unique_ptr<convolution<T>> make_convolution(std::string_view backend, const
   }
   if (backend == "direct" || backend == "winograd") return std::make_unique<direct_convolution<T>>(shape, kernels);
   if (backend == "eigen") return std::make_unique<eigen_convolution<T>>(shape);
-#ifdef NN_ONEDNN
-  if constexpr (std::is_same_v<T, float>) {
-    if (backend == "onednn") return make_onednn_convolution(shape);
-  }
-#endif
-  std::string known;
-  for (const auto name : convolution_names()) {
-    known.append(known.empty() ? "" : ", ").append(name).append(name == "onednn" ? " for float" : "");
-  }
-  throw muster::configuration_error("there is no way '" + std::string(backend) + "' to convolve (this build has " +
-                                    known + "); use a known name");
+  throw muster::configuration_error("there is no way '" + std::string(backend) +
+                                    "' to convolve (there are winograd, direct, eigen); use a known name");
 }
 
 template std::unique_ptr<convolution<float>> make_convolution<float>(std::string_view, const convolution_shape&,

@@ -79,14 +79,14 @@ struct workspace {
 };
 
 /// Returns a convolution by name: "winograd" (muster's own kernels, with fewer multiplications where this is faster,
-/// and direct elsewhere), "direct", "eigen" (im2col and a matrix product) or "onednn" (float only, if oneDNN was built
-/// in). Throws muster::configuration_error for any other name. A thread's convolutions share `work`.
+/// and direct elsewhere), "direct", or "eigen" (im2col and a matrix product). Throws muster::configuration_error
+/// for any other name. A thread's convolutions share `work`.
 template <class T>
 std::unique_ptr<convolution<T>> make_convolution(
     std::string_view backend, const convolution_shape& shape, const kernel_set<T>& kernels,
     const std::shared_ptr<workspace<T>>& work = std::make_shared<workspace<T>>());
 
-/// Returns the names that this build supports.
+/// Returns the names that make_convolution accepts.
 std::vector<std::string_view> convolution_names();
 
 }  // namespace nn

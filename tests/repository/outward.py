@@ -245,7 +245,7 @@ class Programs:
         """Returns the names of cases without sizes, and without cases that some machines lack."""
         listed = self.run(program, "--benchmark_list_tests=true").splitlines()
         return {re.sub(r"(?<=/)\d+(?=/|$)", "N", line.replace(shape[0], "SHAPE") if (shape := re.search(r"\d+x\d+x\d+>\d+", line)) else line)
-                for line in listed if re.fullmatch(r"[\w/:.,+>-]+", line) and not re.search("-avx|-portable|onednn|a9a", line)}
+                for line in listed if re.fullmatch(r"[\w/:.,+>-]+", line) and not re.search("-avx|-portable|a9a", line)}
 
     def trained(self, program, rows, name):
         written = rows.with_name(name)
