@@ -16,6 +16,10 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 CODE = re.compile(r"^(include/muster|src)/(?:(.*)/)?[^/]+\.(hpp|cpp|cu)$")
 NOTHING = re.compile(r"^\s*(//.*)?$")
+# A function's cyclomatic complexity is one more than the number of these, as in lizard.
+BRANCH = re.compile(r"\b(?:if|for|while|case|catch)\b| (?:&&|\|\||\?)(?= |$)")
+TEXT_OR_COMMENT = re.compile(r'"(?:[^"\\]|\\.)*"|//.*')
+NAME = re.compile(r"([\w:~]+|operator\W+)\(")
 # In the format of .clang-format, a function's body ends with the first brace at the head's indentation.
 UNCOUNTED = ("serve", "torch")
 HEAD = re.compile(r"^\s*(?!namespace\b|(?:template\b.*)?(?:class|struct)\b|enum\b|union\b|if\b|for\b|while\b|switch\b|else\b|do\b|try\b|\}|#)[^\s/].*\)[^;()]*\{$")
@@ -38,8 +42,8 @@ def files_of(revision):
 
 
 def functions_of(text):
-    """Yields (lines, number of the first line) for each function longer than a line; nested functions are counted
-    separately."""
+    """Yields (lines, complexity, name, number of the first line) for each function longer than a line; nested functions
+    are counted as parts of the function around them."""
     lines = text.splitlines()
     number = 0
     while number < len(lines):
@@ -52,7 +56,9 @@ def functions_of(text):
                 continue
             left = re.match(r"\s*", lines[head])[0]
             end = next((n for n in range(number + 1, len(lines)) if lines[n].startswith(left + "}")), number)
-            yield end - head + 1, head + 1
+            found = NAME.search(lines[head].split(" : ")[0])
+            branches = sum(len(BRANCH.findall(TEXT_OR_COMMENT.sub("", line))) for line in lines[head:end + 1])
+            yield end - head + 1, 1 + branches, found[1] if found else "", head + 1
             number = end
         number += 1
 
@@ -69,7 +75,7 @@ class Count:
                 self.places["src" if path.startswith("src/") else "-inl.hpp" if path.endswith("-inl.hpp") else "include"] += len(code)
             self.files[room] += 1
             self.lengths += map(len, code)
-            self.functions += [(lines, f"{path}:{number}") for lines, number in functions_of(text)]
+            self.functions += [(lines, f"{path}:{number}", complexity, name) for lines, complexity, name, number in functions_of(text)]
 
     def total(self):
         return sum(lines for room, lines in self.rooms.items() if room.split("/")[0] not in UNCOUNTED)
@@ -95,7 +101,7 @@ def main():
     print("share of include                " + "".join(f"{count.share('include'):8.1f} % without -inl.hpp, {count.share('include', '-inl.hpp'):.1f} % with" for count in counts))
     for count in counts:
         longest = sorted(count.functions, reverse=True)[:3]
-        print("longest functions: " + ", ".join(f"{where} ({lines} lines)" for lines, where in longest))
+        print("longest functions: " + ", ".join(f"{where} ({lines} lines)" for lines, where, *_ in longest))
 
 
 if __name__ == "__main__":
