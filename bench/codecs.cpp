@@ -104,12 +104,11 @@ void both_sizes(benchmark::internal::Benchmark* benchmark_case) { benchmark_case
 
 void enrol(muster::context&) {
   both_sizes(benchmark::RegisterBenchmark("copy", copy));
-  for (const char* name :
-       {"float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "topk:0.01", "randomk:0.1", "blockk:0.1"}) {
+  for (const char* name : {"float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "topk:0.01"}) {
     both_sizes(benchmark::RegisterBenchmark((std::string("encode/") + name).c_str(), encode, name));
     both_sizes(benchmark::RegisterBenchmark((std::string("decode_add/") + name).c_str(), decode, name));
   }
-  for (const char* name : {"sign", "topk:0.1", "blockk:0.1"})
+  for (const char* name : {"sign", "topk:0.1"})
     both_sizes(benchmark::RegisterBenchmark((std::string("with_feedback/") + name).c_str(), feedback, name));
   both_sizes(benchmark::RegisterBenchmark("majority_vote/4", vote));
   for (const int rank : {1, 2, 4})

@@ -59,7 +59,6 @@
 #include <muster/core/codec/plain.hpp>
 #include <muster/core/codec/powersgd.hpp>
 #include <muster/core/codec/qsgd.hpp>
-#include <muster/core/codec/randomk.hpp>
 #include <muster/core/codec/sign.hpp>
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/convert.hpp>

@@ -102,9 +102,7 @@ int main(int argc, char** argv) {
     reduce<std::int8_t>(world, "int8");
     reduce<std::int32_t>(world, "int32");
     reduce<std::int64_t>(world, "int64");
-    for (const char* const codec :
-         {"none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1"})
-      encode(world, codec);
+    for (const char* const codec : {"none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1"}) encode(world, codec);
     update_all<float>(world, "float");
     update_all<double>(world, "double");
   });

@@ -14,8 +14,7 @@
 
 namespace fuzz {
 
-inline constexpr const char* codecs[] = {"none", "float16",  "bfloat16",    "qsgd8",
-                                         "sign", "topk:0.1", "randomk:0.1", "blockk:0.1"};
+inline constexpr const char* codecs[] = {"none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1"};
 
 /// Decodes the data. The first bytes select the codec, the number of values and the number of voters; the rest is the
 /// encoded form. Throws std::logic_error when a property does not hold; returns true if the data were decoded.

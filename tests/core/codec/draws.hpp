@@ -10,8 +10,8 @@
 
 #include "trim.hpp"
 
-inline const std::vector<std::string> span_codecs = {"none",     "float16",     "bfloat16",   "qsgd8", "sign",
-                                                     "topk:0.1", "randomk:0.1", "blockk:0.1", "trim:2"};
+inline const std::vector<std::string> span_codecs = {"none", "float16",  "bfloat16",  "qsgd8",
+                                                     "sign", "topk:0.1", "stride:10", "trim:2"};
 
 inline muster::any_codec codec_named(const std::string& name) {
   return muster::any_codec(muster::parse_compression(name));

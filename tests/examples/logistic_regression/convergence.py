@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 
-CODECS = ["none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "randomk:0.1", "blockk:0.1", "powersgd:2"]
+CODECS = ["none", "float16", "bfloat16", "qsgd8", "sign", "topk:0.1", "powersgd:2"]
 MODES = ["allreduce-weights", "local-sgd:8", "gossip:ring", "gossip:torus", "gossip:exponential"]
 WORSE = 0.005
 

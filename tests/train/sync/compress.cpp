@@ -16,8 +16,8 @@
 
 namespace {
 
-const std::vector<std::string> methods = {"float16",     "bfloat16",   "qsgd8",      "sign",  "topk:0.1",
-                                          "randomk:0.1", "blockk:0.1", "powersgd:2", "trim:2"};
+const std::vector<std::string> methods = {"float16",  "bfloat16",  "qsgd8",      "sign",
+                                          "topk:0.1", "stride:10", "powersgd:2", "trim:2"};
 
 /// An arena and its gradients' reducer, with several buckets.
 struct rig {
@@ -261,7 +261,7 @@ TEST_CASE("what is sent is what the codec says") {
   CHECK(sent("qsgd8") == (4 + 408) + (4 + 24) + (4 + 4) + 0 + (4 + 352));
   CHECK(sent("sign") == (4 + 4 * 13) + (4 + 4) + (4 + 4) + 0 + (4 + 4 * 11));
   CHECK(sent("topk:0.1") == 8 * (41 + 3 + 1 + 0 + 36));
-  CHECK(sent("blockk:0.1") == 4 * (41 + 3 + 1 + 0 + 36));
+  CHECK(sent("stride:10") == 4 * (41 + 3 + 1 + 0 + 36));
   CHECK(sent("trim:1") == 408 + 24 + 4 + 0 + 352);
   CHECK(sent("powersgd:2") == 4 * (2 * (24 + 17) + 24 + 1 + 0 + 2 * (13 + 27)));
 }

@@ -10,7 +10,6 @@
 #include <muster/core/codec/codec.hpp>
 #include <muster/core/codec/plain.hpp>
 #include <muster/core/codec/qsgd.hpp>
-#include <muster/core/codec/randomk.hpp>
 #include <muster/core/codec/sign.hpp>
 #include <muster/core/codec/topk.hpp>
 #include <muster/core/spec.hpp>
@@ -20,23 +19,12 @@
 namespace muster { inline namespace v0 {
 
 /// The methods of `--compress`, each with its own header in core/codec, and methods that the program registered.
-enum class compression_method : std::uint8_t {
-  none,
-  float16,
-  bfloat16,
-  qsgd8,
-  sign,
-  topk,
-  randomk,
-  blockk,
-  powersgd,
-  registered
-};
+enum class compression_method : std::uint8_t { none, float16, bfloat16, qsgd8, sign, topk, powersgd, registered };
 
 /// A method with its parameter.
 struct compression {
   compression_method method = compression_method::none;
-  double share = 1.0;    ///< for topk, randomk and blockk: share of the elements that are sent, in (0, 1]
+  double share = 1.0;    ///< for topk: share of the elements that are sent, in (0, 1]
   std::size_t rank = 0;  ///< for powersgd, at least 1
   std::string text{};    ///< for a registered method: its whole text, such as "mine:4"
 
@@ -45,7 +33,7 @@ struct compression {
 
 /// Parses a value of `--compress`:
 ///
-///     none | float16 | bfloat16 | qsgd8 | sign | topk:SHARE | randomk:SHARE | blockk:SHARE | powersgd:RANK
+///     none | float16 | bfloat16 | qsgd8 | sign | topk:SHARE | powersgd:RANK
 ///
 /// or a registered method. Throws configuration_error, which names the mistake and, for an unknown method, the
 /// known methods.

@@ -7,7 +7,6 @@
 #include <muster/core/codec/detail/plain-inl.hpp>
 #include <muster/core/codec/detail/powersgd-inl.hpp>
 #include <muster/core/codec/detail/qsgd-inl.hpp>
-#include <muster/core/codec/detail/randomk-inl.hpp>
 #include <muster/core/codec/detail/sign-inl.hpp>
 #include <muster/core/codec/detail/topk-inl.hpp>
 #include <muster/core/detail/atomic_file-inl.hpp>

@@ -29,7 +29,7 @@ inline constexpr setting_info consistency{
 inline constexpr setting_info compress{
     "compress", "CODEC", "none",
     "codec of gradients and pushes: none, float16, bfloat16, qsgd8, sign, topk:SHARE, "
-    "randomk:SHARE, blockk:SHARE, powersgd:RANK"};
+    "powersgd:RANK"};
 
 inline void register_settings_of_ps() {
   detail::register_settings({"ps", "the parameter server", {&servers, &consistency, &compress}, {&standby, &replicas}});

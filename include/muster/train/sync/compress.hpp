@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 {
 ///     muster::gradient_sync sync(arena, {.codec = muster::compress("topk:0.1")});
 ///
 /// Each tensor is compressed separately, so each tensor has its own scale and gaps stay zeros. Encoded forms that
-/// support addition use an allreduce (float16, bfloat16, randomk, blockk). The other methods use an allgather, after
+/// support addition use an allreduce (float16 and bfloat16). The other methods use an allgather, after
 /// which each rank sums all contributions, in the order of the ranks. powersgd needs two allreduces. It
 /// sends uncompressed the tensors with one dimension, and matrices that two factors do not make smaller. All ranks get
 /// the same bits.

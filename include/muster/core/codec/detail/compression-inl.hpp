@@ -35,7 +35,7 @@ any_codec make_codec(const compression& options, const codec_traits& traits) {
     return any_codec(C(), traits);
 }
 
-inline constexpr std::array<method_info, 9> methods = {{
+inline constexpr std::array<method_info, 7> methods = {{
     {compression_method::none, "none", argument::none, {dtype::float32, false, false}, make_codec<plain_codec>},
     {compression_method::float16, "float16", argument::none, {dtype::float16, false, false}, make_codec<float16_codec>},
     {compression_method::bfloat16,
@@ -46,8 +46,6 @@ inline constexpr std::array<method_info, 9> methods = {{
     {compression_method::qsgd8, "qsgd8", argument::none, {dtype::none, false, false}, make_codec<qsgd8_codec>},
     {compression_method::sign, "sign", argument::none, {dtype::none, false, true}, make_codec<sign_codec>},
     {compression_method::topk, "topk", argument::share, {dtype::none, false, true}, make_codec<topk_codec>},
-    {compression_method::randomk, "randomk", argument::share, {dtype::float32, true, true}, make_codec<randomk_codec>},
-    {compression_method::blockk, "blockk", argument::share, {dtype::float32, true, true}, make_codec<blockk_codec>},
     {compression_method::powersgd, "powersgd", argument::rank, {dtype::none, false, true}, nullptr},
 }};
 
