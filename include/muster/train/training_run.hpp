@@ -5,6 +5,8 @@
 #include <functional>
 #include <limits>
 #include <optional>
+#include <span>
+#include <vector>
 
 #include <muster/core/clock.hpp>
 #include <muster/core/progress.hpp>
@@ -24,6 +26,15 @@ struct training::training_run {
   void train();
   void train_on_servers();
   void save_remaining();
+
+  // Returns the course of a training for its state. `restore_course` sets the course from these bytes.
+  [[nodiscard]] static std::vector<std::byte> saved_course(const training& source);
+  static void restore_course(training& target, std::span<const std::byte> bytes);
+  // Returns true if all ranks count the same samples. In other modes each rank counts its own, and only the sums of a
+  // save contain all.
+  [[nodiscard]] static bool counts_all_samples(const training& owner) {
+    return owner.sync_.options().mode.method == sync_mode::kind::allreduce;
+  }
 
  private:
   void begin_fixed();

@@ -43,25 +43,33 @@ struct record_files::state : detail::source_facts {
     for (const auto& entry : entries) paths.push_back((std::filesystem::path(path) / entry.file).string());
     if (paths.empty()) paths.push_back(path);
     shards.resize(paths.size());
-    const auto is_present = [&](std::size_t i) {
-      std::error_code ignored;
-      return !options.local || remote || std::filesystem::exists(paths[i], ignored);
-    };
+    open_shards(entries, before);
+    list_shards(content);
+    if (!options.shards) digest = digest_of_records();
+  }
+
+  // Opens the files that are present. Files on a server are opened through it.
+  void open_shards(const std::vector<manifest_entry>& entries, const state* before) {
     const std::vector<std::size_t> numbers = expect_ends(entries, before);
-    // Opening reads all tables, which need not remain mapped.
-    const auto forget = [&](std::size_t i) { shards[i].shard->file.forget(); };
+    const auto open = [&](std::size_t i) -> std::shared_ptr<const format::shard> {
+      if (before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr)
+        return before->shards[i].shard;
+      if (remote) return std::make_shared<const format::shard>(paths[i], remote, numbers[i], entries[i].bytes);
+      std::error_code ignored;
+      if (options.local && !std::filesystem::exists(paths[i], ignored)) return nullptr;
+      return std::make_shared<const format::shard>(paths[i]);
+    };
     detail::parallel_for(paths.size(), options.threads, [&](std::size_t i) {
-      const bool is_open = before != nullptr && i < before->shards.size() && before->shards[i].shard != nullptr;
-      if (!is_open && !is_present(i)) return;
-      if (is_open)
-        shards[i].shard = before->shards[i].shard;
-      else if (remote)
-        shards[i].shard = std::make_shared<const format::shard>(paths[i], remote, numbers[i], entries[i].bytes);
-      else
-        shards[i].shard = std::make_shared<const format::shard>(paths[i]);
-      forget(i);
+      shards[i].shard = open(i);
+      if (shards[i].shard) shards[i].shard->file.forget();  // opening reads all tables, which need not remain mapped
     });
-    std::optional<std::size_t> first_present;
+  }
+
+  // Sets the places, schema and codec of the records. With shards also sets the order and the digest, which depend on
+  // the manifest alone.
+  void list_shards(const detail::manifest_content& content) {
+    const std::vector<manifest_entry>& entries = content.entries;
+    const format::shard* first = nullptr;
     muster::digest digest_of_entries;
     std::vector<std::uint64_t> counts;
     for (std::size_t i = 0; i < shards.size(); ++i) {
@@ -74,36 +82,37 @@ struct record_files::state : detail::source_facts {
         size += entries[i].records;
         continue;
       }
-      if (!first_present) first_present = i;
-      const format::shard& first = *shards[*first_present].shard;
       const format::shard& shard = *shards[i].shard;
+      if (first == nullptr) first = &shard;
       if (!entries.empty()) check_entry(entries[i], shard);
-      if (!(shard.schema == first.schema)) {
+      if (!(shard.schema == first->schema)) {
         throw data_error({shard.path}, "has records of another schema (" + to_string(shard.schema) + ") than " +
-                                           first.path + " (" + to_string(first.schema) + "); convert the records");
+                                           first->path + " (" + to_string(first->schema) + "); convert the records");
       }
       size += shard.footer.records;
       compressed = compressed || shard.compressed();
       if (shard.compressed()) codec = &format::require_block_codec(shard.path);
     }
-    if (first_present) schema = shards[*first_present].shard->schema;
-    if (options.shards) {
-      if (!first_present) schema = schema_of_manifest(content, path);
-      digest = digest_of_entries.value();
-      order = std::make_shared<const detail::proportions>(counts, counts);
-      return;
-    }
+    if (first != nullptr) schema = first->schema;
+    if (!options.shards) return;
+    if (first == nullptr) schema = schema_of_manifest(content, path);
+    digest = digest_of_entries.value();
+    order = std::make_shared<const detail::proportions>(counts, counts);
+  }
+
+  // Returns the digest of all records in their order, from their checksums in the files' tables.
+  std::uint64_t digest_of_records() const {
     std::vector<std::uint64_t> sums(shards.size());
     detail::parallel_for(shards.size(), options.threads, [&](std::size_t i) {
       const format::shard& shard = *shards[i].shard;
       for (std::uint64_t k = 0; k < shard.footer.records; ++k) {
         sums[i] += format::digest_term(shards[i].first + k, shard.crcs[k]);
       }
-      forget(i);
+      shard.file.forget();
     });
     std::uint64_t total = 0;
     for (const std::uint64_t part : sums) total += part;
-    digest = format::digest_of(total, size, schema);
+    return format::digest_of(total, size, schema);
   }
 
   // Returns the number of each file, for a folder on a server. Announces the reads of the starts and ends of the files
