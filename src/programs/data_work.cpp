@@ -131,6 +131,10 @@ struct output {
   std::optional<muster::data::record_file_writer> single_file;
   std::optional<muster::data::record_set_writer> record_set;
   std::uint64_t begin = 0;
+
+  void append(std::span<const std::byte> record, std::span<const float> labels, std::optional<std::uint32_t> shard) {
+    single_file ? single_file->append(record, labels) : record_set->append(record, labels, shard);
+  }
 };
 
 // `shards` is the number of shards, or 0.
@@ -166,6 +170,95 @@ output open_output(const copy_request& request, const muster::data::any_record_s
   return result;
 }
 
+// Opens the source of a copy, with the classes of --classes.
+muster::data::any_record_source open_copied(const copy_request& request, const std::string& specification) {
+  for (auto name = request.classes.begin(); name != request.classes.end(); ++name) {
+    if (std::find(request.classes.begin(), name, *name) == name) continue;
+    throw muster::configuration_error("--classes has the class '" + *name +
+                                      "' twice (a label would have no single name); name each class once");
+  }
+  const bool keep = request.bad.policy != muster::bad_record_policy::fail;
+  auto source = muster::open_source(specification, options_for(keep, request.threads));
+  if (request.classes.empty()) return source;
+  return source.schema().classes.empty() ? muster::with_classes(source, request.classes.size())
+                                         : muster::with_classes(source, request.classes);
+}
+
+// Writes the records of a source, in runs, into the files or shards of a copy.
+class record_copy {
+ public:
+  record_copy(const copy_request& request, const muster::data::any_record_source& source)
+      : request_(request),
+        source_(source),
+        rule_(request.by.empty()
+                  ? std::nullopt
+                  : std::optional<muster::data::shard_rule>(std::in_place, request.by, request.shards, source.schema(),
+                                                            source.size(), source.columns())),
+        of_shards_(rule_ ? rule_->shards() : 0),
+        out_(open_output(request, source, rule_ ? rule_->shards() : 0)) {
+    while (file_ + 1 < request.files && end_of(file_) < out_.begin) ++file_;
+    end_of_file_ = end_of(file_);
+  }
+
+  // Returns the first record that is still missing, and the number of records that an interrupted copy left out.
+  [[nodiscard]] std::uint64_t begin() const { return out_.begin; }
+  [[nodiscard]] std::uint64_t left_out() const { return out_.record_set ? out_.begin - out_.record_set->resumed() : 0; }
+  // Returns the number of records in each shard.
+  [[nodiscard]] const std::vector<std::uint64_t>& of_shards() const { return of_shards_; }
+
+  void write(muster::sample_id first, const record_run& run) {
+    auto bad = run.bad.begin();
+    std::size_t at = 0;
+    for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
+      move_to(first + k);
+      if (bad != run.bad.end() && bad->id == first + k) {
+        ++bad;  // Record is skipped.
+        continue;
+      }
+      append(first + k, std::span(run.bytes).subspan(at, run.sizes[k]),
+             std::span(run.labels).subspan(k * labels_each_, labels_each_));
+    }
+    if (out_.record_set) out_.record_set->reached(first + run.sizes.size());
+  }
+
+  // Completes the copy, and returns its files.
+  std::vector<muster::data::manifest_entry> commit() {
+    if (out_.single_file) {
+      const auto written = out_.single_file->commit();
+      return {{request_.to, written.records, written.bytes, written.digest}};
+    }
+    out_.record_set->commit();
+    return out_.record_set->committed();
+  }
+
+ private:
+  [[nodiscard]] std::uint64_t end_of(std::uint64_t file) const {
+    if (request_.files == 0) return source_.size();
+    return muster::part_of(source_.size(), {static_cast<int>(file), static_cast<int>(request_.files)}).last;
+  }
+  void move_to(muster::sample_id id) {
+    if (out_.record_set) out_.record_set->reached(id);
+    while (id == end_of_file_) {  // Repeats if there are more files than records.
+      if (out_.record_set) out_.record_set->next_file();
+      end_of_file_ = end_of(++file_);
+    }
+  }
+  void append(muster::sample_id id, std::span<const std::byte> record, std::span<const float> labels) {
+    std::optional<std::uint32_t> shard;
+    if (rule_) ++of_shards_[*(shard = (*rule_)(id, record, labels))];
+    out_.append(record, labels, shard);
+  }
+
+  const copy_request& request_;
+  const muster::data::any_record_source& source_;
+  std::optional<muster::data::shard_rule> rule_;
+  std::vector<std::uint64_t> of_shards_;
+  output out_;
+  const std::size_t labels_each_ = source_.schema().labels.size();
+  std::uint64_t file_ = 0;
+  std::uint64_t end_of_file_ = 0;
+};
+
 }  // namespace
 
 std::string as_specification(const std::string& specification) {
@@ -178,57 +271,17 @@ std::string as_specification(const std::string& specification) {
 json copy_records(const copy_request& request) {
   const auto start = muster::clock::now();
   const std::string specification = as_specification(request.from);
-  const bool keep = request.bad.policy != muster::bad_record_policy::fail;
-  for (auto name = request.classes.begin(); name != request.classes.end(); ++name) {
-    if (std::find(request.classes.begin(), name, *name) == name) continue;
-    throw muster::configuration_error("--classes has the class '" + *name +
-                                      "' twice (a label would have no single name); name each class once");
-  }
-  auto source = muster::open_source(specification, options_for(keep, request.threads));
-  if (!request.classes.empty()) {
-    source = source.schema().classes.empty() ? muster::with_classes(source, request.classes.size())
-                                             : muster::with_classes(source, request.classes);
-  }
-  std::optional<muster::data::shard_rule> rule;
-  if (!request.by.empty()) rule.emplace(request.by, request.shards, source.schema(), source.size(), source.columns());
-  output out = open_output(request, source, rule ? rule->shards() : 0);
-  auto& record_set = out.record_set;
-  std::vector<std::uint64_t> of_shards(rule ? rule->shards() : 0);
-  const std::uint64_t left_out_before = record_set ? out.begin - record_set->resumed() : 0;
+  const auto source = open_copied(request, specification);
+  record_copy copy(request, source);
+  const std::uint64_t left_out_before = copy.left_out();
   muster::bad_record_options bad_options = request.bad;
   bad_options.limit -= std::min(bad_options.limit, left_out_before);
   muster::bad_record_log log(bad_options);
-  const std::size_t labels_each = source.schema().labels.size();
-  const auto end_of = [&](std::uint64_t file_index) {
-    if (request.files == 0) return source.size();
-    return muster::part_of(source.size(), {static_cast<int>(file_index), static_cast<int>(request.files)}).last;
-  };
-  std::uint64_t file = 0;
-  while (file + 1 < request.files && end_of(file) < out.begin) ++file;
-  std::uint64_t end_of_file = end_of(file);
-  for_each_run(
-      source, "written", request.threads, out.begin, false, [&](muster::sample_id first, const record_run& run) {
-        log.note(source.name(), run.bad);
-        auto bad = run.bad.begin();
-        std::size_t at = 0;
-        for (std::size_t k = 0; k < run.sizes.size(); at += run.sizes[k++]) {
-          if (record_set) record_set->reached(first + k);
-          while (first + k == end_of_file) {  // Repeats if there are more files than records.
-            if (record_set) record_set->next_file();
-            end_of_file = end_of(++file);
-          }
-          if (bad != run.bad.end() && bad->id == first + k) {
-            ++bad;  // Record is skipped.
-            continue;
-          }
-          const auto record = std::span(run.bytes).subspan(at, run.sizes[k]);
-          const auto labels = std::span(run.labels).subspan(k * labels_each, labels_each);
-          std::optional<std::uint32_t> shard;
-          if (rule) ++of_shards[*(shard = (*rule)(first + k, record, labels))];
-          out.single_file ? out.single_file->append(record, labels) : record_set->append(record, labels, shard);
-        }
-        if (record_set) record_set->reached(first + run.sizes.size());
-      });
+  for_each_run(source, "written", request.threads, copy.begin(), false,
+               [&](muster::sample_id first, const record_run& run) {
+                 log.note(source.name(), run.bad);
+                 copy.write(first, run);
+               });
   if (source.host_state_now() != source.host_state()) {
     throw muster::data_error({std::string(source.name())},
                              "was changed during the copy (the records would be a mix of both versions); start again");
@@ -237,14 +290,7 @@ json copy_records(const copy_request& request) {
                  {"to", request.to},
                  {"schema", to_string(source.schema())}};
   if (!request.classes.empty()) report["classes"] = request.classes;
-  std::vector<muster::data::manifest_entry> files;
-  if (out.single_file) {
-    const auto written = out.single_file->commit();
-    files.push_back({request.to, written.records, written.bytes, written.digest});
-  } else {
-    record_set->commit();
-    files = record_set->committed();
-  }
+  const auto files = copy.commit();
   std::uint64_t records = 0, bytes = 0;
   for (const auto& entry : files) {
     records += entry.records;
@@ -252,9 +298,9 @@ json copy_records(const copy_request& request) {
   }
   report["records"] = records;
   report["left_out"] = left_out_before + log.count();
-  if (out.begin != 0) report["resumed_at"] = out.begin;
+  if (copy.begin() != 0) report["resumed_at"] = copy.begin();
   report["files"] = files.size();
-  if (rule) report["shards"] = of_shards;
+  if (!request.by.empty()) report["shards"] = copy.of_shards();
   report["bytes"] = bytes;
   report["digest"] = hex(muster::data::record_files(request.to).digest());
   report["seconds"] = muster::seconds_since(start);
