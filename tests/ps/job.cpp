@@ -15,6 +15,7 @@
 #include <muster/core/update.hpp>
 
 #include "catch.hpp"
+#include "comm/routine.hpp"
 #include "jobs.hpp"
 
 TEST_CASE("pushes of many workers add up, in slices of any size") {
@@ -78,6 +79,39 @@ TEST_CASE("a push and a pull that are larger than the window wait for what is un
       tables.pull(0, found);
       for (std::size_t i = 0; i < size; ++i) require(found[i] == static_cast<float>(turn) * pushed[i], "the sums");
     }
+  });
+}
+
+// Pushes and pulls, each by a coroutine that awaits it. Each push adds 1 to each value.
+test::routine push_and_pull(test::run_queue& queue, ps::client& tables, std::vector<float>& found, int times) {
+  const std::vector<float> ones(found.size(), 1.0f);
+  for (int k = 0; k < times; ++k) {
+    auto kept = tables.push_async(0, ones);
+    co_await kept;
+    co_await tables.pull_async(0, found);
+    co_await muster::resume_by(tables.pull_async(0, found), [&](auto function) { queue.push_back(function); });
+  }
+}
+
+TEST_CASE("pushes and pulls are tested, waited for with a limit, and awaited by coroutines") {
+  const auto over = GENERATE(from_range(fabrics()));
+  CAPTURE(static_cast<int>(over));
+  run_job(over, 1, patient({.tables = {{.name = "w", .size = 1000}}, .servers = 1}), [&](ps::job& job, muster::group&) {
+    auto& tables = job.tables();
+    std::vector<float> ones(1000, 1.0f), found(1000);
+    require(ps::pending().test(), "a handle without an operation is done");
+    auto push = tables.push_async(0, ones);
+    while (!push.test()) {
+    }
+    require(push.test(), "a complete push remains complete");
+    auto pull = tables.pull_async(0, found);
+    require(!pull.wait_for(muster::seconds(0)) || pull.version() == 1, "an incomplete pull is not done");
+    while (!pull.wait_for(muster::seconds(1e-3))) {
+    }
+    require(pull.version() == 1 && found[999] == 1.0f, "the pull has the push");
+    test::run_queue queue;
+    push_and_pull(queue, tables, found, 5).finish();
+    require(found[0] == 6.0f, "the coroutine's pushes are applied before its pulls");
   });
 }
 

@@ -1,6 +1,7 @@
-// The handle of an outstanding collective.
+// The handle of an outstanding collective, and the concept of all handles of outstanding operations.
 #pragma once
 
+#include <concepts>
 #include <coroutine>
 #include <cstddef>
 #include <exception>
@@ -19,6 +20,17 @@ struct operation_release {
   void operator()(operation_state* done) const noexcept;
 };
 }  // namespace detail
+
+/// The handle of an outstanding operation: `work` of a group, `nccl::work`, `ps::pending`. A handle that was created
+/// without an operation is done. `test` makes progress without waiting, and returns true when the operation is done.
+/// `wait` waits until it is done, `wait_for` no longer than its limit. All three throw the error of the operation, also
+/// after its deadline. `co_await` suspends a coroutine until a handle is done.
+template <class T>
+concept awaitable_work = std::movable<T> && std::default_initializable<T> && requires(T& started, seconds limit) {
+  { started.test() } -> std::same_as<bool>;
+  { started.wait() } -> std::same_as<void>;
+  { started.wait_for(limit) } -> std::same_as<bool>;
+};
 
 /// The handle of an outstanding collective, which an `_async` call returns. Do not read or write the buffers of the
 /// call until it is done. Collectives of a group run in the order in which they were started; any number may be
@@ -51,6 +63,7 @@ class [[nodiscard]] work {
   std::shared_ptr<detail::group_state> group_;  // outlives the operation, whose memory belongs to the group's pool
   std::unique_ptr<detail::operation_state, detail::operation_release> operation_;
 };
+static_assert(awaitable_work<work>);
 
 namespace detail {
 
@@ -96,19 +109,19 @@ class work_awaiter {
 
 /// Suspends a coroutine of the program until the work is done: `co_await allreduce_async(...)`, or `co_await` of a work
 /// that the coroutine keeps. The promise of the coroutine has its executor: `post(function)` later calls the function,
-/// on the thread that uses the group, which tests the work and posts again or resumes the coroutine. So many coroutines
-/// share a thread. Between two tests there is no pause, so the thread is busy until the work is done. `co_await` throws
-/// the error of the collective. The suspended coroutine outlives the work, because the executor refers to it.
-inline auto operator co_await(work& awaited) noexcept {
-  return detail::work_awaiter<work&, std::nullptr_t>(awaited, nullptr);
-}
-inline auto operator co_await(work&& awaited) noexcept {
-  return detail::work_awaiter<work, std::nullptr_t>(std::move(awaited), nullptr);
+/// on the thread that uses the group or client, which tests the work and posts again or resumes the coroutine. So many
+/// coroutines share a thread. Between two tests there is no pause, so the thread is busy until the work is done.
+/// `co_await` throws the error of the operation. The suspended coroutine outlives the work, because the executor refers
+/// to it.
+template <class Work>
+requires awaitable_work<std::remove_cvref_t<Work>>
+auto operator co_await(Work&& awaited) noexcept {
+  return detail::work_awaiter<Work, std::nullptr_t>(std::forward<Work>(awaited), nullptr);
 }
 /// Does the same in a coroutine of any library: `co_await muster::resume_by(work, [&](auto f) { asio::post(io, f); })`.
 /// `post` calls a copyable function later, on the thread that uses the group.
 template <class Work, class Post>
-requires std::is_same_v<std::remove_cvref_t<Work>, work>
+requires awaitable_work<std::remove_cvref_t<Work>>
 [[nodiscard]] auto resume_by(Work&& awaited, Post post) {
   return detail::work_awaiter<Work, Post>(std::forward<Work>(awaited), std::move(post));
 }

@@ -6,6 +6,8 @@
 #include <span>
 #include <vector>
 
+#include <muster/comm/work.hpp>
+#include <muster/core/clock.hpp>
 #include <muster/ps/lease.hpp>
 #include <muster/ps/table.hpp>
 
@@ -32,6 +34,11 @@ class [[nodiscard]] pending {
   /// tables_lost if all servers that held a range have died, peer_failure if this worker was fenced, and
   /// configuration_error with the server's text if a server refused the request.
   void wait();
+  /// Makes progress without waiting. Returns true when the push or pull is complete. Throws the errors of `wait`; the
+  /// time limit counts from the first `test` or `wait_for`.
+  bool test() { return wait_for(seconds(0)); }
+  /// Waits no longer than `limit`. Returns true when the push or pull is complete. Throws the errors of `test`.
+  bool wait_for(seconds limit);
   /// Returns, after a pull is complete, the smallest version of the pulled ranges. The version of a range is the number
   /// of entries in its log. Returns 0 for a push.
   [[nodiscard]] std::uint64_t version() const noexcept;
@@ -49,7 +56,10 @@ class [[nodiscard]] pending {
   part first_{};
   std::vector<part> more_;
   std::unique_ptr<detail::open_pull> pull_;
+  clock::time_point deadline_{};  // of `test` and `wait_for`; set by the first call
 };
+static_assert(awaitable_work<pending>);
+using muster::operator co_await;
 
 /// Options of a push.
 struct push_options {

@@ -123,11 +123,19 @@ MUSTER_INLINE void pending::swap(pending& other) noexcept {
   std::swap(first_, other.first_);
   more_.swap(other.more_);
   pull_.swap(other.pull_);
+  std::swap(deadline_, other.deadline_);
 }
 
 MUSTER_INLINE void pending::wait() {
   if (process_ == nullptr || process_->is_done(*this)) return;
   process_->wait_until([&] { return process_->is_done(*this); }, pull_ ? "pull" : "push");
+}
+
+MUSTER_INLINE bool pending::wait_for(seconds limit) {
+  if (process_ == nullptr || process_->is_done(*this)) return true;
+  if (deadline_ == clock::time_point{}) deadline_ = deadline_after(process_->timeout());
+  return process_->wait_until([&] { return process_->is_done(*this); }, pull_ ? "pull" : "push", deadline_,
+                              deadline_after(limit));
 }
 
 MUSTER_INLINE std::uint64_t pending::version() const noexcept { return pull_ ? pull_->version : 0; }

@@ -194,19 +194,27 @@ class worker_process final : process, public worker_output {
     if (ticks) next_tick_ = next_tick_after(now_);
   }
 
+  [[nodiscard]] seconds timeout() const noexcept { return options_.timeout; }
+
   template <class Ready>
   void wait_until(const Ready& ready, std::string_view operation) {
-    const auto deadline = deadline_after(options_.timeout);
+    (void)wait_until(ready, operation, deadline_after(options_.timeout), clock::time_point::max());
+  }
+
+  /// Makes progress until `ready`. Returns false at `end`. Throws when `operation` is late at `deadline`.
+  template <class Ready>
+  bool wait_until(const Ready& ready, std::string_view operation, clock::time_point deadline, clock::time_point end) {
     // If all servers answer, they may be waiting for a stopped worker, which they will soon remove.
     const auto late = deadline + protocol_.worker_silence;
     for (int idle = 0;; ++idle) {
       progress();
-      if (ready()) return;
+      if (ready()) return true;
       const bool is_late =
           now_ >= deadline && (now_ >= late || !core_.silent(now_, protocol_.detection_silence).empty());
       if ((core_.is_fenced() && !core_.is_leaving()) || is_late) throw_failure(operation);
+      if (now_ >= end) return false;
       if (idle < spins_before_pause && !link_.should_yield()) continue;
-      link_.pause(std::min(deadline, next_tick_));
+      link_.pause(std::min({deadline, next_tick_, end}));
     }
   }
 

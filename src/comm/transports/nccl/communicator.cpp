@@ -28,9 +28,12 @@ bool work::test() {
   return true;
 }
 
-void work::wait() {
-  if (operation_ != nullptr) operation_->wait();
+void work::wait() { (void)wait_for(seconds::max()); }
+
+bool work::wait_for(seconds limit) {
+  if (operation_ != nullptr && !operation_->wait_for(limit)) return false;
   operation_.reset();
+  return true;
 }
 
 void work::delay(device_stream_ref stream) const {

@@ -231,7 +231,7 @@ nccl_operation::nccl_operation(std::shared_ptr<nccl_state> state, std::span<cons
 
 nccl_operation::~nccl_operation() {
   try {
-    if (!state_->failed()) wait();
+    if (!state_->failed()) (void)wait_for(seconds::max());
   } catch (...) {  // the failure is stored in the communicator
   }
   std::erase(state_->pending_, this);
@@ -250,11 +250,14 @@ bool nccl_operation::test() {
   return true;
 }
 
-void nccl_operation::wait() {
+bool nccl_operation::wait_for(seconds limit) {
   constexpr int quick = 2000;  // small collectives take microseconds, and a sleep takes sixty microseconds
+  const auto end = deadline_after(limit);
   for (int turn = 0; !test(); ++turn) {
+    if (clock::now() >= end) return false;
     if (turn >= quick) std::this_thread::sleep_for(nccl_timing::poll);
   }
+  return true;
 }
 
 // ---- the end ----

@@ -89,7 +89,7 @@ class nccl_operation {
   ~nccl_operation();
 
   bool test();
-  void wait();
+  bool wait_for(seconds limit);
   [[nodiscard]] const device_event& mark() const noexcept { return end_event_; }
 
  private:

@@ -10,6 +10,7 @@
 #include <muster/comm/collectives/allgather.hpp>
 
 #include "catch.hpp"
+#include "comm/routine.hpp"
 #include "devices.hpp"
 #include "same_bits.hpp"
 
@@ -209,6 +210,30 @@ TEST_CASE("collectives on streams need no wait of the processor between them") {
       pending.back().wait();
       RANK_CHECK(pending.back().test());  // a finished work remains finished
       RANK_CHECK(same(devices::on_host(data.span(), second), std::vector<double>(5000, expected)));
+    });
+  }
+}
+
+test::routine add_twice(test::run_queue& /*queue*/, communicator& all, device_span<double> data,
+                        device_stream_ref stream) {
+  auto kept = all.allreduce(data, muster::sum, stream);
+  co_await kept;
+  co_await all.allreduce(data, muster::sum, stream);
+}
+
+TEST_CASE("a collective on a device is waited for with a limit, and awaited by a coroutine") {
+  MUSTER_NEEDS_DEVICE();
+  for (const int ranks : devices::worlds()) {
+    devices::run(ranks, [&](communicator& all, device_stream_ref stream) {
+      RANK_CHECK(muster::nccl::work().wait_for(muster::seconds(0)));
+      auto data = devices::on_device(std::vector<double>(5000, 1.0), stream);
+      auto limited = all.allreduce(data.span(), muster::sum, stream);
+      while (!limited.wait_for(muster::seconds(1e-3))) {
+      }
+      RANK_CHECK(same(devices::on_host(data.span(), stream), std::vector<double>(5000, ranks)));
+      test::run_queue queue;
+      add_twice(queue, all, data.span(), stream).finish();
+      RANK_CHECK(same(devices::on_host(data.span(), stream), std::vector<double>(5000, ranks * ranks * ranks)));
     });
   }
 }

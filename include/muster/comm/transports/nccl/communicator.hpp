@@ -13,6 +13,7 @@
 #include <muster/comm/collectives/call.hpp>
 #include <muster/comm/group.hpp>
 #include <muster/comm/reduction.hpp>
+#include <muster/comm/work.hpp>
 #include <muster/core/device/span.hpp>
 #include <muster/core/device/stream.hpp>
 
@@ -71,6 +72,8 @@ class [[nodiscard]] work {
   /// Blocks the processor until the collective is done. Throws its error: timeout_error at its deadline, peer_failure.
   /// After an error the device does not touch the buffers any more either, and their content is not defined.
   void wait();
+  /// Waits no longer than `limit`. Returns true when the collective is done.
+  bool wait_for(seconds limit);
   /// Makes later work on `stream` wait for this collective; the processor does not wait. If the collective fails, the
   /// stream continues: an action that must not happen after a failure has to wait for `wait`.
   void delay(device_stream_ref stream) const;
@@ -78,6 +81,8 @@ class [[nodiscard]] work {
  private:
   std::shared_ptr<detail::nccl_operation> operation_;
 };
+static_assert(awaitable_work<work>);
+using muster::operator co_await;
 
 /// Keeps memory registered with NCCL, which then does not copy through its own buffers, until the last copy of the
 /// handle is destroyed. Made by `communicator::register_memory`; does not own the memory. Null if NCCL is older than
