@@ -141,6 +141,57 @@ MUSTER_INLINE std::size_t payload_bytes(const collective_call& call, int rank_co
   return call.count * call.element_size * (counts_pieces ? static_cast<std::size_t>(rank_count) : 1);
 }
 
+inline task make_reduce_scatter(collective_context& ctx, const collective_call& call, algorithm selected) {
+  if (selected == algorithm::ring) return by_ring_reduce_scatter(ctx, call);
+  return direct_reduce_scatter(ctx, blocks_of(call, const_cast<std::byte*>(call.in), ctx.size()), call.out,
+                               call.reduce);
+}
+
+// Returns the task of a collective in which each rank sends or receives a piece for each rank.
+inline task make_task_of_pieces(collective_context& ctx, const collective_call& call, algorithm selected) {
+  if (call.uneven != nullptr) return make_uneven(ctx, call);
+  const std::size_t bytes = call.count * call.element_size;
+  const bool is_direct = selected == algorithm::direct;
+  const rank_pieces in{const_cast<std::byte*>(call.in), bytes};
+  if (call.kind == collective::all_to_all) return direct_all_to_all(ctx, in, {call.out, bytes});
+  if (call.kind == collective::scatter)
+    return is_direct ? direct_scatter(ctx, in, {call.out, bytes}, call.root)
+                     : tree_scatter(ctx, call.in, call.out, bytes, call.root);
+  return is_direct ? direct_gather(ctx, {call.in, bytes}, {call.out, bytes}, call.root)
+                   : tree_gather(ctx, call.in, call.out, bytes, call.root);
+}
+
+// Returns the task of muster's own algorithm for the kind of collective.
+inline task make_own_task(collective_context& ctx, const collective_call& call, algorithm selected) {
+  const std::size_t bytes = call.count * call.element_size;
+  switch (call.kind) {
+    case collective::broadcast:
+      if (selected == algorithm::chain) return chain_broadcast(ctx, call.out, bytes, call.root);
+      return tree_broadcast(ctx, call.out, bytes, call.root);
+    case collective::reduce:
+      return by_tree_reduce(ctx, call);
+    case collective::allreduce:
+      return make_allreduce(ctx, call, selected);
+    case collective::allgather:
+      return make_allgather(ctx, call, selected);
+    case collective::reduce_scatter:
+      return make_reduce_scatter(ctx, call, selected);
+    case collective::gather:
+    case collective::scatter:
+    case collective::all_to_all:
+      return make_task_of_pieces(ctx, call, selected);
+    case collective::barrier:
+    case collective::finish:
+      return dissemination_barrier(ctx);
+    case collective::scan:
+    case collective::exclusive_scan:
+      return doubling_scan(ctx, call);
+    case collective::none:
+      break;
+  }
+  return nothing(ctx);
+}
+
 MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& call, algorithm selected,
                              bool check_full) {
   if (ctx.size() == 1 && !(call.packs_buffers() && call.reduce.folds_at_once(1))) {
@@ -165,42 +216,7 @@ MUSTER_INLINE task make_task(collective_context& ctx, const collective_call& cal
     if (call.kind == collective::allreduce && bytes > 0 && call.in != call.out) std::memcpy(call.out, call.in, bytes);
     return body(ctx, call);
   }
-  switch (call.kind) {
-    case collective::broadcast:
-      if (selected == algorithm::chain) return chain_broadcast(ctx, call.out, bytes, call.root);
-      return tree_broadcast(ctx, call.out, bytes, call.root);
-    case collective::reduce:
-      return by_tree_reduce(ctx, call);
-    case collective::allreduce:
-      return make_allreduce(ctx, call, selected);
-    case collective::allgather:
-      return make_allgather(ctx, call, selected);
-    case collective::reduce_scatter:
-      if (selected == algorithm::ring) return by_ring_reduce_scatter(ctx, call);
-      return direct_reduce_scatter(ctx, blocks_of(call, const_cast<std::byte*>(call.in), ctx.size()), call.out,
-                                   call.reduce);
-    case collective::gather:
-      if (call.uneven != nullptr) return make_uneven(ctx, call);
-      if (selected == algorithm::direct) return direct_gather(ctx, {call.in, bytes}, {call.out, bytes}, call.root);
-      return tree_gather(ctx, call.in, call.out, bytes, call.root);
-    case collective::scatter:
-      if (call.uneven != nullptr) return make_uneven(ctx, call);
-      if (selected == algorithm::direct)
-        return direct_scatter(ctx, {const_cast<std::byte*>(call.in), bytes}, {call.out, bytes}, call.root);
-      return tree_scatter(ctx, call.in, call.out, bytes, call.root);
-    case collective::all_to_all:
-      if (call.uneven != nullptr) return make_uneven(ctx, call);
-      return direct_all_to_all(ctx, {const_cast<std::byte*>(call.in), bytes}, {call.out, bytes});
-    case collective::barrier:
-    case collective::finish:
-      return dissemination_barrier(ctx);
-    case collective::scan:
-    case collective::exclusive_scan:
-      return doubling_scan(ctx, call);
-    case collective::none:
-      break;
-  }
-  return nothing(ctx);
+  return make_own_task(ctx, call, selected);
 }
 
 }}}  // namespace muster::v0::detail
