@@ -412,7 +412,7 @@ class launcher {
     }
   }
 
-  // Collects the exit statuses of processes that have ended, and plans the restarts of ranks that died.
+  // Collects the exit statuses of processes that have ended.
   void reap() {
     for (int status = 0;;) {
       const auto process = ::waitpid(-1, &status, WNOHANG);
@@ -424,37 +424,47 @@ class launcher {
       const int ended = WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
       // If the rank is a script, its program would continue beside the rank's replacement.
       if (ended != 0) guard_.signal_started_by(was.number, ending_ || was.leave_deadline ? SIGTERM : SIGKILL);
-      // Without elasticity, rank 0 determines the status of the job.
-      const bool counts = plan_.elastic || was.rank == 0;
-      if (ended == 0) {
-        last_status_ = counts ? 0 : last_status_;
-        finished_ = finished_ || counts;
-        continue;
-      }
       if (was.leave_deadline && ended == 128 + SIGTERM) continue;  // It left as requested.
-      if (counts) last_status_ = ended;
-      ++deaths_;
-      // A restarted rank would end in the same way.
-      const bool cannot_be = ended == configuration || ended == mismatch || ended == 126 || ended == 127;
-      refused_ =
-          // Also if the job is done: the last save may have failed for lack of disk space.
-          refused_ || (counts && ended == configuration);
-      lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
-      const bool may_continue = plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline;
-      const bool is_away = may_continue && ended == source_away && allows_restarts_;
-      const bool again = is_away || (may_continue && plan_.restarts > 0);
-      const auto pause = is_away ? pause_for_source(was.began) : std::chrono::seconds(0);
-      print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
-            (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
-                                 : "ended with " + std::to_string(ended)) +
-            (is_away ? "; a source of data is away, and it is restarted in " + std::to_string(pause.count()) + " s"
-             : again ? "; it is restarted"
-                     : ""));
-      if (!again) continue;
-      if (is_away) {  // not the job's fault
-        to_start_.push_back({was.rank, std::chrono::steady_clock::now() + pause});
-        continue;
-      }
+      note_end(was, ended);
+      if (ended != 0) restart_or_give_up(was, process, status, ended);
+    }
+  }
+
+  // Notes the effect of a process's end on the status of the job. Without elasticity, rank 0 determines that status.
+  void note_end(const child& was, int ended) {
+    const bool counts = plan_.elastic || was.rank == 0;
+    if (counts) last_status_ = ended;
+    if (ended == 0) {
+      finished_ = finished_ || counts;
+      return;
+    }
+    ++deaths_;
+    // Also if the job is done: the last save may have failed for lack of disk space.
+    refused_ = refused_ || (counts && ended == configuration);
+    lost_ = lost_ || (ended == tables_lost && !(plan_.elastic && finished_));
+  }
+
+  // Returns true if a rank that died may be restarted. With some statuses it would end in the same way again.
+  [[nodiscard]] bool may_restart(const child& was, int ended) const {
+    const bool cannot_be = ended == configuration || ended == mismatch || ended == 126 || ended == 127;
+    return plan_.elastic && !ending_ && !finished_ && !cannot_be && !lost_ && !was.leave_deadline;
+  }
+
+  // Prints the end of a rank that died, and plans its restart.
+  void restart_or_give_up(const child& was, pid_t process, int status, int ended) {
+    const bool may_continue = may_restart(was, ended);
+    const bool is_away = may_continue && ended == source_away && allows_restarts_;  // not the job's fault
+    const bool again = is_away || (may_continue && plan_.restarts > 0);
+    const auto pause = is_away ? pause_for_source(was.began) : std::chrono::seconds(0);
+    print("process " + std::to_string(process) + " (started as rank " + std::to_string(was.rank) + ") " +
+          (WIFSIGNALED(status) ? std::string("was killed by signal ") + std::to_string(WTERMSIG(status))
+                               : "ended with " + std::to_string(ended)) +
+          (is_away ? "; a source of data is away, and it is restarted in " + std::to_string(pause.count()) + " s"
+           : again ? "; it is restarted"
+                   : ""));
+    if (is_away) {
+      to_start_.push_back({was.rank, std::chrono::steady_clock::now() + pause});
+    } else if (again) {
       --plan_.restarts;
       restart_rank(was, ended == 128 + SIGKILL);
     }
