@@ -3,6 +3,7 @@
 #include <string_view>
 #include <vector>
 
+#include <muster/core/crc_tables.hpp>
 #include <muster/core/random.hpp>
 #include "catch.hpp"
 
@@ -29,6 +30,16 @@ TEST_CASE("CRC32C gives the values of RFC 3720") {
   CHECK(muster::crc32c(bytes) == 0x46dd794e);
   CHECK(muster::crc32c(std::as_bytes(std::span(std::string_view("123456789")))) == 0xe3069283);
   CHECK(muster::crc32c({}) == 0);
+}
+
+TEST_CASE("the tables have the CRC-32 of ZIP, whole and in parts") {
+  const auto bytes = std::as_bytes(std::span(std::string_view("123456789")));
+  const auto crc = [](auto part, std::uint32_t before) {
+    return muster::detail::crc_by_tables<muster::detail::crc32_polynomial>(part, before);
+  };
+  CHECK(crc(bytes, 0) == 0xcbf43926);
+  for (std::size_t cut = 0; cut <= bytes.size(); ++cut)
+    CHECK(crc(bytes.subspan(cut), crc(bytes.first(cut), 0)) == 0xcbf43926);
 }
 
 TEST_CASE("CRC32C is the same by instruction, by tables and bit by bit, and goes on from any cut") {

@@ -1,11 +1,10 @@
 #pragma once
 
 #include <muster/core/crc32c.hpp>
+#include <muster/core/crc_tables.hpp>
 #include <muster/core/inline.hpp>
 
 #include <array>
-#include <bit>
-#include <cstring>
 
 #if defined(__x86_64__)
 #include <nmmintrin.h>
@@ -13,39 +12,6 @@
 
 namespace muster { inline namespace v0 {
 namespace detail {
-
-inline constexpr std::uint32_t polynomial = 0x82f63b78;  // bits reversed, in the order of transmission
-
-using byte_table = std::array<std::uint32_t, 256>;
-
-// tables[k][b] is the CRC of byte b followed by k zero bytes (Kounavis and Berry 2005, "slicing-by-8",
-// https://doi.org/10.1109/ISCC.2005.18).
-constexpr std::array<byte_table, 8> make_tables() {
-  std::array<byte_table, 8> tables{};
-  for (std::uint32_t byte = 0; byte < 256; ++byte) {
-    std::uint32_t crc = byte;
-    for (int bit = 0; bit < 8; ++bit) crc = (crc >> 1) ^ ((crc & 1) != 0 ? polynomial : 0);
-    tables[0][byte] = crc;
-  }
-  for (std::size_t k = 1; k < 8; ++k) {
-    for (std::size_t byte = 0; byte < 256; ++byte) {
-      const std::uint32_t crc = tables[k - 1][byte];
-      tables[k][byte] = (crc >> 8) ^ tables[0][crc & 0xff];
-    }
-  }
-  return tables;
-}
-inline constexpr std::array<byte_table, 8> crc32c_tables = make_tables();
-
-constexpr std::uint32_t add_byte(std::uint32_t crc, std::byte byte) {
-  return (crc >> 8) ^ crc32c_tables[0][(crc ^ static_cast<std::uint32_t>(byte)) & 0xff];
-}
-
-inline std::uint64_t word_at(const std::byte* p) {
-  std::uint64_t word;
-  std::memcpy(&word, p, sizeof word);
-  return word;
-}
 
 #if defined(__x86_64__)
 
@@ -58,7 +24,7 @@ class append_zeros {
     std::array<std::uint32_t, 32> of_bit{};
     for (std::size_t bit = 0; bit < 32; ++bit) {
       std::uint32_t crc = std::uint32_t{1} << bit;
-      for (std::size_t n = 0; n < Bytes; ++n) crc = add_byte(crc, std::byte{0});
+      for (std::size_t n = 0; n < Bytes; ++n) crc = add_byte<crc32c_polynomial>(crc, std::byte{0});
       of_bit[bit] = crc;
     }
     for (std::size_t part = 0; part < 4; ++part) {
@@ -119,18 +85,7 @@ inline __attribute__((target("sse4.2"))) std::uint32_t by_instruction(std::span<
 }  // namespace detail
 
 MUSTER_INLINE std::uint32_t detail::crc32c_by_tables(std::span<const std::byte> bytes, std::uint32_t before) noexcept {
-  std::uint32_t crc = ~before;
-  const std::byte* p = bytes.data();
-  std::size_t remaining = bytes.size();
-  if constexpr (std::endian::native == std::endian::little) {
-    for (; remaining >= 8; remaining -= 8, p += 8) {
-      const std::uint64_t word = detail::word_at(p) ^ crc;
-      crc = 0;
-      for (std::size_t k = 0; k < 8; ++k) crc ^= detail::crc32c_tables[7 - k][word >> (8 * k) & 0xff];
-    }
-  }
-  for (; remaining != 0; --remaining, ++p) crc = detail::add_byte(crc, *p);
-  return ~crc;
+  return detail::crc_by_tables<detail::crc32c_polynomial>(bytes, before);
 }
 
 MUSTER_INLINE std::uint32_t crc32c(std::span<const std::byte> bytes, std::uint32_t before) noexcept {

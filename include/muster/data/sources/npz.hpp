@@ -13,8 +13,9 @@ namespace muster { inline namespace v0 { namespace data {
 
 /// Opens an array of an NPZ file as records, like open_npy(). `array` may be empty if the file has a single array
 /// beside the labels. `labels` names an array with the labels; empty: the records have no labels. A stored array is
-/// mapped. A compressed array is decompressed like a compressed text (see mapped_file), which needs muster::zlib.
-/// Throws data_error naming the file and the array.
+/// mapped. A compressed array is decompressed like a compressed text (see mapped_file), which needs muster::zlib. The
+/// checksum of an array is verified when it is opened, which reads all bytes. Throws data_error naming the file and the
+/// array.
 [[nodiscard]] fixed_records open_npz(const std::string& path, const std::string& array = "",
                                      const std::string& labels = "", const http_options& http = {});
 

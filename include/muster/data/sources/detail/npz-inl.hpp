@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include <muster/core/crc_tables.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/wire.hpp>
@@ -146,6 +147,14 @@ class zip_reader {
   std::uint64_t at_ = 0;  // byte that an error names
 };
 
+/// Throws data_error if the data of a stored member do not have the CRC-32 of the directory.
+inline void check_stored(const mapped_file& archive, const zip_member& member, const std::string& name) {
+  const auto data = archive.bytes().subspan(member.offset, member.size);
+  if (muster::detail::crc_by_tables<muster::detail::crc32_polynomial>(data) != member.crc)
+    throw data_error({name}, "has a wrong checksum (its bytes are damaged); copy, download or write it again");
+  archive.forget();
+}
+
 /// Returns the file of a deflated member. The member gets the frame of gzip, so that its decoder checks size and
 /// CRC-32.
 inline std::shared_ptr<const mapped_file> inflated(const mapped_file& archive, const zip_member& member,
@@ -172,6 +181,7 @@ MUSTER_INLINE fixed_records open_npz(const std::string& path, const std::string&
   for (const auto& member : detail::read_zip(archive->bytes(), path)) {
     if (!member.name.ends_with(ending)) continue;
     const auto open = [archive, member, name = path + "/" + member.name]() -> detail::array_file {
+      if (!member.is_deflated) detail::check_stored(*archive, member, name);
       auto file = member.is_deflated ? detail::inflated(*archive, member, name) : archive;
       const std::uint64_t begin = member.is_deflated ? 0 : member.offset;
       auto header = detail::read_npy_header(file->bytes().subspan(begin, member.size), name);
