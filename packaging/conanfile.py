@@ -12,7 +12,7 @@ from conan.tools.system.package_manager import Apt
 
 # Each part, and the packages of Debian that have its library.
 PARTS = {"mpi": ("libopenmpi-dev", "openmpi-bin"), "tbb": ("libtbb-dev",), "zlib": ("zlib1g-dev",), "tcp": ("libssl-dev",), "zstd": ("libzstd-dev",),
-         "jpeg": ("libjpeg-dev",), "libpq": ("libpq-dev",), "etcd": ("libcurl4-openssl-dev",), "http": ("libcurl4-openssl-dev",),
+         "jpeg": ("libjpeg-dev", "libpng-dev"), "libpq": ("libpq-dev",), "etcd": ("libcurl4-openssl-dev",), "http": ("libcurl4-openssl-dev",),
          "serve": ("libboost-dev", "libsimdjson-dev")}
 OFF = "PARQUET", "TORCH", "NCCL"
 

@@ -71,6 +71,6 @@ configure() {
 
 # Packages that the library and its main programs are built with, and mpirun.
 build_packages=(g++ cmake make pkg-config libopenmpi-dev openmpi-bin libeigen3-dev libtbb-dev libcli11-dev
-  nlohmann-json3-dev zlib1g-dev libssl-dev libpmix-dev libzstd-dev libjpeg-dev libpq-dev libcurl4-openssl-dev
+  nlohmann-json3-dev zlib1g-dev libssl-dev libpmix-dev libzstd-dev libjpeg-dev libpng-dev libpq-dev libcurl4-openssl-dev
   libboost-dev libsimdjson-dev)
 cores=$(nproc)

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <csetjmp>
 #include <cstdio>
+#include <cstring>
 #include <iterator>
 #include <string>
 #include <string_view>
@@ -16,7 +17,7 @@
 #include <muster/core/error.hpp>
 #include <muster/core/plugin.hpp>
 #include <muster/data/resample.hpp>
-#ifdef MUSTER_HAVE_ZLIB
+#ifdef MUSTER_HAVE_PNG
 #include "png_rows.hpp"
 #endif
 
@@ -69,6 +70,65 @@ std::uint64_t scans_of(std::span<const std::byte> jpeg) {
   return scans;
 }
 
+constexpr int exif_marker = JPEG_APP0 + 1;
+
+/// The way in which a stored image is shown: EXIF's tag Orientation (CIPA DC-008-2012, 4.6.4).
+struct orientation {
+  bool mirror_x = false, mirror_y = false;  // of the stored image
+  bool transpose = false;                   // afterwards: rows become columns
+
+  static orientation of_number(unsigned number) {
+    if (number < 2 || number > 8) return {};
+    return {number == 2 || number == 3 || number == 7 || number == 8,
+            number == 3 || number == 4 || number == 6 || number == 7, number >= 5};
+  }
+  [[nodiscard]] bool is_plain() const { return !mirror_x && !mirror_y && !transpose; }
+
+  /// Returns the window of the stored image of which the shown image's window consists.
+  [[nodiscard]] detail::image_window stored(const detail::image_window& shown, std::uint32_t width,
+                                            std::uint32_t height) const {
+    detail::image_window part = transpose ? detail::image_window{shown.y, shown.x, shown.height, shown.width} : shown;
+    if (mirror_x) part.x = width - part.x - part.width;
+    if (mirror_y) part.y = height - part.y - part.height;
+    return part;
+  }
+  /// Copies a stored image of three bytes a pixel to a shown image of `height` x `width` pixels.
+  void show(const std::uint8_t* from, std::uint32_t height, std::uint32_t width, bool flip, std::byte* to) const {
+    const std::size_t stored_width = transpose ? height : width, stored_height = transpose ? width : height;
+    for (std::size_t row = 0; row < height; ++row) {
+      for (std::size_t column = 0; column < width; ++column, to += 3) {
+        const std::size_t shown = flip ? width - 1 - column : column;
+        const std::size_t u = transpose ? row : shown, v = transpose ? shown : row;
+        const std::size_t x = mirror_x ? stored_width - 1 - u : u, y = mirror_y ? stored_height - 1 - v : v;
+        std::memcpy(to, from + 3 * (y * stored_width + x), 3);
+      }
+    }
+  }
+};
+
+// Returns the orientation in the EXIF data of a JPEG's marker: a TIFF after six bytes. Returns 1, which turns nothing,
+// if there is none.
+unsigned orientation_in(std::span<const unsigned char> exif) {
+  constexpr std::string_view begin("Exif\0\0", 6);
+  constexpr std::size_t entry_bytes = 12;
+  constexpr unsigned tag = 0x0112, short_type = 3;
+  if (!std::string_view(reinterpret_cast<const char*>(exif.data()), exif.size()).starts_with(begin)) return 1;
+  const auto tiff = exif.subspan(begin.size());
+  const bool is_little = !tiff.empty() && tiff[0] == 'I';
+  const auto number = [&](std::size_t at, std::size_t bytes) -> std::size_t {
+    std::size_t value = 0;
+    for (std::size_t k = 0; k < bytes; ++k) {
+      const std::size_t place = at + (is_little ? bytes - 1 - k : k);
+      value = value << 8 | (place < tiff.size() ? tiff[place] : 0U);
+    }
+    return value;
+  };
+  const std::size_t directory = number(4, 4), entries = number(directory, 2);
+  for (std::size_t k = 0, at = directory + 2; k < entries && at + entry_bytes <= tiff.size(); ++k, at += entry_bytes)
+    if (number(at, 2) == tag && number(at + 2, 2) == short_type) return static_cast<unsigned>(number(at + 8, 2));
+  return 1;
+}
+
 // The state of libjpeg for one JPEG. On an error libjpeg jumps from nested calls back to run(), past stack frames that
 // own no resources.
 class decompressor {
@@ -104,6 +164,7 @@ class decompressor {
       jpeg_create_decompress(&info_);
       info_.progress = &progress_;
       jpeg_mem_src(&info_, reinterpret_cast<const unsigned char*>(jpeg.data()), jpeg.size());
+      jpeg_save_markers(&info_, exif_marker, 0xFFFF);
       jpeg_read_header(&info_, TRUE);
     });
     require_little_work();
@@ -112,6 +173,13 @@ class decompressor {
   decompressor(const decompressor&) = delete;
 
   [[nodiscard]] jpeg_decompress_struct& info() noexcept { return info_; }
+  /// Returns the orientation in the file's first EXIF data.
+  [[nodiscard]] orientation turned() const noexcept {
+    for (const auto* marker = info_.marker_list; marker != nullptr; marker = marker->next)
+      if (marker->marker == exif_marker)
+        return orientation::of_number(orientation_in({marker->data, marker->data_length}));
+    return {};
+  }
 
   /// Calls body(), which must not own objects with destructors.
   template <class Body>
@@ -157,7 +225,7 @@ class decompressor {
   char why_[JMSG_LENGTH_MAX] = {};
 };
 
-#ifdef MUSTER_HAVE_ZLIB
+#ifdef MUSTER_HAVE_PNG
 void decode_png(std::span<const std::byte> png, const detail::image_window& window, std::uint32_t height,
                 std::uint32_t width, bool flip, std::byte* pixels) {
   detail::png_rows rows(png);
@@ -174,14 +242,16 @@ void decode_png(std::span<const std::byte> png, const detail::image_window& wind
 #endif
 
 detail::image_window size_of_jpeg(std::span<const std::byte> jpeg) {
-#ifdef MUSTER_HAVE_ZLIB
+#ifdef MUSTER_HAVE_PNG
   if (detail::is_png(jpeg)) {
     const detail::png_rows rows(jpeg);
     return {0, 0, rows.width(), rows.height()};
   }
 #endif
   decompressor reader(jpeg);
-  return {0, 0, reader.info().image_width, reader.info().image_height};
+  const auto [width, height] = std::pair{reader.info().image_width, reader.info().image_height};
+  return reader.turned().transpose ? detail::image_window{0, 0, height, width}
+                                   : detail::image_window{0, 0, width, height};
 }
 
 // Adobe's CMYK is stored inverted: 255 means no ink.
@@ -203,12 +273,9 @@ unsigned eighths_of(const detail::image_window& window, std::uint32_t height, st
   return 8;
 }
 
-void decode(std::span<const std::byte> jpeg, const detail::image_window& window, std::uint32_t height,
-            std::uint32_t width, bool flip, std::byte* pixels) {
-#ifdef MUSTER_HAVE_ZLIB
-  if (detail::is_png(jpeg)) return decode_png(jpeg, window, height, width, flip, pixels);
-#endif
-  decompressor reader(jpeg);
+// Decodes a window of the stored image.
+void decode_stored(decompressor& reader, const detail::image_window& window, std::uint32_t height, std::uint32_t width,
+                   bool flip, std::uint8_t* pixels) {
   auto& info = reader.info();
   const bool cmyk = info.jpeg_color_space == JCS_CMYK || info.jpeg_color_space == JCS_YCCK;
   const unsigned eighths = eighths_of(window, height, width);
@@ -221,7 +288,7 @@ void decode(std::span<const std::byte> jpeg, const detail::image_window& window,
   const double scale = eighths / 8.0;
   const detail::resampled_axis down(window.y * scale, window.height * scale, info.output_height, height);
   const detail::resampled_axis across(window.x * scale, window.width * scale, info.output_width, width);
-  detail::resampler<3> resized(down, across, flip, reinterpret_cast<std::uint8_t*>(pixels));
+  detail::resampler<3> resized(down, across, flip, pixels);
   JDIMENSION first_column = across.first.front();
   JDIMENSION columns = std::min(across.first.back() + 2, info.output_width) - first_column;
   std::vector<std::uint8_t> row(std::size_t{info.output_width} * 4 + 4);
@@ -236,6 +303,21 @@ void decode(std::span<const std::byte> jpeg, const detail::image_window& window,
       resized.take(number, row.data(), first_column);
     }
   });
+}
+
+void decode(std::span<const std::byte> jpeg, const detail::image_window& window, std::uint32_t height,
+            std::uint32_t width, bool flip, std::byte* pixels) {
+#ifdef MUSTER_HAVE_PNG
+  if (detail::is_png(jpeg)) return decode_png(jpeg, window, height, width, flip, pixels);
+#endif
+  decompressor reader(jpeg);
+  const orientation turned = reader.turned();
+  if (turned.is_plain())
+    return decode_stored(reader, window, height, width, flip, reinterpret_cast<std::uint8_t*>(pixels));
+  std::vector<std::uint8_t> stored(std::size_t{3} * height * width);
+  decode_stored(reader, turned.stored(window, reader.info().image_width, reader.info().image_height),
+                turned.transpose ? width : height, turned.transpose ? height : width, false, stored.data());
+  turned.show(stored.data(), height, width, flip, pixels);
 }
 
 constexpr detail::jpeg_functions functions{size_of_jpeg, decode};

@@ -75,7 +75,7 @@ TEST_CASE("the classes of a folder are those of its images, in the order of numb
   const temporary_folder folder;
   make_images(folder, "a",
               {"10/x.jpg", "2/x.jpg", "0/x.jpg", "007/x.jpg", "cat/x.JPEG", "Dog/y.jpg", "Dog/b.jpeg",
-               ".ipynb_checkpoints/x.jpg", "cat/._x.jpg", "cat/x.png", "readme.txt", "cat/deep/x.jpg"});
+               ".ipynb_checkpoints/x.jpg", "cat/._x.jpg", "cat/x.PNG", "cat/x.gif", "readme.txt", "cat/deep/x.jpg"});
   std::filesystem::create_directories(folder / "a/empty");
   std::vector<std::string> messages;
   muster::set_log_callback([&](const muster::log_message& message) { messages.emplace_back(message.text); });
@@ -88,7 +88,8 @@ TEST_CASE("the classes of a folder are those of its images, in the order of numb
                                                                {"10/x.jpg", 3},
                                                                {"Dog/b.jpeg", 4},
                                                                {"Dog/y.jpg", 4},
-                                                               {"cat/x.JPEG", 5}});
+                                                               {"cat/x.JPEG", 5},
+                                                               {"cat/x.PNG", 5}});
   REQUIRE(source.notes().size() == 1);
   CHECK(messages == source.notes());
   CHECK_THAT(messages[0], contains("2 folders") && contains(".ipynb_checkpoints") && contains("empty") &&

@@ -6,6 +6,7 @@ import struct
 import sys
 import tarfile
 import zipfile
+import zlib
 
 POLYNOMIAL = 0x82F63B78
 
@@ -127,6 +128,22 @@ JPEGS = [base64.b64decode(text) for text in (
     "eZqKuk/8AAFAgACQAQBEMRAE0RAFkRAEsRAP/EABgAAAMBAQAAAAAAAAAAAAAAAAMEBQIG/8QALhAAAAMDCQcFAAAAAAAAAAAAABESAwQFExQj"
     "QUJDUYHBBiEiYWKC8QIVRKLh/9oADgRDAE0AWQBLAAA/AI7q/TZVGpRWiDjJ79wPgk0czM/Ans4ZOTpkp6T1E5vD0ppfr+h9i+zI6Na+oiLyAx"
     "JlN5PiUo6iwFDaBrIyG5RqrLAOQX0zeW3qUnliD7RfH7tBsX2FoIM6w1Hbju0HPxS6z0EiL3WegE6W8h//2Q==")]
+
+
+def turned(jpeg, number):
+    """Returns a JPEG with EXIF data of an orientation."""
+    exif = b"Exif\0\0MM\0*" + struct.pack(">IHHHIHHI", 8, 1, 0x0112, 3, 1, number, 0, 0)
+    return jpeg[:2] + struct.pack(">HH", 0xFFE1, len(exif) + 2) + exif + jpeg[2:]
+
+
+def png(kind, depth, interlaced, width, rows, palette=b""):
+    """Returns a PNG."""
+    chunks = [(b"IHDR", struct.pack(">IIBBBBB", width, len(rows), depth, kind, 0, 0, interlaced)), (b"PLTE", palette), (b"IDAT", zlib.compress(b"".join(rows))), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data)) for name, data in chunks if data or name != b"PLTE")
+
+
+PNGS = [png(2, 8, 0, 2, [b"\1abcdef", b"\4ghijkl"]), png(3, 2, 0, 5, [b"\0\x1b\x40"], b"abcdefghijkl"), png(0, 1, 0, 9, [b"\2\xaa\x80"]),
+        png(6, 16, 1, 1, [b"\0abcdefgh"]), png(4, 8, 0, 2, [b"\3abcd"])]
 heading = line("muster-records 1")
 INFER = b'{"id":"a","inputs":[{"name":"x","datatype":"%s","shape":[%s],%s}],"outputs":[{"name":"y"}]}'
 SEEDS = {
@@ -167,7 +184,7 @@ SEEDS = {
               *(bytes([8, len(json), 0]) + json + bytes(16) for json in [INFER % (b"FP32", b"1,2,2", b'"parameters":{"binary_data_size":16}')]),
               *(bytes([9, len(json), 0]) + json + bytes(8) for json in [INFER % (b"BYTES", b"2", b'"parameters":{"binary_data_size":8}')]),
               b'\4\0\0{"instances":[[[1,2],[3,4]]]}', b'\5\0\0{"instances":[{"b64":"YWJj"},{"b64":"YQ=="}]}', b'\6\0\0{"instances":[[1,2,3]]}'],
-    "jpeg": JPEGS,
+    "jpeg": [*JPEGS, *(turned(JPEGS[0], number) for number in (3, 6)), *PNGS],
     "records": [tables(0, [b"abc", b"def"]), tables(1, [b"", b"12345678", b"1234567812345678"])],
 }
 

@@ -195,7 +195,7 @@ endif()
 # project's own, as shared libraries, by clang where there is one: all layers and programs compile, install into a library
 # folder as deep as Debian's, and are used through CMake and pkg-config from another place than they were configured for.
 set(nothing_found -DCMAKE_INSTALL_LIBDIR=lib/x86_64-linux-gnu -DBUILD_SHARED_LIBS=ON -DOWN_JSON=${json_headers})
-foreach(package IN ITEMS nlohmann_json MPI OpenSSL ZLIB ZSTD JPEG LIBPQ LibParquet CURL NCCL Boost simdjson LibTorch Eigen3 TBB CLI11 benchmark Catch2)
+foreach(package IN ITEMS nlohmann_json MPI OpenSSL ZLIB ZSTD JPEG PNG LIBPQ LibParquet CURL NCCL Boost simdjson LibTorch Eigen3 TBB CLI11 benchmark Catch2)
   list(APPEND nothing_found -DCMAKE_DISABLE_FIND_PACKAGE_${package}=ON)
 endforeach()
 set(by_clang)

@@ -35,9 +35,9 @@ struct image_window {
 
 /// The functions of a JPEG library. Both throw data_error. The place in the error is a byte of the record.
 struct jpeg_functions {
-  /// Returns width and height. x and y are 0.
+  /// Returns width and height of the turned image. x and y are 0.
   image_window (*size)(std::span<const std::byte> jpeg);
-  /// Writes height x width pixels of three bytes each. The image is mirrored if `flip` is true.
+  /// Writes height x width pixels of three bytes each, of a window in the turned image. The image is mirrored if `flip` is true.
   void (*decode)(std::span<const std::byte> jpeg, const image_window& window, std::uint32_t height, std::uint32_t width,
                  bool flip, std::byte* pixels);
 };
@@ -61,7 +61,8 @@ class jpeg_reader {
 /// A function for map(): decodes the middle of a JPEG. The JPEG is decoded at an eighth, a quarter or half of its size
 /// if that has enough pixels, and only within the visible part. The result is then resized bilinearly. Supports
 /// baseline and progressive, grey and CMYK JPEGs. A JPEG that is truncated or damaged, or has more than 2^26 pixels or
-/// 100 scans, is a bad record. In a build with zlib a record may be a PNG without interlacing.
+/// 100 scans, is a bad record. The image is turned as its EXIF data say (tag 0x0112); a number outside of 1 to 8 turns
+/// nothing. In a build with libpng a record may be a PNG of any type and depth. Its transparency is ignored.
 class decode_jpeg : public detail::jpeg_reader {
  public:
   /// Uses the options for evaluation.

@@ -267,9 +267,9 @@ class Pictures(Case):
             content = png(samples, kind, depth, palette)
             made = self.predict(port, model, [{"b64": base64.b64encode(content).decode()}])["predictions"]
             self.assertEqual(made, self.predict(port, model, [array])["predictions"], (kind, depth))
-        for damaged, problem in ((content[:-20], "is not a complete PNG (a chunk is longer than the file)"), (content[:-12], "it ends before its last chunk"), (content[:60] + bytes([content[60] ^ 1]) + content[61:], "wrong checksum"),
-                                 (png(samples, 3, 8, palette, interlaced=1), "is an interlaced PNG"), (png(samples[:20], 3, 8, palette, height=32), "end too early"),
-                                 (png(samples, 3, 8, palette, height=20), "go on after the last row"), (png(samples, 3, 8, palette[:9]), "outside its palette")):
+        for damaged, problem in ((content[:-20], "is not a complete PNG (it ends before its last chunk)"), (content[:-12], "it ends before its last chunk"), (content[:60] + bytes([content[60] ^ 1]) + content[61:], "CRC error"),
+                                 (png(samples, 3, 8, palette, interlaced=1), "is not a complete PNG"), (png(samples[:20], 3, 8, palette, height=32), "Not enough image data"),
+                                 (png(samples, 3, 8, palette, height=20), "Too much image data"), (png(samples, 3, 8, palette[:9]), "outside its palette")):
             status, reply = self.ask(port, "POST", "/v1/models/colours:predict", json.dumps({"instances": [{"b64": base64.b64encode(damaged).decode()}]}))
             self.assertEqual(status, 400, reply)
             self.assertIn(problem, json.loads(reply)["error"])

@@ -75,7 +75,9 @@ MUSTER_INLINE record_schema detail::jpeg_reader::output(const record_schema& inp
 }
 
 MUSTER_INLINE std::uint64_t decode_jpeg::version() const noexcept {
+  constexpr std::uint64_t turned = 1;  // images of before were not turned by their EXIF data
   return digest()
+      .add(turned)
       .add(std::uint64_t{options_.height})
       .add(std::uint64_t{options_.width})
       .add(std::uint64_t{options_.resize})

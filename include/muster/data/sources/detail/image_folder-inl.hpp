@@ -26,7 +26,7 @@ inline bool is_image(const fs::path& path) {
   std::string extension = path.extension().string();
   std::ranges::transform(extension, extension.begin(),
                          [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
-  return extension == ".jpeg" || extension == ".jpg";
+  return extension == ".jpeg" || extension == ".jpg" || extension == ".png";
 }
 
 inline bool is_hidden(const std::string& name) { return name.starts_with('.'); }
@@ -105,9 +105,9 @@ struct image_folder::state : detail::source_facts {
     }
     if (folders.count + files.count == 0) return;
     notes.push_back("images:" + folder + ": left out " +
-                    (folders.count != 0 ? folders.text("folders that are hidden or have no JPEG files") : "") +
+                    (folders.count != 0 ? folders.text("folders that are hidden or have no JPEG or PNG files") : "") +
                     (folders.count != 0 && files.count != 0 ? " and " : "") +
-                    (files.count != 0 ? files.text("entries that are not JPEG files of a class") : ""));
+                    (files.count != 0 ? files.text("entries that are not JPEG or PNG files of a class") : ""));
     log(log_level::warning, notes.back());
   }
 };
