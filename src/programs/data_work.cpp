@@ -24,6 +24,7 @@
 #include <muster/data/parallel.hpp>
 #include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
+#include <muster/data/sources/parquet.hpp>
 
 #include "source_description.hpp"
 
@@ -129,10 +130,12 @@ std::uint64_t work_of(const copy_request& request, const muster::data::any_recor
 // The output, a file or a folder of files, and the first record that is still missing.
 struct output {
   std::optional<muster::data::record_file_writer> single_file;
+  std::unique_ptr<muster::data::parquet_writer> parquet;
   std::optional<muster::data::record_set_writer> record_set;
   std::uint64_t begin = 0;
 
   void append(std::span<const std::byte> record, std::span<const float> labels, std::optional<std::uint32_t> shard) {
+    if (parquet) return parquet->append(record, labels);
     single_file ? single_file->append(record, labels) : record_set->append(record, labels, shard);
   }
 };
@@ -143,12 +146,16 @@ output open_output(const copy_request& request, const muster::data::any_record_s
   auto schema = source.schema();
   if (!request.classes.empty()) schema.classes = request.classes;
   output result;
-  if (request.to.ends_with(".muster")) {
+  const bool is_parquet = request.to.ends_with(".parquet");
+  if (is_parquet || request.to.ends_with(".muster")) {
     if (request.append || !request.by.empty() || request.files > 1) {
-      throw muster::configuration_error("'" + request.to +
-                                        "' is one file (its name ends with .muster); name a folder for several");
+      throw muster::configuration_error("'" + request.to + "' is one file (its name ends with " +
+                                        (is_parquet ? ".parquet" : ".muster") + "); name a folder for several");
     }
-    result.single_file.emplace(request.to, schema, request.layout);
+    if (is_parquet)
+      result.parquet = muster::data::create_parquet(request.to, schema, source.columns(), request.layout);
+    else
+      result.single_file.emplace(request.to, schema, request.layout);
     return result;
   }
   const std::uint64_t work = work_of(request, source);
@@ -221,8 +228,11 @@ class record_copy {
     if (out_.record_set) out_.record_set->reached(first + run.sizes.size());
   }
 
+  // Returns false for a file of another format, of which no digest of records is known.
+  [[nodiscard]] bool has_digest() const { return out_.parquet == nullptr; }
   // Completes the copy, and returns its files.
   std::vector<muster::data::manifest_entry> commit() {
+    if (out_.parquet) return {{request_.to, appended_, out_.parquet->commit(), 0}};
     if (out_.single_file) {
       const auto written = out_.single_file->commit();
       return {{request_.to, written.records, written.bytes, written.digest}};
@@ -247,6 +257,7 @@ class record_copy {
     std::optional<std::uint32_t> shard;
     if (rule_) ++of_shards_[*(shard = (*rule_)(id, record, labels))];
     out_.append(record, labels, shard);
+    ++appended_;
   }
 
   const copy_request& request_;
@@ -257,6 +268,7 @@ class record_copy {
   const std::size_t labels_each_ = source_.schema().labels.size();
   std::uint64_t file_ = 0;
   std::uint64_t end_of_file_ = 0;
+  std::uint64_t appended_ = 0;  // records of this run
 };
 
 }  // namespace
@@ -302,7 +314,7 @@ json copy_records(const copy_request& request) {
   report["files"] = files.size();
   if (!request.by.empty()) report["shards"] = copy.of_shards();
   report["bytes"] = bytes;
-  report["digest"] = hex(muster::data::record_files(request.to).digest());
+  if (copy.has_digest()) report["digest"] = hex(muster::data::record_files(request.to).digest());
   report["seconds"] = muster::seconds_since(start);
   return report;
 }

@@ -11,9 +11,9 @@
 #include "print.hpp"
 
 struct copy_request {
-  std::string from;                                     // Specification of a source.
-  std::string to;                                       // A folder, or one file if it ends with ".muster".
-  bool append = false;                                  // Adds to the records in the folder.
+  std::string from;     // Specification of a source.
+  std::string to;       // A folder, or one file if it ends with ".muster" or ".parquet".
+  bool append = false;  // Adds to the records in the folder.
   std::uint64_t file_bytes = std::uint64_t{256} << 20;  // Bytes of records after which a new file begins.
   std::uint64_t files = 0;           // Number of files, with about the same number of records each; 0: by file_bytes.
   std::vector<std::string> classes;  // Names of the classes that labels number; empty: as in the source.
@@ -27,7 +27,7 @@ struct copy_request {
 /// Returns "records:PATH" for an existing path without a scheme; otherwise the source unchanged.
 std::string as_specification(const std::string& specification);
 
-/// Writes the records of a source in muster's own format, and returns a report of the copy.
+/// Writes the records of a source in muster's own format or as Parquet, and returns a report of the copy.
 json copy_records(const copy_request& request);
 
 /// Returns the statistics of a source, and stores them in the folder if the source is a folder of records.

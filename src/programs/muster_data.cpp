@@ -1,5 +1,5 @@
-// muster-data: converts data of any kind to muster's own format of records, describes a source, reads all records of a
-// source to verify them, and distributes records to other files or to shards.
+// muster-data: converts data of any kind to muster's own format of records or to Parquet, describes a source, reads all
+// records of a source to verify them, and distributes records to other files or to shards.
 #include <cstdint>
 #include <cstdio>
 #include <limits>
@@ -45,7 +45,8 @@ struct command_line {
   std::uint64_t shown = 10;
   bool as_json = false;
   CLI::App app{description, "muster-data"};
-  CLI::App* convert = app.add_subcommand("convert", "write the records of a source into muster's own format");
+  CLI::App* convert =
+      app.add_subcommand("convert", "write the records of a source into muster's own format, or as Parquet");
   CLI::App* inspect = app.add_subcommand("inspect",
                                          "describe a source, with its first samples as a program receives them; text "
                                          "is read, and its bad records counted");
@@ -92,7 +93,8 @@ struct command_line {
                           "the file that bad records are listed in, a JSON object a line");
     }
     for (CLI::App* command : {convert, reshard}) {
-      command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster for one file")->required();
+      command->add_option("OUT", copy.to, "a folder, or a name that ends with .muster or .parquet for one file")
+          ->required();
       muster::add_number(*command, "--files", copy.files, {0, 1'000'000},
                          "number of files with about the same number of records; 0: by --file-bytes");
     }

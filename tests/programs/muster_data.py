@@ -283,6 +283,10 @@ with tempfile.TemporaryDirectory() as name:
     run("inspect", folder / "nothing", status=2)
     run("inspect", f"csv:{folder}/nothing", status=3)
     run("convert", source, folder / "x", "--bad", "quarantine", status=2)
+    parquet = subprocess.run([program, "convert", source, folder / "x.parquet"], capture_output=True, text=True)
+    assert parquet.returncode == 0 or "link muster::parquet" in parquet.stderr, parquet
+    assert (folder / "x.parquet").exists() == (parquet.returncode == 0)
+    assert "one file (its name ends with .parquet)" in run("convert", source, folder / "x.parquet", "--append", status=2).stderr
     run("reshard", source, folder / "x", status=2)
     assert "tfrecord:" in run("--help").stdout
     assert "256MiB" in run("convert", "--help").stdout

@@ -17,11 +17,15 @@
 #include <parquet/file_reader.h>
 #include <parquet/metadata.h>
 
+#include <arrow/util/key_value_metadata.h>
+#include <nlohmann/json.hpp>
+
 #include <muster/core/error.hpp>
 #include <muster/core/hash.hpp>
 #include <muster/core/plugin.hpp>
 #include <muster/core/spec.hpp>
 #include <muster/data/cache/content_digest.hpp>
+#include <muster/data/classes.hpp>
 #include <muster/data/parallel.hpp>
 
 #include "parquet_columns.hpp"
@@ -119,6 +123,7 @@ class parquet_table {
     for (table_column& column : plan_.columns)
       if (column.is_field && column.shape.empty()) column.shape = first_shape(column);
     detail::place_columns(plan_, files_[0].path);
+    name_classes();
   }
 
   // Returns the description of the source's blocks: parts of row groups that do not extend over a multiple of the
@@ -328,7 +333,7 @@ class parquet_table {
       for (const auto& [key, value] : file.partitions) all.add(key).add(value.value_or(std::string(no_partition)));
     }
     for (const table_column& column : plan_.columns) all.add(column.name).add(std::uint64_t{column.place});
-    for (const std::string& name : options_.classes) all.add(name);
+    for (const std::string& name : plan_.schema.classes) all.add(name);
     return all.add(to_string(plan_.schema)).add(static_cast<std::uint64_t>(options_.missing)).value();
   }
 
@@ -377,6 +382,29 @@ class parquet_table {
     }
   }
 
+  // Sets the names of the classes that create_parquet() stored.
+  void name_classes() {
+    const auto label = std::ranges::find(plan_.columns, detail::label_place, &table_column::place);
+    if (label == plan_.columns.end() || label->kind != column_kind::number) return;
+    for (const parquet_file& file : files_) {
+      const auto stored = file.footer->key_value_metadata();
+      const auto text = stored ? stored->Get(std::string(detail::classes_key)) : arrow::Status::KeyError("");
+      std::vector<std::string> names;
+      if (text.ok()) {
+        const auto list = nlohmann::json::parse(*text, nullptr, false);
+        const bool is_list = list.is_array() && !list.empty() &&
+                             std::ranges::all_of(list, [](const auto& name) { return name.is_string(); });
+        if (!is_list)
+          throw data_error({file.path}, "has metadata muster.classes that are no list of names; write the file again");
+        names = list.get<std::vector<std::string>>();
+      }
+      if (&file == files_.data()) plan_.schema.classes = plan_.names.classes = names;
+      if (names != plan_.schema.classes)
+        throw data_error({file.path}, "has other classes in its metadata muster.classes than " + files_[0].path +
+                                          "; write the files with the same classes");
+    }
+  }
+
   void report_bad(const parquet_file& file, std::uint64_t row, sample_id first, detail::parquet_rows& rows) const {
     detail::record_block& block = rows.block;
     const auto clear = [&](std::size_t at) {
@@ -420,7 +448,9 @@ any_record_source open_parquet(const std::vector<std::string>& paths, const parq
   const auto opened = std::make_shared<parquet_table>(paths, options);
   detail::block_index index = opened->index();
   index.make = [opened](std::size_t number, detail::record_block& block) { opened->read(number, block); };
-  return any_record_source(detail::blocked_records(std::move(index), cache_bytes));
+  const std::size_t stored_classes = options.classes.empty() ? index.schema.classes.size() : 0;
+  any_record_source source(detail::blocked_records(std::move(index), cache_bytes));
+  return stored_classes == 0 ? source : with_classes(std::move(source), stored_classes);
 }
 
 }}}  // namespace muster::v0::data
@@ -429,7 +459,7 @@ namespace muster { inline namespace v0 { namespace detail {
 
 extern const plugin parquet_plugin;
 [[gnu::init_priority(101)]] const plugin parquet_plugin("parquet", [] {
-  data::detail::set_parquet_openers(&data::open_parquet, &data::open_arrow_file);
+  data::detail::set_parquet_openers(&data::open_parquet, &data::open_arrow_file, &data::detail::open_parquet_writer);
 });
 
 }}}  // namespace muster::v0::detail

@@ -1,9 +1,10 @@
-// The columns of Parquet files, and readers of their values. Private to
-// muster::parquet.
+// The columns of Parquet files, readers of their values, and the writer of a file. Private to muster::parquet.
 #pragma once
 
 #include <cstdint>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include <parquet/column_reader.h>
@@ -11,6 +12,7 @@
 
 #include <muster/data/sources/blocked_records.hpp>
 #include <muster/data/sources/column_values.hpp>
+#include <muster/data/sources/parquet.hpp>
 
 namespace muster { inline namespace v0 { namespace data { namespace detail {
 
@@ -41,5 +43,13 @@ class parquet_column_reader {
 /// Returns the shape of the first list of a column without missing values, or an empty shape if there is none.
 [[nodiscard]] std::vector<std::uint64_t> shape_of_lists(const parquet::ColumnDescriptor& leaf,
                                                         std::unique_ptr<parquet::PageReader> pages);
+
+/// The key of a file's metadata for the names of the classes that the labels number: a list of texts in JSON.
+inline constexpr std::string_view classes_key = "muster.classes";
+
+/// Creates a file. See create_parquet().
+[[nodiscard]] std::unique_ptr<parquet_writer> open_parquet_writer(std::string path, const record_schema& schema,
+                                                                  const table_names& columns,
+                                                                  const record_file_options& options);
 
 }}}}  // namespace muster::v0::data::detail

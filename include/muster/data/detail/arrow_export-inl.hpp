@@ -95,13 +95,12 @@ struct arrow_export {
   }
   static ArrowSchema schema_of(const std::string& name, dtype type, std::span<const std::uint64_t> shape) {
     schema_node node{.format = {}, .name = name};
-    if (shape.empty()) {
-      constexpr std::string_view formats = "?bcCsSiIlLe?fg?";
-      node.format = formats[static_cast<std::size_t>(type)];
-      if (node.format == "?")
-        throw configuration_error("numbers of " + std::string(to_string(type)) +
-                                  " cannot be exported (Arrow has no such type); convert them");
-    } else {
+    constexpr std::string_view formats = "?bcCsSiIlLe?fg?";
+    node.format = formats[static_cast<std::size_t>(type)];
+    if (node.format == "?")
+      throw configuration_error("numbers of " + std::string(to_string(type)) + " cannot be exported (column '" + name +
+                                "': Arrow has no such type); convert them");
+    if (!shape.empty()) {
       node.format = "+w:" + std::to_string(shape[0]);
       node.add(schema_of("item", type, shape.subspan(1)));
     }

@@ -38,6 +38,7 @@ namespace detail {
 inline constinit std::atomic<detail::query_opener> opener_of_queries{nullptr};
 inline constinit std::atomic<detail::parquet_opener> opener_of_parquet{nullptr};
 inline constinit std::atomic<detail::arrow_opener> opener_of_arrow{nullptr};
+inline constinit std::atomic<detail::parquet_creator> creator_of_parquet{nullptr};
 
 inline constexpr std::size_t any_number = std::numeric_limits<std::size_t>::max() - 1;
 
@@ -465,9 +466,20 @@ inline opened_source open_any(std::string_view specification, const read_options
 }  // namespace detail
 
 MUSTER_INLINE void detail::set_query_opener(query_opener opener) noexcept { detail::opener_of_queries = opener; }
-MUSTER_INLINE void detail::set_parquet_openers(parquet_opener parquet, arrow_opener arrow) noexcept {
+MUSTER_INLINE void detail::set_parquet_openers(parquet_opener parquet, arrow_opener arrow,
+                                               parquet_creator create) noexcept {
   detail::opener_of_arrow = arrow;
   detail::opener_of_parquet = parquet;
+  detail::creator_of_parquet = create;
+}
+
+MUSTER_INLINE std::unique_ptr<parquet_writer> create_parquet(std::string path, const record_schema& schema,
+                                                             const detail::table_names& columns,
+                                                             const record_file_options& options) {
+  if (detail::creator_of_parquet == nullptr)
+    throw configuration_error("'" + path + "' cannot be written (" + muster::detail::linked_without("parquet") +
+                              "); link muster::parquet");
+  return detail::creator_of_parquet.load()(std::move(path), schema, columns, options);
 }
 
 MUSTER_INLINE std::vector<source_info> source_table() {
