@@ -14,10 +14,10 @@
 namespace muster { inline namespace v0 { namespace data {
 
 /// The files FOLDER/CLASS/NAME.JPEG (or .jpeg, .jpg, .png, in any case), unchanged. A record_source of
-/// record_form::bytes with the number of the class as its label. Classes are numbered in the order of their names: numbers first, in
-/// numeric order, then other names in byte order. The schema has the names. Files are ordered by the bytes of their
-/// names. Hidden folders and files, folders without such files, and other files are left out and listed in notes(). A
-/// file that has been deleted, or whose size has changed, is a bad record.
+/// record_form::bytes with the number of the class as its label. Classes are numbered in the order of their names:
+/// numbers first, in numeric order, then other names in byte order. The schema has the names. Files are ordered by the
+/// bytes of their names. Hidden folders and files, folders without such files, and other files are left out and listed
+/// in notes(). A file that has been deleted, or whose size has changed, is a bad record.
 ///
 /// Opening reads the name and the size of every file. The digest covers both. host_state() also covers the file times.
 class image_folder : public detail::source_with_facts {
