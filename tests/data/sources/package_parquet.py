@@ -20,7 +20,8 @@ except ImportError as missing:
     sys.exit(0)
 
 SEED = 14
-FOLDER = pathlib.Path(tempfile.mkdtemp())
+SCRATCH = tempfile.TemporaryDirectory()
+FOLDER = pathlib.Path(SCRATCH.name)
 NUMBERS = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "halffloat", "float", "double"]
 NUMPY = {"halffloat": "float16", "float": "float32", "double": "float64"}
 

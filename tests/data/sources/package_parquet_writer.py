@@ -23,7 +23,8 @@ except ImportError as missing:
     sys.exit(0)
 
 SEED = 21
-FOLDER = pathlib.Path(tempfile.mkdtemp())
+SCRATCH = tempfile.TemporaryDirectory()
+FOLDER = pathlib.Path(SCRATCH.name)
 TYPES = ["bool", "uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
 
 

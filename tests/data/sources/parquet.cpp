@@ -148,11 +148,50 @@ TEST_CASE("a row of a Parquet file with a missing value is bad by its row") {
   CHECK(part.digest() != source.digest());
 }
 
+TEST_CASE("a Parquet file is written completely or not at all") {
+  const temporary_folder folder;
+  const std::string path = folder / "t.parquet";
+  const muster::data::record_schema schema{
+      muster::data::record_form::fixed, {{"x", muster::dtype::int16, {2, 3}}}, 0, {"label"}, {"cat", "dog"}};
+  std::array<std::int16_t, 6> record{1, -2, 3, -4, 5, -6};
+  const std::array<float, 1> labels{1};
+  const auto bytes = std::as_bytes(std::span(record));
+  {
+    const auto writer = muster::data::create_parquet(path, schema);
+    CHECK_THROWS_AS(writer->append(bytes.first(10), labels), muster::configuration_error);
+    CHECK_THROWS_AS(writer->append(bytes, {}), muster::configuration_error);
+    CHECK_THROWS_WITH(writer->commit(), contains("would have no records"));
+    CHECK_FALSE(std::filesystem::exists(path));
+  }
+  {
+    const auto writer = muster::data::create_parquet(path, schema);
+    writer->append(bytes, labels);
+  }
+  CHECK_FALSE(std::filesystem::exists(path));
+  const auto writer = muster::data::create_parquet(path, schema, {.label = "kind"}, {.block_bytes = 1});
+  for (int k = 0; k < 3; ++k, ++record[0]) writer->append(bytes, labels);
+  const std::uint64_t size = writer->commit();
+  CHECK(size == std::filesystem::file_size(path));
+  const auto source = muster::open_source("parquet:" + path + "?label=kind");
+  CHECK(source.schema() == schema);
+  REQUIRE(source.size() == 3);
+  std::vector<std::int16_t> found(18);
+  const std::array<muster::sample_id, 3> ids{2, 0, 1};
+  source.read(ids, {std::as_writable_bytes(std::span(found)), {}});
+  CHECK(found == std::vector<std::int16_t>{3, -2, 3, -4, 5, -6, 1, -2, 3, -4, 5, -6, 2, -2, 3, -4, 5, -6});
+  CHECK_THROWS_WITH(muster::data::create_parquet(path, schema, {}, {.alignment = 64}), contains("no alignment"));
+  CHECK_THROWS_WITH(muster::data::create_parquet(path, schema, {.label = "x"}), contains("two columns 'x'"));
+}
+
 #else
+
+#include <muster/data/sources/parquet.hpp>
 
 TEST_CASE("a Parquet file is refused by name without the component") {
   CHECK_THROWS_WITH(muster::open_source("parquet:t.parquet"),
                     contains("this program was linked without muster::parquet"));
+  CHECK_THROWS_WITH(muster::data::create_parquet("t.parquet", {}),
+                    contains("'t.parquet' cannot be written (this program was linked without muster::parquet)"));
 }
 
 #endif
