@@ -70,6 +70,12 @@ struct push_options {
   batch_place place{};
 };
 
+/// The use of a server's time, from the first message that the server received on. The server is idle in the rest.
+struct server_load {
+  double busy = 0;   ///< share of the time in which the server handled messages
+  double links = 0;  ///< share of the time in which the server only waited for messages that were being transferred
+};
+
 /// The tables of a job, as one worker accesses them. A worker's pushes to one element take effect in the order of the
 /// calls, each once. Used by one thread. Every call makes progress.
 ///
@@ -149,6 +155,9 @@ class client {
   void progress();
   /// Returns the bytes of values and keys that were pushed so far, as encoded. Repeated sends do not count.
   [[nodiscard]] std::uint64_t bytes_pushed() const noexcept;
+  /// Returns the load of each server at its last answer to a heartbeat or to the farewell of this worker
+  /// (`job::finish`).
+  [[nodiscard]] std::vector<server_load> server_loads() const;
   /// Returns the number of servers in this worker's shard map. Removed servers count until their ranges have moved.
   [[nodiscard]] std::size_t servers() const noexcept;
   /// Returns the number of workers that are neither finished nor fenced. `is_first_worker` returns true if this worker

@@ -89,6 +89,9 @@ class parameter_server_backend {
     ended_first_ = is_first();  // after `finish` the shard map has no first worker
     job_.finish();
   }
+  // Returns the load of the servers, and the advice that follows, as one line. Empty if no server has sent its load.
+  // Called after `finish`.
+  [[nodiscard]] std::string load_report();
 
  private:
   arena& arena_;

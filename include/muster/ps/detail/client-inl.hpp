@@ -381,6 +381,12 @@ MUSTER_INLINE std::uint64_t client::clock_now() const noexcept { return process_
 MUSTER_INLINE void client::progress() { process_->progress(); }
 
 MUSTER_INLINE std::uint64_t client::bytes_pushed() const noexcept { return process_->bytes_pushed(); }
+MUSTER_INLINE std::vector<server_load> client::server_loads() const {
+  std::vector<server_load> all;
+  for (const auto& [server, thousandths] : process_->core().loads())
+    all.push_back({.busy = thousandths.first / 1000.0, .links = thousandths.second / 1000.0});
+  return all;
+}
 MUSTER_INLINE std::size_t client::servers() const noexcept { return process_->core().map().servers.size(); }
 MUSTER_INLINE std::size_t client::workers() const noexcept { return process_->core().map().workers.size(); }
 MUSTER_INLINE bool client::is_first_worker() const noexcept {

@@ -35,7 +35,9 @@ enum class message_kind : std::uint8_t {
   /// defines
   values = 6,
   fenced = 7,  ///< the receiver is not in the sender's map
-  alive = 8,   ///< the answer to a pulse with `wants_reply` or `is_farewell`; repeats `is_farewell` in its flags
+  /// The answer to a pulse with `wants_reply` or `is_farewell`; repeats `is_farewell` in its flags. count, offset: the
+  /// thousandths of the server's time in `server_load`
+  alive = 8,
   // Sent by a server to a server.
   entry = 9,       ///< range; number: index in the range's log, from 1; epoch; payload: see `log_entry`
   entry_ack = 10,  ///< range; number: entries up to this index are committed at the sender; epoch

@@ -266,6 +266,10 @@ class worker {
   }
 
   [[nodiscard]] bool is_leaving() const noexcept { return leaving_; }
+  /// Returns the thousandths of its time (`server_load`) that each server has sent last: busy, and waiting for links.
+  [[nodiscard]] const std::map<member, std::pair<std::uint32_t, std::uint32_t>>& loads() const noexcept {
+    return loads_;
+  }
 
  private:
   struct unacknowledged_push {
@@ -307,6 +311,7 @@ class worker {
     const bool knows_the_end =
         msg.kind == message_kind::alive ? (msg.flags & is_farewell) != 0 : msg.kind == message_kind::fenced && fenced_;
     if (leaving_ && knows_the_end) peers_.find(sender)->has_left = true;
+    if (msg.kind == message_kind::alive) loads_[sender] = {msg.count, msg.offset};
     if (fenced_ || msg.kind == message_kind::alive || msg.kind == message_kind::fenced) return;
     if (msg.range >= channels_.size()) return;
     range_channel& channel = channels_[msg.range];
@@ -417,6 +422,7 @@ class worker {
   peer_table peers_;
   // Processes that have ended, or to which the connection has, and when this worker noticed.
   std::map<node_id, clock::time_point> lost_;
+  std::map<member, std::pair<std::uint32_t, std::uint32_t>> loads_;
   bool leaving_ = false;
   bool fenced_ = false;
 };

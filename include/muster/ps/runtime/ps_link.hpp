@@ -168,6 +168,11 @@ class frame_link {
   /// Stops sending to that rank.
   void forget(int rank);
 
+  /// Returns true while a large payload is being received, or a message is being sent.
+  [[nodiscard]] bool is_transferring() const noexcept {
+    return std::ranges::any_of(peers_,
+                               [](const neighbour& peer) { return !peer.in_flight.empty() || !peer.arriving.empty(); });
+  }
   /// Returns true if the transport has finished all sends.
   [[nodiscard]] bool is_idle() {
     advance();

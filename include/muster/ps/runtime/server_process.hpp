@@ -63,6 +63,7 @@ class server_process final : process, public server_output {
       any_finished_ = any_finished_ || core_->received_farewell();
       if (received || ticks) note_departures();
       if (received) idle = 0;
+      note_load(received, now);
       if (core_->is_fenced()) {
         stand_by();
         if (all_workers_left() && !awaits_workers()) return;
@@ -86,6 +87,7 @@ class server_process final : process, public server_output {
  private:
   // Values are sent from the tables' memory. Before they change, the rest of the transmission uses a copy.
   void send(const member& worker, const message& msg) override {
+    if (msg.kind == message_kind::alive) return link_.send(worker, with_load(msg));
     const bool may_borrow = msg.kind == message_kind::values && values_.reads_in_place(msg.range, msg);
     link_.send(worker, msg, may_borrow);
   }
@@ -93,6 +95,29 @@ class server_process final : process, public server_output {
     return link_.frames_in_flight(worker.place) < frames_at_once;
   }
   void swap(std::uint64_t expected, const shard_map& next) override { keeper_.swap(expected, next); }
+
+  // Counts the time since the previous turn of the loop by the result of the poll in this turn, which began at `now`:
+  // the server has waited in the previous turn, and has handled messages in this turn.
+  void note_load(bool received, clock::time_point turn_began) {
+    const auto turn_ended = clock::now();
+    if (measured_to_ == clock::time_point{}) {
+      if (!received) return;
+      load_began_ = measured_to_ = turn_began;
+    }
+    if (link_was_in_use_) transfer_time_ += turn_began - measured_to_;
+    if (received || link_was_in_use_) (received ? busy_time_ : transfer_time_) += turn_ended - turn_began;
+    link_was_in_use_ = link_.is_transferring();
+    measured_to_ = turn_ended;
+  }
+  [[nodiscard]] message with_load(message answer) const {
+    const auto all = seconds(clock::now() - load_began_).count();
+    const auto thousandths = [&](clock::duration part) {
+      return all > 0 ? static_cast<std::uint32_t>(1000 * seconds(part).count() / all) : 0;
+    };
+    answer.count = thousandths(busy_time_);
+    answer.offset = thousandths(transfer_time_);
+    return answer;
+  }
 
   void tick(clock::time_point now) {
     find_lost([&](node_id place, bool may_return) {
@@ -296,7 +321,10 @@ class server_process final : process, public server_output {
   detail::tables values_;
   shard_map newest_;
   std::shared_ptr<any_store> store_;
-  std::optional<server> core_;  // also while this server is fenced or a hot spare; always set
+  std::optional<server> core_;                      // also while this server is fenced or a hot spare; always set
+  clock::time_point load_began_{}, measured_to_{};  // of the load; empty before the first message
+  clock::duration busy_time_{}, transfer_time_{};
+  bool link_was_in_use_ = false;
   bool serves_ = false;
   bool leaves_ = false;  // the map has this server leave, or it held no range: then fencing is no failure
   clock::time_point deserted_since_{};

@@ -12,6 +12,7 @@
 #include <muster/core/events.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
+#include <muster/core/text.hpp>
 
 namespace muster { inline namespace v0 { namespace detail {
 // Numbers of the tables of a training's job.
@@ -86,6 +87,22 @@ MUSTER_INLINE void parameter_server_backend::save(const std::string& folder) {
 MUSTER_INLINE void parameter_server_backend::confirm_end() {
   ended_first_ = true;
   job_.tables().confirm_end(order);
+}
+
+// The most loaded server limits the workers. A server with less than half of its time in use can serve twice as many.
+MUSTER_INLINE std::string parameter_server_backend::load_report() {
+  const auto loads = job_.tables().server_loads();
+  if (loads.empty()) return {};
+  double busy = 0, links = 0, most = 0;
+  for (const auto& load : loads) {
+    busy += load.busy / static_cast<double>(loads.size());
+    links += load.links / static_cast<double>(loads.size());
+    most = std::max(most, load.busy + load.links);
+  }
+  return printed(
+      "servers were busy for %.0f %% of the time, their links for %.0f %% (the most loaded server and its "
+      "links for %.0f %%); to train faster, add %s",
+      100 * busy, 100 * links, 100 * most, most < 0.5 ? "workers" : "servers");
 }
 
 MUSTER_INLINE void parameter_server_backend::require_saved() const {

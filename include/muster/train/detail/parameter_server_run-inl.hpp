@@ -3,6 +3,8 @@
 
 #include <muster/train/training_run.hpp>
 
+#include <cstdio>
+
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/log.hpp>
@@ -34,6 +36,8 @@ MUSTER_INLINE void training::training_run::train_on_servers() {
   conclude();
   if (owner.is_root()) servers.confirm_end();
   servers.finish();
+  if (const auto report = servers.load_report(); prints() && began_any && !report.empty())
+    std::fprintf(options.log, "%s\n", report.c_str());
   servers.require_saved();
 }
 
