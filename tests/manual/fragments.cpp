@@ -128,6 +128,12 @@ void writes(const muster::any_record_source& source, std::span<const std::byte> 
 }
 }  // namespace sources
 
+namespace gradients {
+void initialise(muster::arena& arena) {
+#include "gradients_1.inc"
+}
+}  // namespace gradients
+
 namespace nccl {
 void devices(int argc, char** argv, user_model& model, muster::loader& loader) {
 #include "nccl_0.inc"

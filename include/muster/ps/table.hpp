@@ -54,8 +54,12 @@ struct table_spec {
   std::size_t width = 1;       ///< sparse: number of elements in a row
   std::string update = "add";  ///< see `make_update`
   float initial = 0;           ///< initial value of the elements
-  std::size_t ranges = 0;      ///< number of ranges; 0: computed from the size and the number of servers
-  bool leases = false;  ///< the table has no values and leases the samples of a training, see `client::begin_order`
+  /// Dense: fills `values`, zeros before, with the initial values of the elements from `first` on, in place of
+  /// `initial`. Each server calls the function for its own ranges, so no process holds the initial values of the table.
+  /// Must give the same bits at every server, and be thread safe.
+  std::function<void(std::size_t first, std::span<float> values)> initial_values{};
+  std::size_t ranges = 0;  ///< number of ranges; 0: computed from the size and the number of servers
+  bool leases = false;     ///< the table has no values and leases the samples of a training, see `client::begin_order`
 
   // Bounds of a sparse table. The next push to a removed row initialises the row again.
   /// Maximum number of rows, 0: no limit. Each range has its share, and removes the rows with the oldest last push.

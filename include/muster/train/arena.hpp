@@ -15,6 +15,7 @@
 #include <muster/core/buffer.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
+#include <muster/elastic/elastic_settings.hpp>
 #include <muster/elastic/state.hpp>
 
 namespace muster { inline namespace v0 {
@@ -86,6 +87,13 @@ class arena_base {
   void require_floats(std::string_view problem) const;
 
  protected:
+  /// Sets the initial values before the first access to the parameters.
+  void prepare() const {
+    if (!std::exchange(is_read_, true)) fill_initial();
+  }
+  /// Returns true after the first access to the parameters.
+  [[nodiscard]] bool is_read() const noexcept { return is_read_; }
+
   explicit arena_base(std::vector<tensor_shape> shapes);
   virtual ~arena_base() = default;
 
@@ -97,6 +105,7 @@ class arena_base {
  private:
   // Adds the parameters and the optimizer's arrays to `parts`, with the kinds that `sharing` names.
   virtual void add_arrays(state_parts& parts, const arena_sharing& sharing) = 0;
+  virtual void fill_initial() const {}
   // Runs the updates that wait for the commit.
   void run_updates();
   [[nodiscard]] std::vector<std::string> tensors() const;  // "weight[10x20]", "bias[10]"
@@ -105,6 +114,7 @@ class arena_base {
   std::vector<block> extents_;
   std::size_t size_;
   arena_sharing sharing_;
+  mutable bool is_read_ = false;
   bool in_step_ = false;
   std::vector<std::function<void()>> updates_;  // updates of the current step, run when the step commits
 };
@@ -124,8 +134,14 @@ class arena_in : public arena_base {
   static constexpr std::size_t head = buffer_alignment / sizeof(float);
 
   /// Returns all parameters, including the gaps.
-  [[nodiscard]] Values parameters() noexcept { return parameters_.span(); }
-  [[nodiscard]] auto parameters() const noexcept { return parameters_.span(); }
+  [[nodiscard]] Values parameters() {
+    prepare();
+    return parameters_.span();
+  }
+  [[nodiscard]] auto parameters() const {
+    prepare();
+    return parameters_.span();
+  }
   /// Returns all gradients, including the gaps: the array that ranks reduce.
   [[nodiscard]] Values gradients() noexcept { return gradients_.span().subspan(head, size()); }
   [[nodiscard]] auto gradients() const noexcept { return gradients_.span().subspan(head, size()); }
@@ -148,6 +164,8 @@ class arena_in : public arena_base {
   [[nodiscard]] Values gradient(std::string_view name) { return gradient(index(name)); }
 
  protected:
+  /// Returns the parameters without their initial values.
+  [[nodiscard]] Values unprepared_parameters() noexcept { return parameters_.span(); }
   /// Throws configuration_error when two tensors have the same name or a name is empty. All values start as zeros.
   arena_in(std::vector<tensor_shape> shapes, std::function<Array(std::size_t)> allocate)
       : arena_base(std::move(shapes)),
@@ -180,21 +198,60 @@ concept arena_memory = requires(Memory& memory, std::size_t size) {
   { memory.template allocate<float>(size) } -> std::same_as<buffer<float>>;
 };
 
+namespace detail {
+
+// Returns the allocator of an arena's arrays. In mode ps no other rank reads them, so they are in pages of the rank's
+// own, which take memory when they are first written.
+template <arena_memory Memory>
+std::function<buffer<float>(std::size_t)> allocator_in(Memory& memory) {
+  if constexpr (requires { memory.configuration().value(setting::mode); }) {
+    if (memory.configuration().value(setting::mode) == "ps")
+      return [](std::size_t size) { return buffer<float>(size); };
+  }
+  return [&memory](std::size_t size) { return memory.template allocate<float>(size); };
+}
+
+}  // namespace detail
+
 /// An arena in the memory of the host.
 class arena final : public arena_in<std::span<float>, buffer<float>> {
  public:
   /// `shapes` are in the order of the layers, from the input to the loss. Throws configuration_error when two tensors
   /// have one name or a name is empty. All values start as zeros.
   template <arena_memory Memory>
-  arena(Memory& memory, std::vector<tensor_shape> shapes)
-      : arena_in(std::move(shapes), [&memory](std::size_t size) { return memory.template allocate<float>(size); }) {}
+  arena(Memory& memory, std::vector<tensor_shape> shapes) : arena_in(std::move(shapes), detail::allocator_in(memory)) {}
+
+  /// Sets the initial values of a tensor: element k is `value(k)`. They are computed at the first access to the
+  /// parameters. In mode ps each server computes the values of its own ranges, so a rank that only serves holds no
+  /// parameters, and the workers send none. `value` must give the same bits at every rank. It is called by threads of
+  /// servers too, also after the arena's destruction, so it refers to nothing that changes or ends.
+  void initialise(std::size_t tensor, std::function<float(std::size_t)> value);
+  void initialise(std::string_view name, std::function<float(std::size_t)> value) {
+    initialise(index(name), std::move(value));
+  }
+  /// Returns a function that adds the initial values of the elements from `first` on to zeros, and leaves all
+  /// parameters 0. Returns an empty function if no tensor has initial values, or the parameters were accessed before.
+  [[nodiscard]] std::function<void(std::size_t first, std::span<float> values)> take_initial();
 
   /// Sets all gradients to zero.
   void clear_gradients() noexcept;
+  /// Returns the memory of the parameters and gradients to the system, at a rank that does not train. Views stay valid.
+  /// The values are undefined afterwards.
+  void discard() noexcept;
 
  private:
   void add_array(state_parts& parts, const std::string& name, std::span<float> array, state_kind kind,
                  rollback_policy change) override;
+  void fill_initial() const override;
+
+  struct initial_tensor {
+    std::size_t first;        // the place in the arrays
+    std::span<float> values;  // the parameters
+    std::function<float(std::size_t)> value;
+  };
+  static void fill(const initial_tensor& tensor);
+
+  std::vector<initial_tensor> initial_;
 };
 
 }}  // namespace muster::v0

@@ -30,9 +30,11 @@ namespace muster { inline namespace v0 { namespace detail {
 // saves and concludes.
 class parameter_server_backend {
  public:
-  // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`). The
-  // properties of the training are the same at all ranks.
-  parameter_server_backend(context& ctx, arena& tensors, std::string update, bool sparse,
+  // Connects to the job. Collective over the ranks of the context. The servers apply `update` (`ps::make_update`), and
+  // compute the initial values of a dense table by `initial_values`, unless it is empty. The properties of the training
+  // are the same at all ranks.
+  parameter_server_backend(context& ctx, arena& tensors, std::string update,
+                           std::function<void(std::size_t, std::span<float>)> initial_values, bool sparse,
                            std::vector<compared_property> properties);
 
   [[nodiscard]] bool is_server() const noexcept { return job_.is_server(); }
@@ -55,8 +57,8 @@ class parameter_server_backend {
   // Returns the part of a batch that the step must train. Valid while the worker has a lease.
   [[nodiscard]] batch_shard shard() const noexcept { return lease_.shard(); }
   // Begins the training at the first worker: loads the table that was saved in `folder`, or assigns the arena's
-  // parameters to the table. Then starts `plan` from the position of the saved table, or else from the start of `plan`.
-  // Returns the saved position, if there is one.
+  // parameters to the table if the servers cannot compute the initial values. Then starts `plan` from the position of
+  // the saved table, or else from the start of `plan`. Returns the saved position, if there is one.
   std::optional<ps::saved_tables> begin(const std::string& folder, ps::order_plan plan);
   // Writes the tables, and lets the other workers continue. Called by the first worker when its lease is to save. A
   // failed write logs a warning, and the earlier tables remain.
@@ -70,7 +72,7 @@ class parameter_server_backend {
   // Copies elements from the table into the arena: the given elements of a sparse table, whose gradients the next push
   // sends, or all elements of a dense table.
   void pull(std::span<const std::uint64_t> elements = {});
-  // Pushes the gradients from a copy, with the learning rate as the scale. Waits for the previous push.
+  // Pushes the gradients, with the learning rate as the scale. Returns when the gradients may change.
   void push(double learning_rate);
   // Ends the worker's clock, after the push of the step.
   void end_clock() {
@@ -96,6 +98,7 @@ class parameter_server_backend {
  private:
   arena& arena_;
   bool sparse_;
+  bool assigns_;  // the first worker sends the initial values
   ps::job job_;
   std::mutex mutex_;  // guards the client of `job_` during an evaluation
   std::condition_variable_any evaluated_;
@@ -104,12 +107,11 @@ class parameter_server_backend {
   ps::lease lease_;
   // The result of `is_first` while another thread uses the shard map, and after this worker's part has ended.
   std::optional<bool> ended_first_;
-  std::uint64_t trained_ = 0;   // pushed batches of the lease
-  std::uint64_t assigned_ = 0;  // bytes of assignments, not of gradients
-  std::string unsaved_;         // reason for the failure of the last save
-  std::vector<std::uint64_t> elements_, pushed_elements_;
-  std::vector<float> rows_, pushed_;
-  ps::pending under_way_;  // the push in progress; the last member, since it refers to the arrays above
+  std::uint64_t trained_ = 0;            // pushed batches of the lease
+  std::uint64_t assigned_ = 0;           // bytes of assignments, not of gradients
+  std::string unsaved_;                  // reason for the failure of the last save
+  std::vector<std::uint64_t> elements_;  // the elements whose gradients the next push sends
+  std::vector<float> rows_;              // their values
 };
 
 }}}  // namespace muster::v0::detail

@@ -283,6 +283,7 @@ class training {
         data_(training_data),
         sync_(std::forward<V>(values), of_ranks(options)),
         balance_(balance_of(ctx, options)),
+        initial_values_(initial_values_on_servers(options)),
         state_(sync_.base_arena(), detail::state_beside_arena(values), std::forward<Others>(others)...,
                followed_data(training_data), *this, training_data.cursor()) {
     (note(others), ...);
@@ -362,6 +363,9 @@ class training {
   // servers apply the pushed gradients.
   static sync_options of_ranks(sync_options options);
   void open_servers(const sync_options& options);
+  // Takes the function from the arena by which servers compute the initial values of a dense table; empty without.
+  [[nodiscard]] std::function<void(std::size_t, std::span<float>)> initial_values_on_servers(
+      const sync_options& options);
   [[nodiscard]] static std::shared_ptr<detail::speed_balance> balance_of(const context& ctx,
                                                                          const sync_options& options);
   void refuse_shards_of(const cursor& position) const;
@@ -410,6 +414,7 @@ class training {
     bool must_repeat = false;     // since state of the updates would be lost with a rank, or is not in a checkpoint
     std::uint64_t steps = 0;      // number of steps with such updates
   } own_updates_;
+  std::function<void(std::size_t, std::span<float>)> initial_values_;  // in mode ps, until the tables are made
   muster::state state_;
 };
 

@@ -3,12 +3,20 @@
 #include <muster/ps/job_checks.hpp>
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <fstream>
+#include <span>
+#include <string>
 #include <vector>
 
 #include <muster/comm/comm_settings.hpp>
+#include <muster/comm/group/words.hpp>
 #include <muster/core/error.hpp>
+#include <muster/core/hash.hpp>
 #include <muster/core/inline.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/text.hpp>
 #include <muster/elastic/rank_comparison.hpp>
 #include <muster/ps/ps_settings.hpp>
 
@@ -29,12 +37,25 @@ inline void check_codec(const compression& codec, const std::vector<table_spec>&
   }
 }
 
+// Returns a text with a digest of some initial values, or with the initial value of all elements.
+inline std::string initial_text(const table_spec& table) {
+  if (!table.initial_values || table.size == 0) return number_text(table.initial);
+  constexpr std::size_t samples = 64;
+  digest all;
+  for (std::size_t k = 0; k < samples; ++k) {
+    float value = 0;
+    table.initial_values(table.size * k / samples, std::span(&value, 1));
+    all.add(std::uint64_t{std::bit_cast<std::uint32_t>(value)});
+  }
+  return "values with the digest " + muster::detail::hex(all.value());
+}
+
 MUSTER_INLINE std::vector<compared_property> properties_of(const job_options& options, const table_layout& layout) {
   std::vector<compared_property> all;
   for (const auto& table : options.tables) {
     all.push_back({"table '" + table.name + "'",
                    std::to_string(table.size) + " elements of width " + std::to_string(table.width) + ", update " +
-                       table.update + ", initially " + number_text(table.initial) + (table.leases ? ", leases" : "") +
+                       table.update + ", initially " + initial_text(table) + (table.leases ? ", leases" : "") +
                        ", at most " + std::to_string(table.most_rows) + " rows of age " +
                        std::to_string(table.most_age)});
   }

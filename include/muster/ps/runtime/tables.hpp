@@ -216,7 +216,11 @@ class tables final : public range_storage {
     const auto& range_info = layout_.range(range);
     stored.dense = buffer<float>(range_info.size * (1 + updates_[range_info.table]->states()));
     stored.counts = update_counts(range_info.size);
-    std::fill_n(stored.dense.begin(), range_info.size, layout_.table_of(range).initial);
+    const auto& table = layout_.table_of(range);
+    if (table.initial_values)
+      table.initial_values(range_info.begin, stored.dense.span().first(range_info.size));
+    else
+      std::fill_n(stored.dense.begin(), range_info.size, table.initial);
   }
 
   void update_dense(range_id range, held_range& stored, std::size_t offset, std::span<const float> pushed,

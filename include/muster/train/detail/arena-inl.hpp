@@ -2,9 +2,14 @@
 
 #include <muster/train/arena.hpp>
 
+#include <sys/mman.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cstdint>
 #include <limits>
 #include <set>
+#include <utility>
 
 #include <muster/core/events.hpp>
 #include <muster/core/inline.hpp>
@@ -157,6 +162,42 @@ MUSTER_INLINE void arena_base::require_floats(std::string_view problem) const {
 }
 
 MUSTER_INLINE void arena::clear_gradients() noexcept { std::ranges::fill(gradients(), 0.0f); }
+
+MUSTER_INLINE void arena::initialise(std::size_t tensor, std::function<float(std::size_t)> value) {
+  const block at = place(tensor);
+  const auto own = unprepared_parameters().subspan(at.first, at.count);
+  if (is_read()) return fill({at.first, own, std::move(value)});
+  initial_.push_back({at.first, own, std::move(value)});
+}
+
+MUSTER_INLINE void arena::fill(const initial_tensor& tensor) {
+  for (std::size_t k = 0; k < tensor.values.size(); ++k) tensor.values[k] = tensor.value(k);
+}
+
+MUSTER_INLINE void arena::fill_initial() const { std::ranges::for_each(initial_, fill); }
+
+MUSTER_INLINE std::function<void(std::size_t, std::span<float>)> arena::take_initial() {
+  if (is_read() || initial_.empty()) return {};
+  return [tensors = std::exchange(initial_, {})](std::size_t first, std::span<float> filled) {
+    for (const auto& tensor : tensors) {
+      const auto begin = std::max(first, tensor.first);
+      const auto end = std::min(first + filled.size(), tensor.first + tensor.values.size());
+      for (auto element = begin; element < end; ++element)
+        filled[element - first] = tensor.value(element - tensor.first);
+    }
+  };
+}
+
+// Later accesses map new pages of zeros, or the same pages of shared memory.
+MUSTER_INLINE void arena::discard() noexcept {
+  const auto page = static_cast<std::uintptr_t>(::sysconf(_SC_PAGESIZE));
+  for (const auto array : {unprepared_parameters(), gradients_with_head()}) {
+    const auto bytes = std::as_writable_bytes(array);
+    const auto begin = detail::round_up(reinterpret_cast<std::uintptr_t>(bytes.data()), page);
+    const auto end = reinterpret_cast<std::uintptr_t>(bytes.data() + bytes.size()) / page * page;
+    if (end > begin) (void)::madvise(reinterpret_cast<void*>(begin), end - begin, MADV_DONTNEED);
+  }
+}
 
 MUSTER_INLINE void arena::add_array(state_parts& parts, const std::string& name, std::span<float> array,
                                     state_kind kind, rollback_policy change) {

@@ -21,16 +21,19 @@ inline constexpr std::uint32_t order = 1;
 
 inline constexpr auto retry_interval = std::chrono::milliseconds(4);
 
-MUSTER_INLINE parameter_server_backend::parameter_server_backend(context& ctx, arena& tensors, std::string update,
-                                                                 bool sparse, std::vector<compared_property> properties)
+MUSTER_INLINE parameter_server_backend::parameter_server_backend(
+    context& ctx, arena& tensors, std::string update, std::function<void(std::size_t, std::span<float>)> initial_values,
+    bool sparse, std::vector<compared_property> properties)
     : arena_(tensors),
       sparse_(sparse),
+      assigns_(!sparse && !initial_values),
       job_(ctx, ctx.world(),
            [&] {
-             auto options = ps::chosen_options(
-                 ctx.configuration(),
-                 {{.name = "parameters", .size = sparse ? 0 : tensors.parameters().size(), .update = std::move(update)},
-                  {.name = "order", .leases = true}});
+             auto options = ps::chosen_options(ctx.configuration(), {{.name = "parameters",
+                                                                      .size = sparse ? 0 : tensors.parameters().size(),
+                                                                      .update = std::move(update),
+                                                                      .initial_values = std::move(initial_values)},
+                                                                     {.name = "order", .leases = true}});
              options.properties = std::move(properties);
              return options;
            }()),
@@ -62,7 +65,7 @@ MUSTER_INLINE std::optional<ps::saved_tables> parameter_server_backend::begin(co
   const auto before = tables.bytes_pushed();
   std::optional<ps::saved_tables> saved;
   if (!folder.empty()) saved = ps::load_tables(job_, alone_, folder);
-  if (!saved && !sparse_) tables.assign(parameters, std::as_const(arena_).parameters());
+  if (!saved && assigns_) tables.assign(parameters, std::as_const(arena_).parameters());
   tables.flush();
   if (saved) {
     plan.from = saved->position.data;
@@ -144,23 +147,18 @@ MUSTER_INLINE void parameter_server_backend::pull(std::span<const std::uint64_t>
   for (std::size_t k = 0; k < elements_.size(); ++k) values[elements_[k]] = rows_[k];
 }
 
-// Pushes from a copy, so that the next step need not wait until the servers have received it.
+// The destructor of the pending push copies the values that the servers have not acknowledged, which are at most as
+// large as the window. So the next step need not wait, and no second copy of all gradients exists.
 MUSTER_INLINE void parameter_server_backend::push(double learning_rate) {
   const ps::push_options options{.scale = static_cast<float>(learning_rate), .place = {lease_, trained_}};
-  {
-    const scoped_event measured(activity::communication, "push", 0);  // `push_async` counts the bytes
-    under_way_.wait();
-  }
   const auto gradients = arena_.gradients();
   if (!sparse_) {
-    pushed_.assign(gradients.begin(), gradients.end());
-    under_way_ = job_.tables().push_async(parameters, pushed_, options);
+    (void)job_.tables().push_async(parameters, gradients, options);
     return;
   }
-  pushed_elements_.swap(elements_);
-  pushed_.resize(pushed_elements_.size());
-  for (std::size_t k = 0; k < pushed_.size(); ++k) pushed_[k] = std::exchange(gradients[pushed_elements_[k]], 0.0f);
-  under_way_ = job_.tables().push_async(parameters, pushed_elements_, pushed_, options);
+  for (std::size_t k = 0; k < elements_.size(); ++k) rows_[k] = std::exchange(gradients[elements_[k]], 0.0f);
+  (void)job_.tables().push_async(parameters, elements_, std::span(rows_).first(elements_.size()), options);
+  elements_.clear();
 }
 
 }}}  // namespace muster::v0::detail

@@ -339,6 +339,13 @@ MUSTER_INLINE arena& training::on_host(const char* problem) {
                             "allreduce, or train on the host");
 }
 
+MUSTER_INLINE std::function<void(std::size_t, std::span<float>)> training::initial_values_on_servers(
+    const sync_options& options) {
+  auto* const values = dynamic_cast<arena*>(&sync_.base_arena());
+  if (!on_servers_ || options.sparse || values == nullptr) return {};
+  return values->take_initial();
+}
+
 MUSTER_INLINE void training::open_servers(const sync_options& options) {
   if (options.virtual_shards > 0) {
     throw configuration_error(
@@ -357,7 +364,9 @@ MUSTER_INLINE void training::open_servers(const sync_options& options) {
   }
   on_host("mode ps cannot be used").require_floats("mode ps cannot be used");
   servers_ = std::make_shared<detail::parameter_server_backend>(context_, on_host("mode ps cannot be used"),
-                                                                server_update_, options.sparse, state_.properties());
+                                                                server_update_, std::move(initial_values_),
+                                                                options.sparse, state_.properties());
+  if (servers_->is_server()) on_host("mode ps cannot be used").discard();
   session_ = detail::separate_session(servers_->workers());
 }
 
