@@ -2,6 +2,8 @@
 #include <muster/ps/job.hpp>
 
 #include <cmath>
+#include <filesystem>
+#include <fstream>
 #include <limits>
 #include <map>
 #include <memory>
@@ -13,9 +15,11 @@
 #include <muster/core/error.hpp>
 #include <muster/core/random.hpp>
 #include <muster/core/update.hpp>
+#include <muster/ps/job_checks.hpp>
 
 #include "catch.hpp"
 #include "comm/routine.hpp"
+#include "data/files.hpp"
 #include "jobs.hpp"
 
 TEST_CASE("pushes of many workers add up, in slices of any size") {
@@ -62,6 +66,68 @@ TEST_CASE("pushes of many workers add up, in slices of any size") {
     require(std::equal(part.begin(), part.end(), found.begin() + 30000), "a slice");
     muster::barrier(workers);
   });
+}
+
+TEST_CASE("a table starts with the values that its servers compute") {
+  const auto over = GENERATE(from_range(fabrics()));
+  const int servers = GENERATE(1, 3);
+  constexpr std::size_t size = 300000;  // of several ranges
+  const auto value_at = [](std::size_t element) { return static_cast<float>(element % 1000) - 5.0f; };
+  const auto fill = [&](std::size_t first, std::span<float> values) {
+    for (std::size_t k = 0; k < values.size(); ++k) values[k] = value_at(first + k);
+  };
+  const auto options = patient({.tables = {{.name = "a", .size = size, .initial_values = fill}}, .servers = servers});
+  run_job(over, 2, options, [&](ps::job& job, muster::group& workers) {
+    auto& tables = job.tables();
+    std::vector<float> one(100, 1.0f), all(size);
+    if (workers.rank() == 0) tables.push(0, one, {.offset = 70000});
+    muster::barrier(workers);
+    tables.pull(0, all);
+    for (std::size_t k = 0; k < size; ++k) {
+      const bool pushed = k >= 70000 && k < 70100;
+      require(all[k] == value_at(k) + (pushed ? 1.0f : 0.0f), "the values");
+    }
+    muster::barrier(workers);
+  });
+}
+
+TEST_CASE("a server's memory limit is the least of its control groups") {
+  const temporary_folder folder;
+  const auto write = [&](const std::string& name, const std::string& text) {
+    std::filesystem::create_directories(std::filesystem::path(folder / name).parent_path());
+    std::ofstream(folder / name) << text;
+  };
+  const auto limit = [&] { return ps::detail::memory_limit(folder / "groups", folder / "tree"); };
+  constexpr auto none = std::numeric_limits<std::uint64_t>::max();
+  CHECK(limit() == none);
+  write("groups", "0::/jobs/one\n");
+  CHECK(limit() == none);
+  write("tree/memory.max", "max\n");
+  write("tree/jobs/one/memory.max", "max\n");
+  CHECK(limit() == none);
+  write("tree/jobs/memory.max", "5000\n");
+  CHECK(limit() == 5000);
+  write("tree/jobs/one/memory.max", "4000\n");
+  CHECK(limit() == 4000);
+  write("groups", "3:cpu:/a\n2:memory:/a/b\n0::/\n");
+  write("tree/memory/a/memory.limit_in_bytes", "3000\n");
+  CHECK(limit() == 3000);
+  write("groups", "0::/\n");
+  write("tree/memory.max", "2000\n");
+  CHECK(limit() == 2000);
+}
+
+TEST_CASE("a server whose memory cannot hold its ranges is refused, with the numbers") {
+  const ps::job_options options{.tables = {{.name = "a", .size = 1 << 20, .update = "adam:0.1"}, {.name = "sparse"}},
+                                .replicas = 1};
+  const std::uint64_t all = 3 * sizeof(float) << 20;      // with two arrays of adam
+  CHECK(ps::detail::bytes_of_server(options, 1) == all);  // one server has no replicas
+  CHECK(ps::detail::bytes_of_server(options, 2) == all);
+  CHECK(ps::detail::bytes_of_server(options, 4) == all / 2);
+  CHECK_NOTHROW(ps::detail::check_memory(3, all, all));
+  CHECK_THROWS_WITH(ps::detail::check_memory(3, all, all - 1),
+                    contains("the server at rank 3 cannot hold its ranges") && contains("is 12 MiB") &&
+                        contains("limited to 11 MiB"));
 }
 
 TEST_CASE("a push and a pull that are larger than the window wait for what is under way, and go") {

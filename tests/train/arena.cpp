@@ -1,8 +1,10 @@
 #include <muster/train/arena.hpp>
 
+#include <algorithm>
 #include <cstdint>
 #include <limits>
 #include <numeric>
+#include <vector>
 
 #include <muster/comm/context.hpp>
 
@@ -39,6 +41,44 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   arena.clear_gradients();
   CHECK(std::count(arena.gradients().begin(), arena.gradients().end(), 0.0f) == 64);
   CHECK(std::count(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 64 - 38);
+}
+
+TEST_CASE("initial values are computed at the first access, or given away before") {
+  heap memory;
+  muster::arena arena(memory, {{"weight", {3, 7}}, {"bias", {5}}});
+  int computed = 0;
+  arena.initialise("weight", [&](std::size_t k) { return ++computed, static_cast<float>(k + 1); });
+  CHECK(computed == 0);
+  SECTION("at the first access") {
+    CHECK(arena.parameter("weight")[20] == 21.0f);
+    CHECK(computed == 21);
+    CHECK(std::accumulate(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 21 * 22 / 2);
+    CHECK(computed == 21);
+    CHECK_FALSE(arena.take_initial());
+    arena.parameter("weight")[20] = -1.0f;
+    arena.initialise("bias", [](std::size_t k) { return static_cast<float>(k); });  // too late to wait for an access
+    CHECK(arena.parameter("bias")[4] == 4.0f);
+    CHECK(arena.parameter("weight")[20] == -1.0f);
+  }
+  SECTION("given away") {
+    const auto fill = arena.take_initial();
+    CHECK(computed == 0);
+    CHECK(std::ranges::count(arena.parameters(), 0.0f) == std::ssize(arena.parameters()));
+    for (std::size_t first = 0; first < arena.parameters().size(); ++first) {
+      std::vector<float> part(std::min<std::size_t>(7, arena.parameters().size() - first));
+      fill(first, part);
+      for (std::size_t k = 0; k < part.size(); ++k) {
+        const auto place = first + k;  // the bias and its gap are before the weight
+        CHECK(part[k] == (place >= 16 && place < 16 + 21 ? static_cast<float>(place - 15) : 0.0f));
+      }
+    }
+  }
+  SECTION("written by the program") {
+    arena.parameter("bias")[0] = 3.0f;
+    CHECK(arena.parameter("weight")[0] == 1.0f);
+    arena.discard();
+    CHECK(arena.parameters().size() == 16 + 32);
+  }
 }
 
 TEST_CASE("state of the optimizer is made once, zeroed, with the layout of the parameters") {

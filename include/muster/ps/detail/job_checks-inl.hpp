@@ -86,10 +86,56 @@ MUSTER_INLINE void check_options(const job_options& options, int rank_count) {
   }
 }
 
+MUSTER_INLINE std::uint64_t memory_limit(const std::string& groups, const std::string& mounted) {
+  std::uint64_t least = ~std::uint64_t{0};
+  std::ifstream lines(groups);
+  for (std::string line; std::getline(lines, line);) {
+    const auto path = line.rfind(':') + 1;
+    const bool of_memory = line.find(":memory:") != std::string::npos;  // in version 1, each controller has a tree
+    if (path == 0 || (!of_memory && !line.starts_with("0::"))) continue;
+    const std::string tree = mounted + (of_memory ? "/memory" : "");
+    for (std::string folder = line.substr(path);; folder.erase(folder.rfind('/'))) {
+      if (folder == "/") folder.clear();
+      std::ifstream file(tree + folder + (of_memory ? "/memory.limit_in_bytes" : "/memory.max"));
+      if (std::uint64_t bytes = 0; file >> bytes) least = std::min(least, bytes);  // "max" is no limit
+      if (folder.find('/') == std::string::npos) break;
+    }
+  }
+  return least;
+}
+
+MUSTER_INLINE std::uint64_t bytes_of_server(const job_options& options, int server_count) {
+  std::uint64_t all = 0;
+  for (const auto& table : options.tables)
+    all += sizeof(float) * table.size * (1 + (table.leases ? 0 : make_update(table.update)->states()));
+  const auto servers = static_cast<std::uint64_t>(server_count);
+  return all / servers * std::min<std::uint64_t>(servers, options.replicas + std::uint64_t{1});
+}
+
+MUSTER_INLINE void check_memory(int rank, std::uint64_t needed, std::uint64_t limit) {
+  if (needed <= limit) return;
+  throw configuration_error(
+      "the server at rank " + std::to_string(rank) + " cannot hold its ranges (its share of the " +
+      "tables and their replicas is " + std::to_string(needed >> 20) + " MiB, and its memory is " + "limited to " +
+      std::to_string(limit >> 20) + " MiB); start more servers, use fewer replicas, or raise the limit");
+}
+
+// Compares the shares of the servers with their limits at all ranks, which then end with the same error.
+inline void check_memory_of_servers(group& ranks, const job_options& options) {
+  const auto limits = muster::detail::allgather_strings(ranks, std::to_string(memory_limit()));
+  const int first = options.colocated ? 0 : ranks.size() - options.servers - options.standby;
+  const auto needed = bytes_of_server(options, options.colocated ? ranks.size() : options.servers);
+  for (int rank = first; rank < ranks.size(); ++rank) {
+    const auto limit = parse_number<std::uint64_t>(limits[static_cast<std::size_t>(rank)]);
+    if (limit) check_memory(rank, needed, *limit);
+  }
+}
+
 MUSTER_INLINE void check_ranks(group& ranks, const job_options& options, const table_layout& layout) {
   check_options(options, ranks.size());
   if (!ranks.abilities().any_source) refuse_transport(ranks.abilities());
   muster::detail::require_equal_properties(ranks, properties_of(options, layout));
+  check_memory_of_servers(ranks, options);
 }
 
 MUSTER_INLINE void check_remote(const settings& configuration, const job_options& options) {
