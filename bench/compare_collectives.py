@@ -34,6 +34,9 @@ from compare.contenders import TUNING, contenders
 from compare.jobs import Job, JobFailed
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "python"))
+from muster_bench.progress import Line  # noqa: E402
+
 OPS = ("allreduce", "broadcast", "reduce", "written")
 SIZES = [4 << 2 * i for i in range(13)]  # 4 B to 64 MiB
 QUICK_SIZES = [4, 65536, 1 << 20]
@@ -110,7 +113,7 @@ def load_programs(build):
 def measure(programs, ranks, cores, options, left_out):
     """Returns {(op, contender, bytes): [median seconds by round]}. Adds missing contenders with reasons to
     `left_out`."""
-    results = {}
+    results, progress = {}, Line()
     with contextlib.ExitStack() as stack:
         folder = pathlib.Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="muster_bench_")))
         jobs = []
@@ -129,8 +132,8 @@ def measure(programs, ranks, cores, options, left_out):
                 left_out.append(f"{name}, {ranks} ranks: {failure}")
         for size in options.sizes:
             for op in options.ops:
-                progress(f"{ranks} ranks, {op} of {goals.bytes_text(size)}")
                 for round_ in range(-1, options.rounds):  # -1 warms up
+                    progress.update(lambda: f"{ranks} ranks, {op} of {goals.bytes_text(size)}, round {round_ + 1} of {options.rounds}")
                     for job, contender in [(job, contender) for job in jobs for contender in job.rows]:
                         if contender not in job.rows or not job.takes(contender, op, size):
                             continue
@@ -142,7 +145,7 @@ def measure(programs, ranks, cores, options, left_out):
                             where = f"{op} of {goals.bytes_text(size)}"
                             left_out.append(f"{job.rows[contender]}, {ranks} ranks: {failure} in {where}")
                             give_up(job, contender, jobs)
-    progress("")
+    progress.clear()
     return results
 
 
@@ -167,11 +170,6 @@ def load_on_each_core():
         for each in loads:
             each.kill()
             each.wait()
-
-
-def progress(text):
-    if sys.stderr.isatty():
-        print(f"\r\033[K{text}", end="", file=sys.stderr, flush=True)
 
 
 def machine_line(cores):

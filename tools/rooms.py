@@ -53,7 +53,7 @@ UNAFFECTED = {
     "^repository: (?!run |the README's program|a program that links)": "reads, compiles or installs; the tests that run what it built are above",
     "^bench: the goals are judged": "judges figures in files",
     "^python: ": "the long tier has them: they fetch packages of Python's index",
-    "^(golden: (results|workflow)|platform: (files|secrets|holding|presets|process|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
+    "^(golden: (results|workflow)|platform: (files|secrets|holding|presets|process|progress|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
     "package|flow|export|page))": "reads files of Python, or runs scripts of its own in place of muster's programs",
 }
 

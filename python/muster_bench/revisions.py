@@ -8,6 +8,7 @@ from .errors import FAILED_RUNS, FINISHED, Interrupted, Refusal
 from .experiment import read_file
 from .files import Digests, make_folder
 from .plan import make_plan
+from .progress import run_visibly
 from .request import find_file, only_of, settings_of
 from .runner import Runner, run_side_by_side
 
@@ -35,8 +36,8 @@ def _of_revision(chosen, revision, again):
     tree = out / f"tree-{commit[:12]}"
     if not tree.is_dir():
         _git("worktree", "add", "--detach", str(tree), commit, why=f"no tree of '{revision}' could be made")
-    built = subprocess.run(["sh", "-ec", chosen.build], cwd=tree, stdout=open(out / f"build-{commit[:12]}.txt", "w"),
-                           stderr=subprocess.STDOUT)
+    with open(out / f"build-{commit[:12]}.txt", "w", encoding="utf-8") as log:
+        built = run_visibly(f"builds revision '{revision}'", ["sh", "-ec", chosen.build], cwd=tree, stdout=log, stderr=subprocess.STDOUT)
     if built.returncode != 0:
         raise Refusal(f"revision '{revision}' was not built (status {built.returncode}, see {out}/build-{commit[:12]}.txt); mend "
                       "--build")

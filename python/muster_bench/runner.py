@@ -233,6 +233,7 @@ class Runner:
                     return
         finally:
             self._clean_up(run, home, number, progress)
+            progress.leave(run)
         if attempts[-1]["status"] == "ok" and self._changed(run):
             attempts[-1] |= {"status": "differs", "why": "its program, inputs or data were changed since the runner began; run the same command again"}
             found = None
@@ -255,10 +256,10 @@ class Runner:
         files.write_whole(home / "config" / "command.sh", f"#!/bin/sh\n{launchers.shown(words, variables)}\n", mode=files.PRIVATE)
         on_this_machine = run.template.launcher.kind not in ("srun", "kubernetes")
         needs = (*run.template.needs, *(run.template.machine_needs if on_this_machine else ()))
-        lacking = self._commands(run, home, number, needs, output / "needs.txt")
+        lacking = self._commands(run, home, number, needs, output / "needs.txt", progress)
         if lacking is not None:
             return (lacking.status if lacking.status in ("full", "interrupted") else "skipped"), lacking.why, lacking.seconds, None
-        before = self._commands(run, home, number, run.template.before, output / "configure.txt")
+        before = self._commands(run, home, number, run.template.before, output / "configure.txt", progress)
         if before is not None:
             return before.status, f"configure: {before.why}", before.seconds, None
         watched, _ = launchers.launched(run, home, number, self.watch)
@@ -266,7 +267,8 @@ class Runner:
         progress.step("run", run)
         look = self._look(run, log)
         held, amount = holding.hold(run.template.resources, run.ranks, run.key) if on_this_machine else ("", "")
-        ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop, look, held)
+        ended = process.run(watched, {**self._environment, **variables}, output, log, run.template.limits, run.template.timeout, self.stop,
+                            lambda: progress.tick() or (look() if look is not None else None), held)
         if run.template.launcher.kind == "kubernetes" and ended.status in ("timeout", "interrupted", "disk", "full", "enough"):
             try:
                 launchers.clear_run(self.folder, run)
@@ -279,7 +281,7 @@ class Runner:
         if ended.status != "ok":
             return ended.status, _with_last_line(ended.why, log), ended.seconds, None
         progress.step("post-process", run)
-        after = self._commands(run, home, number, run.template.after, output / "post-process.txt")
+        after = self._commands(run, home, number, run.template.after, output / "post-process.txt", progress)
         if after is not None:
             return after.status, f"post-process: {after.why}", ended.seconds, None
         found, status, why = self._read(run, home, number, log)
@@ -300,14 +302,14 @@ class Runner:
         except (ArithmeticError, LookupError, RecursionError, TypeError, ValueError, AttributeError) as error:
             return None, "unreadable", f"its output cannot be used ({type(error).__name__}: {error})"
 
-    def _commands(self, run, home, number, commands, log, stop=None, most=float("inf")):
+    def _commands(self, run, home, number, commands, log, progress, stop=None, most=float("inf")):
         """Returns the first command that failed, or None. `most` limits the seconds for each command."""
         for command in commands:
             words = run.words(command, home, number)
             if not words:
                 continue
             variables = {**self._environment, **{name: run.text(text, home, number) for name, text in run.template.environment.items()}}
-            ended = process.run(words, variables, log.parent, log, run.template.limits, min(run.template.timeout, most), stop or self.stop)
+            ended = process.run(words, variables, log.parent, log, run.template.limits, min(run.template.timeout, most), stop or self.stop, progress.tick)
             if ended.status != "ok":
                 ended.why = _with_last_line(f"{words[0]}: {ended.why}", log)
                 return ended
@@ -316,7 +318,7 @@ class Runner:
     def _clean_up(self, run, home, number, progress):
         """Runs the clean-up commands, also after a failed run. A failed clean-up is reported and costs no result."""
         progress.step("clean up", run)
-        arguments = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt"
+        arguments = run, home, number, run.template.clean, home / "output" / str(number) / "clean-up.txt", progress
         if self.stop.is_set() or ((ended := self._commands(*arguments)) is not None and ended.status == "interrupted"):
             ended = self._commands(*arguments, threading.Event(), CLEAN_UP)
         if ended is not None:

@@ -10,6 +10,7 @@ import itertools
 import pathlib
 import platform
 import threading
+import time
 import warnings
 
 from . import figures, files, html, machine, tables
@@ -18,7 +19,7 @@ from .live import Look
 from .plan import make_run
 from .progress import Progress
 from .runner import Runner, signals
-from .text import shown_values, value_text
+from .text import human_seconds, shown_values, value_text
 from .tuning import Range
 
 PRUNED = "pruned: "   # starts the reason in the result of a pruned run
@@ -62,6 +63,26 @@ class Trial:
 class Trials(Progress):
     """Progress that prints a line for each trial and none for a run."""
 
+    def __init__(self, jobs):
+        super().__init__([], [], jobs)
+        self._ended = self._expected = 0
+        self._from = time.monotonic()
+
+    def expect(self, trials):
+        """Sets the number of trials from now on, for the remaining time."""
+        self._ended, self._expected, self._from = 0, trials, time.monotonic()
+
+    def end_trial(self):
+        self._ended += 1
+
+    def _counted(self):
+        return f"[{self._ended}/{self._expected}] " if self._expected else ""
+
+    def _rest(self):
+        if not 0 < self._ended < self._expected:
+            return ""
+        return f"; about {human_seconds((time.monotonic() - self._from) / self._ended * (self._expected - self._ended))} left"
+
     def begin_run(self, run, attempt):
         pass
 
@@ -94,7 +115,7 @@ class Tuner(Runner):
             self.plan = []
             files.write_json(self.folder / "environment.json", [*(files.read_json(self.folder / "environment.json") or []),
                                                                 machine.record(self.file.path.parent)])
-            self._progress = Trials([], [], self.jobs)
+            self._progress = Trials(self.jobs)
             try:
                 self._study = self._open()
                 self._again()
@@ -184,6 +205,7 @@ class Tuner(Runner):
         if kept.state == "FAIL":
             # failed by itself: a trial that _again() has marked as failed is measured again
             trial.set_user_attr("failed", True)
+        self._progress.end_trial()
         self._study.tell(trial, kept.value if kept.state == "COMPLETE" else None, state=state)
         best = self._best()
         value = "-" if kept.value is None else f"{kept.value:.5g}"
@@ -202,6 +224,7 @@ class Tuner(Runner):
                 self._study.enqueue_trial(dict(zip(self.tuning.over, point)), skip_if_exists=True)
         finished = self._remember()
         left = iter(range(self.tuning.trials - finished))
+        self._progress.expect(self.tuning.trials - finished)
 
         def work():
             while not self.stop.is_set() and next(left, None) is not None:

@@ -12,7 +12,9 @@ import types
 
 from muster_bench import files, launchers, process, seen
 from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refusal
+from muster_bench.progress import Line, shown_active
 from muster_bench.runner import signals
+from muster_bench.text import human_seconds
 from . import slurm_status, wrapper
 from .collect import collect
 from .store import MARKER, Store
@@ -115,12 +117,13 @@ def _snakemake(store, planned, where, variables, form):
     stop, began = threading.Event(), time.time()
     words = ["snakemake", "--snakefile", "Snakefile", "--cores", str(len(planned) + 1), *where,
              "--scheduler", "greedy", "--nolock", "--nocolor", "--keep-going", "--drop-metadata", "--rerun-triggers", "mtime", "--latency-wait", "0"]
-    timeline = Timeline(store, began, planned if form == STAY else [])
+    timeline = Timeline(store, began, planned, planned if form == STAY else [])
     with signals(stop):
         print(f"{len(planned)} of {len(store.flow.steps)} steps are to run, or may have to", flush=True)
         ended = process.run(words, {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **variables}, store.folder, store.folder / "snakemake.log", LIMITS,
                             float("inf"), stop, timeline)
     timeline()
+    timeline.end()
     if ended.status == "full":
         raise NoRoom(f"the disk of '{store.folder}' is full (less than {process.LEAST_FREE >> 20} MiB are free); make room and run the same command "
                      "again, what has ended is kept")
@@ -155,16 +158,49 @@ def print_results(store, form=RUN):
 
 
 class Timeline:
-    """A reader of the metadata that prints each new event of a step."""
+    """A reader of the metadata that prints each new event of a step, and meanwhile shows the active steps."""
 
-    def __init__(self, store, began, staying):
+    def __init__(self, store, began, planned, staying):
         self.failed, self._began, self._store, self._staying = {}, began, store, staying   # steps of a run that stays
+        self._line, self._active, self._left = Line(output=sys.stdout), {}, set(planned)
+        self._planned, self._took = planned, _last_seconds(store)
         self._lines = files.NewLines(store.metadata, store.metadata.stat().st_size if store.metadata.exists() else 0)
+
+    def end(self):
+        self._line.clear()
+
+    def _note(self, event):
+        """Keeps the active steps."""
+        if event["event"] == "begin":
+            self._active[event["step"]] = time.monotonic()
+        elif event["event"] in ("end", "ready"):
+            self._active.pop(event["step"], None)
+            self._left.discard(event["step"])
+
+    def _shown(self):
+        if not self._active:
+            return ""
+        seconds = self._seconds_left()
+        rest = "" if seconds is None else f"; about {human_seconds(seconds)} left"
+        return f"[{len(self._planned) - len(self._left)}/{len(self._planned)}] {shown_active(self._active)}{rest}"
+
+    def _seconds_left(self):
+        """Returns the time of the longest chain of steps, each with its last duration; None if a duration is unknown."""
+        if any(name not in self._took for name in self._left):
+            return None
+        ends = {}
+        for name in self._planned:   # a step comes after the steps that it needs
+            if name in self._left:
+                spent = time.monotonic() - self._active[name] if name in self._active else 0
+                ends[name] = max((ends.get(need, 0) for need in self._store.flow.steps[name].needs), default=0) + max(0, self._took[name] - spent)
+        return max(ends.values(), default=0)
 
     def __call__(self):
         for line in self._lines().splitlines():
             event = json.loads(line)
+            self._note(event)
             if (text := _shown(event)) is not None:
+                self._line.clear()
                 print(f"{event['at'] - self._began:8.1f} s  {event['step']}: {text}", flush=True)
             for kind in ("inputs", "code", "modules"):
                 for name in (name for name, digest in event.get("parts", {}).get(kind, {}).items() if digest == seen.CHANGED):
@@ -174,9 +210,17 @@ class Timeline:
             if event["event"] == "end" and event["state"] == "failed":
                 self.failed[event["step"]] = f"{event['cause']}: {event['why']}"
         if self._staying and all((self._store.folder / "run" / name).exists() for name in self._staying):
+            self._line.clear()
             print_results(self._store, STAY)
             self._staying = []
+        self._line.update(self._shown)
         return None
+
+
+def _last_seconds(store):
+    """Returns the duration of each step's last run that ended well."""
+    return {event["step"]: event["seconds"] for event in store.events()
+            if event["event"] == "end" and event["state"] == "done" and event.get("seconds") is not None}
 
 
 def _shown(event):

@@ -9,6 +9,7 @@ import subprocess
 
 from muster_bench.errors import FAILED_RUNS, FINISHED, NoRoom, Refusal
 from muster_bench.files import Digests, make_folder, read_json, remove_tree, write_json, writing
+from muster_bench.progress import run_visibly
 from .steps import saved_epoch
 
 MODEL = "model.muster"
@@ -129,7 +130,7 @@ def _best(good, chosen):
 def _measured(command, members):
     words = [*command, *(word for member in members for word in ("--model", member["path"]))]
     try:
-        done = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+        done = run_visibly(f"measures {len(members)} models", words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace")
     except OSError as error:
         raise Refusal(f"'{command[0]}' of --measure cannot be started ({error.strerror}); name a program") from error
     found = MEASURED.findall(done.stdout)

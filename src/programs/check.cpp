@@ -17,6 +17,7 @@
 
 #include <muster/core/clock.hpp>
 #include "print.hpp"
+#include "visible.hpp"
 
 namespace {
 
@@ -229,14 +230,14 @@ int check_machine(const check_options& chosen, const std::string& mpi_library) {
   std::vector<machine_check> checks{check_files(), check_processes(), check_address_space(), check_cores(),
                                     check_shared_memory()};
   if (!mpi_library.empty()) {
-    checks.push_back(check_mpi(mpi_library));
+    checks.push_back(done_visibly("starts a program of MPI", [&] { return check_mpi(mpi_library); }));
     checks.push_back(check_tracing());
   }
   checks.push_back(check_clock());
   checks.push_back(check_time_of_day());
   const auto add = [&](std::vector<machine_check> more) { checks.insert(checks.end(), more.begin(), more.end()); };
-  if (chosen.listen >= 0) add(check_listening(chosen.listen));
-  if (!chosen.reach.empty()) add(check_reaching(chosen.reach));
+  if (chosen.listen >= 0) add(done_visibly("waits for the other host", [&] { return check_listening(chosen.listen); }));
+  if (!chosen.reach.empty()) add(done_visibly("tries the other host", [&] { return check_reaching(chosen.reach); }));
 
   json report = json::array();
   int faults = 0;

@@ -27,6 +27,7 @@
 #include <muster/data/sources/parquet.hpp>
 
 #include "source_description.hpp"
+#include "visible.hpp"
 
 namespace {
 
@@ -100,12 +101,13 @@ void for_each_run(const muster::data::any_record_source& source, const char* ver
     at += run.sizes.size();
     bytes += run.bytes.size();
     spare = std::move(front->run);
-    if (!progress.active()) continue;
+    if (!progress.is_due()) continue;
     const double seconds = muster::seconds_since(start);
-    progress.update(muster::detail::printed(
-        "%s %llu of %llu records, %.1f MB/s, %.0f s to go", verb, static_cast<unsigned long long>(at),
-        static_cast<unsigned long long>(source.size()), double(bytes) / 1e6 / seconds,
-        double(source.size() - at) * seconds / double(at - first)));
+    const double to_go = double(source.size() - at) * seconds / double(at - first);
+    progress.update(
+        muster::detail::printed("%s %llu of %llu records, %.1f MB/s, %s to go", verb,
+                                static_cast<unsigned long long>(at), static_cast<unsigned long long>(source.size()),
+                                double(bytes) / 1e6 / seconds, muster::detail::duration_text(to_go).c_str()));
   }
 }
 
@@ -185,7 +187,7 @@ muster::data::any_record_source open_copied(const copy_request& request, const s
                                       "' twice (a label would have no single name); name each class once");
   }
   const bool keep = request.bad.policy != muster::bad_record_policy::fail;
-  auto source = muster::open_source(specification, options_for(keep, request.threads));
+  auto source = open_visibly(specification, options_for(keep, request.threads));
   if (request.classes.empty()) return source;
   return source.schema().classes.empty() ? muster::with_classes(source, request.classes.size())
                                          : muster::with_classes(source, request.classes);
@@ -321,9 +323,13 @@ json copy_records(const copy_request& request) {
 
 json describe_statistics(const std::string& specification, int threads) {
   const auto start = muster::clock::now();
-  const auto source = muster::open_source(specification, options_for(true, threads));
+  const auto source = open_visibly(specification, options_for(true, threads));
   const auto known = source.known_statistics();
-  const auto found = muster::statistics(source, threads);
+  std::atomic<int> parts{0};
+  const auto found = done_visibly(
+      "reads " + std::to_string(source.size()) + " records",
+      [&] { return muster::statistics(source, threads, [&] { ++parts; }); },
+      [&] { return double(parts.load()) / muster::data::detail::statistics_parts; });
   const std::string path = path_of_records(specification);
   const bool kept = std::filesystem::is_directory(path);
   if (kept && known != found) muster::keep_statistics(path, found);
@@ -349,7 +355,7 @@ json describe_statistics(const std::string& specification, int threads) {
 
 json verify_source(const std::string& specification, std::uint64_t most_shown, int threads) {
   const auto start = muster::clock::now();
-  const auto source = muster::open_source(specification, options_for(true, threads));
+  const auto source = open_visibly(specification, options_for(true, threads));
   muster::bad_record_log log({.policy = muster::bad_record_policy::skip});
   json shown = json::array();
   std::uint64_t bytes = 0;

@@ -16,9 +16,11 @@
 #include <muster/comm/comm_settings.hpp>
 #include <muster/comm/context.hpp>
 #include <muster/core/atomic_file.hpp>
+#include <muster/core/clock.hpp>
 #include <muster/core/env.hpp>
 #include <muster/core/error.hpp>
 #include <muster/core/number.hpp>
+#include <muster/core/progress.hpp>
 
 #include <muster/core/text.hpp>
 #include "check.hpp"
@@ -229,7 +231,14 @@ void measure(muster::context& context, const arguments& chosen) {
   }
   context.run([&](muster::group& world) {
     if (world.rank() == 0 && !chosen.save.empty()) muster::require_writable(chosen.save);
-    const auto times = muster::calibrate(world);
+    muster::progress_line progress(world.rank() == 0);
+    const auto start = muster::clock::now();
+    const auto times = muster::calibrate(world, [&](muster::collective kind, std::size_t bytes) {
+      if (!progress.is_due()) return;
+      progress.update("measures " + std::string(to_string(kind)) + " of " + muster::format_bytes(bytes) + ", " +
+                      muster::detail::duration_text(muster::seconds_since(start)));
+    });
+    progress.clear();
     if (world.rank() != 0) return;
     const std::string rules = muster::fastest(times).to_string();
     if (!chosen.save.empty()) muster::write_atomically(chosen.save, rules + "\n");

@@ -16,7 +16,10 @@
 #include <muster/core/spec.hpp>
 #include <muster/core/text.hpp>
 #include <muster/data/open.hpp>
+#include <muster/data/records/reader.hpp>
 #include <muster/data/records/shards.hpp>
+
+#include "visible.hpp"
 
 namespace {
 
@@ -175,6 +178,11 @@ muster::read_options options_for(bool keep_bad_records, int threads) {
   return {.threads = threads, .keep_bad_records = keep_bad_records};
 }
 
+muster::any_record_source open_visibly(const std::string& specification, const muster::read_options& options) {
+  return done_visibly("opens " + muster::detail::without_secrets(specification),
+                      [&] { return muster::open_source(specification, options); });
+}
+
 std::string path_of_records(const std::string& specification) {
   if (!specification.starts_with("records:")) return {};
   const std::string path = muster::spec_reader::of_source(specification).path();
@@ -190,7 +198,7 @@ json describe_bad(const muster::bad_record& bad) {
 }
 
 json describe_source(const std::string& specification, int threads) {
-  const auto source = muster::open_source(specification, options_for(true, threads));
+  const auto source = open_visibly(specification, options_for(true, threads));
   const auto& schema = source.schema();
   json report = {{"source", muster::detail::without_secrets(specification)},
                  {"schema", to_string(schema)},

@@ -11,6 +11,9 @@
 /// Returns the options with which muster-data opens a source.
 muster::read_options options_for(bool keep_bad_records, int threads);
 
+/// Opens a source, and shows that this lasts: a text is read from its begin to its end.
+muster::any_record_source open_visibly(const std::string& specification, const muster::read_options& options);
+
 /// Returns the file or folder of a `records:` source, without `?follow`. Returns an empty text for another source.
 std::string path_of_records(const std::string& specification);
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <string>
 #include <string_view>
@@ -51,8 +52,10 @@ struct source_statistics {
 /// Reads all records on `threads` threads (0: all available). Records whose statistics the source has are not read: a
 /// folder of records has statistics in its manifest after `muster-data stats`. The result has the same bits for any
 /// number of threads. Throws configuration_error for records of bytes, which have no numbers, and all errors of
-/// reading. Bad records are left out.
-[[nodiscard]] source_statistics statistics(const any_record_source& source, int threads = 0);
+/// reading. Bad records are left out. The threads call `on_part` after each of 64 parts of the records, for a report of
+/// the progress.
+[[nodiscard]] source_statistics statistics(const any_record_source& source, int threads = 0,
+                                           const std::function<void()>& on_part = {});
 /// Returns the statistics of the loader's source, the input of the loader's first step.
 [[nodiscard]] source_statistics statistics(const loader& pipeline, int threads = 0);
 

@@ -220,8 +220,8 @@ struct train_options {
   /// Collective. `joined`: this rank has joined a running training. Used until the next run.
   std::function<void(group& ranks, bool joined)> each_group{};
   /// Stream to which rank 0 writes a line for each epoch, and a line when the training resumes, ends by `patience`, or
-  /// had ended before; null: nothing. Unless null, stderr also shows the progress within an epoch if stderr is a
-  /// terminal.
+  /// had ended before; null: nothing. Unless null, stderr also shows the progress, as `progress_line`
+  /// describes.
   std::FILE* log = stdout;
   std::function<void(const epoch_summary&)> print{};  ///< called at rank 0 unless `log` is null, instead of writing
                                                       ///< the line of the epoch

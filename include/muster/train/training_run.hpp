@@ -60,6 +60,7 @@ struct training::training_run {
   [[nodiscard]] seconds between_saves() const;
   void save(const std::function<bool(step&)>& due_now);
   void show_progress(const step& current);
+  [[nodiscard]] double steps_to_end(const step& current) const;
 
   [[nodiscard]] bool prints() { return options.log != nullptr && owner.is_root(); }
   // Returns the number of epochs since the best epoch.

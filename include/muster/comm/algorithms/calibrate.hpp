@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <span>
 #include <vector>
 
@@ -25,8 +26,10 @@ struct measured_time {
 /// algorithms take turns, so that a slow moment of the machine affects all alike. The time of a call is its slowest
 /// rank's time, and the result is the median over all calls after the first round. Collective; returns the same times
 /// at every rank. Takes some seconds, more with more ranks than cores. `muster-info --calibrate` calls this; a program
-/// with algorithms of its own calls this and saves `fastest(times).to_string()`.
-[[nodiscard]] std::vector<measured_time> calibrate(group& world);
+/// with algorithms of its own calls this and saves `fastest(times).to_string()`. Every rank calls `on_size` before each
+/// size, for a report of the progress.
+[[nodiscard]] std::vector<measured_time> calibrate(
+    group& world, const std::function<void(collective kind, std::size_t bytes)>& on_size = {});
 
 /// Returns the constants, none below 0, for which `estimate` has the smallest relative errors over the times, so that
 /// small and large sizes count alike. `known` supplies the constants that are not fitted: `next_message` and

@@ -29,9 +29,10 @@ inline logger& instance() {
 
 inline thread_local int rank_in_log = -1;
 inline thread_local bool is_in_callback = false;  // true while this thread's callback runs, which holds the mutex
+inline std::atomic<bool> line_is_shown{false};    // true while stderr, a terminal, shows a line of progress
 
 inline void write_to_stderr(const log_message& message) {
-  std::string line = "muster";
+  std::string line = line_is_shown.exchange(false) ? "\r\033[Kmuster" : "muster";
   if (message.rank >= 0) line += "[" + std::to_string(message.rank) + "]";
   line.append(" ").append(to_string(message.level)).append(": ").append(message.text).append("\n");
   std::fwrite(line.data(), 1, line.size(),

@@ -170,13 +170,15 @@ MUSTER_INLINE source_statistics detail::kept_statistics(const any_record_source&
                                                      "); remove the note from its manifest");
 }
 
-MUSTER_INLINE source_statistics statistics(const any_record_source& source, int threads) {
+MUSTER_INLINE source_statistics statistics(const any_record_source& source, int threads,
+                                           const std::function<void()>& on_part) {
   source_statistics all = detail::kept_statistics(source);
   const std::uint64_t first = all.records + all.left_out;
   if (first == source.size()) return all;
   std::vector<source_statistics> parts(detail::statistics_parts);
   detail::parallel_for(parts.size(), threads, [&](std::size_t index) {
     parts[index] = detail::statistics_of_part(source, first, static_cast<int>(index));
+    if (on_part) on_part();
   });
   for (const source_statistics& part : parts) all.merge(part);
   return all;

@@ -195,16 +195,29 @@ MUSTER_INLINE void training::training_run::save(const std::function<bool(step&)>
   if (saved_at == due_at) save_cost = clock::now() - due_at;
 }
 
+// Returns the number of steps from the epoch's begin to the training's end, or to the epoch's end if a time or a metric
+// ends the training.
+MUSTER_INLINE double training::training_run::steps_to_end(const step& current) const {
+  const auto each = static_cast<double>(owner.data_.steps_per_epoch());
+  double left = limits.epochs > current.epoch() ? static_cast<double>(limits.epochs - current.epoch()) * each : each;
+  if (options.steps != 0 && options.steps >= current.number()) {
+    const auto by_steps =
+        static_cast<double>(owner.data_.step()) + static_cast<double>(options.steps - current.number());
+    left = limits.epochs != 0 ? std::min(left, by_steps) : by_steps;
+  }
+  return left;
+}
+
 MUSTER_INLINE void training::training_run::show_progress(const step& current) {
   const double spent = owner.unreported_.seconds + seconds_since(began);
-  const double done = static_cast<double>(owner.data_.step() + 1),
-               all = static_cast<double>(owner.data_.steps_per_epoch());
+  const double done = static_cast<double>(owner.data_.step() + 1);
   const auto loss = std::ranges::find(owner.unreported_.entries, "loss", &sum::name);
   const auto shown_loss =
       loss != owner.unreported_.entries.end() ? detail::printed("loss %.4f, ", loss->values / loss->weights) : "";
-  progress.update(detail::printed(
-      "epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%.0f s to go", current.epoch() + 1, done, all,
-      static_cast<double>(owner.unreported_.samples) / spent, shown_loss.c_str(), spent / done * (all - done)));
+  progress.update(detail::printed("epoch %" PRIu64 ", step %.0f of %.0f, %.0f samples/s, %s%s to go",
+                                  current.epoch() + 1, done, static_cast<double>(owner.data_.steps_per_epoch()),
+                                  static_cast<double>(owner.unreported_.samples) / spent, shown_loss.c_str(),
+                                  detail::duration_text(spent / done * (steps_to_end(current) - done)).c_str()));
 }
 
 MUSTER_INLINE void training::training_run::print_resumed() {
@@ -250,7 +263,7 @@ MUSTER_INLINE bool training::training_run::steps(run_limits step_limits) {
         const auto before = digest_of_parameters(current);
         owner.balance_ ? owner.balance_->measure(work) : static_cast<void>(work());
         require_unchanged(before, current);
-        if (progress.active() && owner.is_root()) show_progress(current);
+        if (owner.is_root() && progress.is_due()) show_progress(current);
       },
       step_limits);
   run_seconds = seconds_since(began);

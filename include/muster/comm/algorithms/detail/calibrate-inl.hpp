@@ -73,7 +73,8 @@ inline double median(std::vector<double>& values) {
 
 }  // namespace detail
 
-MUSTER_INLINE std::vector<measured_time> calibrate(group& world) {
+MUSTER_INLINE std::vector<measured_time> calibrate(
+    group& world, const std::function<void(collective kind, std::size_t bytes)>& on_size) {
   const auto ranks = static_cast<std::size_t>(world.size());
   const bool with_native = world.abilities().native_collectives;
   auto* const source = world.transport().memory();  // the memory that performance-sensitive programs use
@@ -82,6 +83,7 @@ MUSTER_INLINE std::vector<measured_time> calibrate(group& world) {
   std::vector<measured_time> all;
   for (const collective kind : detail::measured_collectives) {
     for (std::size_t bytes = detail::smallest_measured; bytes <= detail::largest_measured; bytes *= 4) {
+      if (on_size) on_size(kind, bytes);
       // a multiple of the number of ranks, for all_to_all
       const std::size_t count = std::max(bytes / sizeof(float) / ranks, std::size_t{1}) * ranks;
       std::map<algorithm, std::vector<double>> times;
