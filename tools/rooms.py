@@ -23,7 +23,7 @@ ROOMS = {
     "comm/net": "^test_(net|store|tcp):",
     "comm/transports/nccl": "^test_nccl_(double|device):",
     "comm/transports/mpi": "^comm: (the first|collectives|a program's own|beside a|trouble|rank 0 chooses).*(mpi|own MPI)",
-    "comm/transports/shm": "^(test_(comm|no_memory):|comm: collectives.*shm)",
+    "comm/transports/shm": "^(test_(comm|no_memory):|comm: (collectives.*shm|memory orders))",
     "comm/transports/tcp": "^test_(tcp|net|comm|store):",
     "comm/transports/hierarchical": "^(test_(comm|tcp):|comm: across hosts.*hierarchical)",
     "serve": "^test_(serve|served):",

@@ -283,8 +283,12 @@ class shm_group {
 
  private:
   [[nodiscard]] std::byte* slot_address(int rank) const noexcept { return slots_[static_cast<std::size_t>(rank)]; }
+  // A sleeper's membarrier orders the processors, but not the compiler.
   void make_visible() const noexcept {
-    if (!asymmetric_) std::atomic_thread_fence(std::memory_order_seq_cst);
+    if (asymmetric_)
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    else
+      std::atomic_thread_fence(std::memory_order_seq_cst);
   }
   static void wake_sleeper(std::atomic<std::uint32_t>& wakeup_word) noexcept;
 
