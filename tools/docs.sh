@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Builds the manual and the API reference as a site in build/site: installs what is missing (Debian; mkdocs-material into a virtual
-# environment), gathers the pages, runs doxygen and mkdocs, and checks that a page needs no network.
+# Builds the manual and the API reference as a site in build/site: installs what is missing (packages of Debian, or where there are
+# none mkdocs-material into a virtual environment), gathers the pages, runs doxygen and mkdocs, and checks that a page needs no network.
+# Needs no network where the packages are installed.
 usage='usage: tools/docs.sh [--serve]
 
 Builds the manual and the API reference in build/site; open build/site/index.html. --serve: shows them at http://127.0.0.1:8000 then.'
@@ -13,12 +14,16 @@ case $* in
 esac
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup.sh"
 
-install_missing python3 python3-venv doxygen
-tools=build/docs-tools
-if ! [ -x $tools/bin/mkdocs ]; then
-  say "installing mkdocs-material in $tools"
-  { python3 -m venv $tools && $tools/bin/pip install --quiet 'mkdocs-material>=9.5,<10'; } ||
-    { rm -rf $tools && die "mkdocs-material cannot be installed (see above)"; }
+install_missing python3 doxygen mkdocs mkdocs-material
+mkdocs=/usr/bin/mkdocs
+if ! [ -x $mkdocs ]; then
+  tools=build/docs-tools
+  mkdocs=$tools/bin/mkdocs
+  if ! [ -x $mkdocs ]; then
+    say "installing mkdocs-material in $tools"
+    { python3 -m venv $tools && $tools/bin/pip install --quiet 'mkdocs-material>=8.2,<10'; } ||
+      { rm -rf $tools && die "mkdocs-material cannot be installed (see above)"; }
+  fi
 fi
 
 # The pages where they link each other, and the files that they link.
@@ -29,7 +34,7 @@ cp --parents README.md CONTRIBUTING.md CHANGELOG.md LICENSE docs/*.md docs/site.
 for page in README.md CONTRIBUTING.md CHANGELOG.md docs/*.md; do
   { grep -oE '\]\([^)#: ]+\)' "$page" || true; } | sed 's/^](//; s/)$//' | while read -r link; do
     file=$(realpath --relative-to=. -- "$(dirname -- "$page")/$link")
-    case $file in *.md) continue ;; esac
+    case $file in README.md | CONTRIBUTING.md | CHANGELOG.md | docs/*.md) continue ;; esac  # gathered above
     [ -f "$file" ] || die "$page links $link, which is not a file"
     cp --parents -- "$file" $pages
   done
@@ -39,9 +44,16 @@ done
 sed -i 's/\\|/|/g' $pages/*.md $pages/docs/*.md
 
 say "the API reference: doxygen"
-{ cat tools/Doxyfile && printf 'OUTPUT_DIRECTORY = %s\nGENERATE_HTML = YES\nHTML_OUTPUT = api\n' $pages; } | doxygen - >/dev/null
+{ cat tools/Doxyfile && printf 'OUTPUT_DIRECTORY = %s\nGENERATE_HTML = YES\nHTML_OUTPUT = api\nINPUT_FILTER = "awk -f tools/areas.awk"\n' $pages; } |
+  doxygen - >/dev/null
 say "the manual: mkdocs"
-NO_MKDOCS_2_WARNING=1 $tools/bin/mkdocs build --quiet
+# mkdocs before 1.5 has no such validation of links, and the tests of the repository check the links.
+config=mkdocs.yml
+if [[ $($mkdocs --version) == *"version 1."[0-4]* ]]; then
+  config=build/mkdocs.yml
+  sed '/^validation:/,/^[^ ]/{/^validation:/d;/^ /d}; s#^docs_dir: build/#docs_dir: #; s#^site_dir: build/#site_dir: #' mkdocs.yml >$config
+fi
+NO_MKDOCS_2_WARNING=1 $mkdocs build --quiet --config-file $config
 
 if grep -rnE --include='*.html' '<(script|img|link[^>]*rel="(stylesheet|preconnect)")[^>]*"(https?:)?//' build/site | grep -v '/api/'; then
   die "a page fetches from the network (see above)"
