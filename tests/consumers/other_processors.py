@@ -32,8 +32,10 @@ def run(name, words, says="", **more):
 
 def processes(name, words, folder, says):
     """Runs two ranks as processes."""
+    meeting = folder / name.replace(" ", "-")
+    meeting.mkdir()
     ranks = [subprocess.Popen(list(map(str, words)), stdout=subprocess.PIPE, text=True, env=os.environ | {
-        "MUSTER_JOB": f"qemu-{os.getpid()}", "MUSTER_RENDEZVOUS": f"file:{folder / name.replace(' ', '-')}", "RANK": str(rank), "WORLD_SIZE": "2",
+        "MUSTER_JOB": f"qemu-{os.getpid()}", "MUSTER_RENDEZVOUS": f"file:{meeting}", "RANK": str(rank), "WORLD_SIZE": "2",
         "LOCAL_RANK": str(rank)}) for rank in range(2)]
     texts = [rank.communicate(timeout=LIMIT)[0] for rank in ranks]
     if any(rank.returncode != 0 for rank in ranks) or says not in "".join(texts):
