@@ -1,17 +1,16 @@
 """A workflow as a Workflow of Argo, with the objects that start it. A step with several ranks is a Job of as many pods, a step without `wait` is a
 Deployment and a Service that outlive the workflow."""
 import pathlib
-import re
 import shlex
 import urllib.parse
 
 from muster_bench import clusters, pods
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
-from muster_bench.text import fill, value_text
-from . import conditions
+from muster_bench.text import value_text
 from .ends import PEERS, SOURCE
 from .exported import MARK, Exported, line_of, variable_of
+from .expression import condition, parameter_name, with_task_names
 from .remote import is_remote
 
 DIGEST = "/tmp/digest"       # digest of a step's outputs, which memoizes the steps that need it
@@ -26,6 +25,7 @@ USER = 1000                      # of the image
 def argo(flow, image, results):
     """Yields a DAG. A step is memoized by its inputs, as here: the digests of the outputs that it needs are
     parameters."""
+    flow = with_task_names(flow)
     tasks = [task for step in flow.steps.values() for task in _tasks(flow, step)]
     templates = [{"name": "main", "dag": {"tasks": tasks}}]
     templates += [template for step in flow.steps.values() for template in _templates(flow, step, image, results)]
@@ -76,8 +76,8 @@ def _given(flow, step):
     tasks}."""
     unsure = _uncertain(flow)
     known = [name for name in step.needs if flow.steps[name].wait and (name not in unsure or name in _makers(flow, step))]
-    return {**{f"{name}-digest": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in known},
-            **{f"value-{name}": _value(flow, path) for name, path in step.taken.items()}}
+    return {**{f"digest-{name}": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in known},
+            **{f"value-{parameter_name(name)}": _value(flow, path) for name, path in step.taken.items()}}
 
 
 def _makers(flow, step):
@@ -106,24 +106,14 @@ def _value(flow, path):
     return f"{{{{tasks.{maker.name}.outputs.parameters.{_parameter(maker, path)}}}}}"
 
 
+def _result(flow, path):
+    """Returns the expression for the content of an output."""
+    maker = flow.maker(path)
+    return f"tasks['{maker.name}'].outputs.parameters['{_parameter(maker, path)}']"
+
+
 def _parameter(maker, path):
-    return f"value-{next(name for name, made in maker.outputs.items() if made == path)}"
-
-
-def _when(flow, step):
-    """Returns the condition in the form of Argo: texts are in quotation marks, and results are parameters of tasks."""
-    values = {**{name: value_text(value) for name, value in step.parameters.items()}, **{name: _value(flow, path) for name, path in step.taken.items()}}
-
-    def compared(left, operator, right):
-        texts = [fill(text, values, f"step '{step.name}'") for text in (left, right)]
-        known = [text for text in texts if "{{" not in text]
-        if wrong := next((text for text in known if re.search(r"['\\]", text)), None):
-            raise Refusal(f"step '{step.name}': 'when' cannot compare with \"{wrong}\" in Argo (a quotation mark ends a text there); compare with another text")
-        if operator in ("==", "!=") and not (known and all(conditions.number(text) is not None for text in known)):
-            texts = [f"'{text}'" for text in texts]
-        return f"{texts[0]} {operator} {texts[1]}"
-    alternatives = conditions.parts(step.when, f"step '{step.name}'")
-    return " || ".join(" && ".join(compared(*one) for one in each) for each in alternatives)
+    return f"value-{parameter_name(next(name for name, made in maker.outputs.items() if made == path))}"
 
 
 def _tasks(flow, step):
@@ -138,7 +128,7 @@ def _tasks(flow, step):
         makers = _makers(flow, step)
         ended = [f"{name}.Succeeded" if name in makers else f"({' || '.join(f'{name}.{state}' for state in ('Succeeded', 'Skipped', 'Omitted', 'Daemoned'))})" for name in needs]
         order = {"depends": " && ".join(ended)}
-    when = {"when": _when(flow, step)} if step.when else {}
+    when = {"when": condition(step, lambda path: _result(flow, path))} if step.when else {}
     yield {"name": step.name, "template": step.name, **order, **when, **({"arguments": {"parameters": given}} if given else {})}
 
 
@@ -200,7 +190,7 @@ def _key(flow, step, given, image):
     Argo's cache has no outputs that were added later."""
     servers = [[flow.steps[name].command, flow.steps[name].environment] for name in step.needs if not flow.steps[name].wait]
     own = digest_of([step.command, {name: value_text(value) for name, value in step.parameters.items()}, step.environment, step.ranks, servers, image, step.outputs, _shown(flow, step)])[:DIGITS]
-    digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.endswith("-digest")] if "max-age" not in step.memoize else []
+    digests = [f"{{{{inputs.parameters.{name}}}}}" for name in given if name.startswith("digest-")] if "max-age" not in step.memoize else []
     return "-".join([step.name, own, *digests])
 
 
@@ -230,7 +220,7 @@ def _plain(run, image, results, lines, ranks=1):
 def _container(flow, step, run, image, results, after=(), before=(), in_manifest=False):
     """Returns the container of a step. Results of other steps are variables: Argo fills them in, except in a manifest,
     which their content could change."""
-    taken = {variable_of(name): (f"{{{{inputs.parameters.value-{name}}}}}", str(results / path)) for name, path in step.taken.items()}
+    taken = {variable_of(name): (f"{{{{inputs.parameters.value-{parameter_name(name)}}}}}", str(results / path)) for name, path in step.taken.items()}
     read = [f'{name}="$(cat {shlex.quote(path)})"; export {name}' for name, (_, path) in taken.items()] if in_manifest else []
     derived = [f"export {line_of([f'{name}={value}'])}" for name, text in step.environment.items() if MARK in (value := run.text(text))]
     outputs = [str(results / path) for path in step.outputs.values()]
@@ -263,7 +253,7 @@ def _service(flow, step, container, inputs):
     name, ready = host_of(flow, step), urllib.parse.urlsplit(step.ready)
     labels = {"app": name}
     made = sorted({flow.maker(path).name for path in step.taken.values()})   # a changed result replaces the pods
-    noted = {"annotations": {f"{maker}-digest": f"{{{{inputs.parameters.{maker}-digest}}}}" for maker in made}} if made else {}
+    noted = {"annotations": {f"digest-{maker}": f"{{{{inputs.parameters.digest-{maker}}}}}" for maker in made}} if made else {}
     ports = sorted({port for address in (step.ready, step.address) if (port := urllib.parse.urlsplit(address).port)})
     if not ports:
         raise Refusal(f"step '{step.name}' is not waited for and has no address (a Service needs a port); add ready: http://HOST:PORT/ or address")

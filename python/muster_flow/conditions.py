@@ -5,6 +5,7 @@ from muster_bench.errors import Refusal
 from muster_bench.text import fill
 
 COMPARED = re.compile(r"\s*(.*?)\s*(==|!=|<=|>=|<|>)\s*(.*?)\s*")
+NUMBER = re.compile(r"^([-+]?([0-9]+[.]?[0-9]*|[.][0-9]+)([eE][-+]?[0-9]+)?|[-+]?inf|nan)$")   # also in expressions of Argo
 ORDERED = {"<": lambda a, b: a < b, "<=": lambda a, b: a <= b, ">": lambda a, b: a > b, ">=": lambda a, b: a >= b}
 
 
@@ -37,7 +38,4 @@ def _holds(left, operator, right, where):
 
 
 def number(text):
-    try:
-        return float(text)
-    except ValueError:
-        return None
+    return float(text) if NUMBER.match(text) else None

@@ -6,6 +6,7 @@ import types
 from muster_bench.errors import Refusal
 from muster_bench.files import digest_of
 from muster_bench.text import PLACEHOLDER, fill, fill_words
+from .expression import parameter_name
 
 MARK = "\x01"   # around the name of a variable, until the words are quoted
 PLATFORM = "/opt/muster/share/muster/python"   # in the image: see packaging/Dockerfile
@@ -40,7 +41,7 @@ class Exported:
 
 def variable_of(parameter):
     """Returns the variable of a pod that has the value of a parameter, which is a result of another step."""
-    return "VALUE_" + re.sub("[^A-Za-z0-9_]", lambda match: f"_{ord(match.group()):x}_", parameter)
+    return "VALUE_" + parameter_name(parameter).replace("-", "_2d_")
 
 
 def line_of(words):

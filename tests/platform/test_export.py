@@ -3,13 +3,19 @@ another."""
 import importlib.util
 import json
 import os
+import random
 import re
 import subprocess
+import types
 import unittest
 
 import yaml
 from bench import HERE
 from flow import Case
+from muster_bench.errors import Refusal
+from muster_flow import conditions
+from muster_flow.expression import condition
+from muster_flow.workflow import read_file
 from test_clusters import SCHEMAS, check, jsonschema
 
 FASHION = HERE.parent.parent / "examples" / "fashion" / "workflow.yaml"
@@ -30,6 +36,32 @@ def checked(document):
     if document["kind"] in ("MPIJob", "Job", "Configuration"):
         return check(document)
     return jsonschema.validate(document, json.loads((SCHEMAS / "crds.json").read_text())["definitions"][document["kind"]])
+
+
+def holds(when, results):
+    """Returns the value of an exported condition, with the content of results by their task and parameter. The expressions
+    are those of Python but for their operators; their texts have the same escapes."""
+    class Text(str):
+        def __matmul__(self, pattern):
+            return re.search(pattern, self)
+
+        def __add__(self, other):
+            return Text(str(self) + other)
+
+        def __radd__(self, other):
+            return Text(other + str(self))
+
+    def as_float(text):
+        if "_" in text:   # of Python alone
+            raise ValueError(text)
+        return float(text)
+    tasks = {}
+    for (task, name), text in results.items():
+        tasks.setdefault(task, types.SimpleNamespace(outputs=types.SimpleNamespace(parameters={}))).outputs.parameters[name] = Text(text)
+    expression = re.fullmatch(r"\{\{=(.*)\}\}", when).group(1)
+    for operator, python in (("!=", "\0"), ("!", " not "), ("\0", "!="), ("&&", " and "), ("||", " or "), ("matches", "@")):
+        expression = expression.replace(operator, python)
+    return bool(eval(expression, {"__builtins__": {}, "asFloat": as_float, "tasks": tasks}))
 
 
 class Exports(Case):
@@ -87,7 +119,7 @@ class Exports(Case):
         templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         self.assertEqual(workflow["spec"]["podGC"], {"strategy": "OnPodSuccess"})
         self.assertEqual(templates["make"]["memoize"]["maxAge"], "7200s")
-        self.assertIn("{{inputs.parameters.make-digest}}", templates["join"]["memoize"]["key"])
+        self.assertIn("{{inputs.parameters.digest-make}}", templates["join"]["memoize"]["key"])
         self.assertEqual(templates["join"]["retryStrategy"]["limit"], "5")
         self.assertRegex(templates["join"]["retryStrategy"]["expression"], r"in \[4, 5, 8, 10,.*143\]")
         service, = yaml.safe_load(templates["serve"]["resource"]["manifest"])["spec"]["template"]["spec"]["containers"]
@@ -107,7 +139,7 @@ class Exports(Case):
         templates = {each["name"]: each for each in workflow["spec"]["templates"]}
         tasks = {task["name"]: task for task in templates["main"]["dag"]["tasks"]}
         value = "{{tasks.measure.outputs.parameters.value-value}}"
-        self.assertEqual(tasks["good"]["when"], f"{value} >= 5 && 'a' == 'a'")
+        self.assertEqual([holds(tasks["good"]["when"], {("measure", "value-value"): text}) for text in ("7", "4.9")], [True, False])
         self.assertIn({"name": "value-v", "value": value}, tasks["good"]["arguments"]["parameters"])
         self.assertIn({"name": "value-value", "valueFrom": {"path": "/tmp/value-value"}}, templates["measure"]["outputs"]["parameters"])
         self.assertIn("cp /results/value /tmp/value-value", templates["measure"]["container"]["args"][0])
@@ -115,7 +147,7 @@ class Exports(Case):
         self.assertIn({"name": "VALUE_v", "value": "{{inputs.parameters.value-v}}"}, templates["good"]["container"]["env"])
         self.assertEqual(tasks["after"]["depends"], "good.Succeeded")
         self.assertIn("good.Skipped", tasks["last"]["depends"])
-        self.assertNotIn("good-digest", json.dumps(tasks["last"]))   # it may not exist
+        self.assertNotIn("digest-good", json.dumps(tasks["last"]))   # it may not exist
         self.assertNotIn("memoize", templates["last"])
         self.assertIn("memoize", templates["good"])
         several = steps.replace("after: {command: [cat, '{made}'], inputs: {made: '{good.made}'}}", "after: {command: 'true', inputs: {made: ['{good.made}', '{measure.value}']}}")
@@ -143,7 +175,7 @@ class Exports(Case):
             else:
                 container = template["container"]
             if more == manifest:   # a changed result replaces the pods
-                self.assertEqual(pod["metadata"]["annotations"], {"measure-digest": "{{inputs.parameters.measure-digest}}"})
+                self.assertEqual(pod["metadata"]["annotations"], {"digest-measure": "{{inputs.parameters.digest-measure}}"})
             self.assertNotIn("parameters.value", container["args"][0])
             for value in ("7", f"'; touch {self.folder}/broken; '", f"$(touch {self.folder}/broken)", f'" `touch {self.folder}/broken` $HOME \\', ""):
                 with self.subTest(more=more, value=value):
@@ -157,17 +189,52 @@ class Exports(Case):
                     self.assertFalse((self.folder / "broken").exists())
         self.refused("export", "argo", self.workflow(steps.replace("'{my-v}',", "'{*my-v}',")), "--image", "x", "--out", "other", says=["'use'", "{*my-v}", "one word"])
 
-    def test_constants_of_conditions(self):
+    def test_conditions_mean_the_same_in_argo(self):
+        """Compares exported conditions with those of a run, for texts that end texts, expressions or templates, and for
+        texts that are numbers or nearly."""
         steps = """
-  measure: {command: [sh, -c, 'echo 7 > $1', x, '{value}'], outputs: {value: value}}
-  good: {when: "{v} == {kind}", parameters: {v: '{measure.value}', kind: "CONSTANT"}, command: 'true'}
+  measure: {command: [sh, -c, 'true', x, '{a_b}', '{b-1}'], outputs: {a_b: a, b-1: b}}
+  good: {when: WHEN, parameters: {learning.rate: '{measure.a_b}', w: '{measure.b-1}', k: CONSTANT}, command: [echo, '{learning.rate}', '{w}']}
 """
-        for constant in ("it's", "a' || 'a' == 'a", r"a\\"):
-            self.refused("export", "argo", self.workflow(steps.replace("CONSTANT", constant)), "--image", "x", "--out", "other", says=["'good'", "'when'", "Argo"])
-        value = "{{tasks.measure.outputs.parameters.value-value}}"
-        for constant, expected in (("5", f"{value} == 5"), ("a b", f"'{value}' == 'a b'")):
-            (workflow,), = self.made("argo", self.workflow(steps.replace("CONSTANT", constant))).values()
-            self.assertEqual(workflow["spec"]["templates"][0]["dag"]["tasks"][1]["when"], expected)
+        texts = ["7", "7.0", "-.5e1", "07", "a b", "it's", "a' || 'a' == 'a", '"', "\\", "\\u0041", "}}", "{{=1}}", "x ? y : z", "ä", "\U0001f600", "", "nan", "1_0", "inf", "== 7"]
+        seed = int(os.environ.get("MUSTER_TEST_SEED", "20261201"))
+        draw, seen = random.Random(seed), set()
+        for when in ("{learning.rate} == {k}", "{k} != {learning.rate}", "{learning.rate} == {w}", "x{w}y != xz{learning.rate}y", "{learning.rate} < 7 || {w} >= 6.9",
+                     "{k} == 7 && {learning.rate} == {w} || {w} == {k}"):
+            for constant in texts:
+                constant = constant or "empty"
+                file = self.workflow(steps.replace("WHEN", json.dumps(when)).replace("CONSTANT", json.dumps(constant, ensure_ascii=False)))
+                step = read_file(file).steps["good"]
+                exported = condition(step, lambda path: f"tasks['measure'].outputs.parameters['{path}']")
+                self.assertEqual(re.findall("[?:]|}}", exported[:-2]), [])   # Argo takes expressions with these apart
+                for _ in range(20):
+                    one, other = draw.choice(texts), draw.choice(texts)
+                    with self.subTest(when=when, constant=constant, one=one, other=other, seed=seed):
+                        try:
+                            expected = conditions.holds(when, "x", {"learning.rate": one, "w": other, "k": constant})
+                        except Refusal:
+                            self.assertRaises(ValueError, holds, exported, {("measure", "a"): one, ("measure", "b"): other})
+                            continue
+                        seen.add(expected)
+                        self.assertEqual(holds(exported, {("measure", "a"): one, ("measure", "b"): other}), expected, exported)
+        self.assertEqual(seen, {True, False})
+        self.refused("export", "argo", self.workflow(steps.replace("WHEN", "'{w} < {k}'").replace("CONSTANT", "a")), "--image", "x", "--out", "other",
+                     says=["'good'", "cannot compare 'a'", "no number"])
+
+    def test_names_that_argo_has_not(self):
+        steps = """
+  mea_sure: {command: [sh, -c, 'true', x, '{a_b}'], outputs: {a_b: value}}
+  use_it: {when: '{learning.rate} == 7', parameters: {learning.rate: '{mea_sure.a_b}'}, command: [echo, '{learning.rate}']}
+"""
+        (workflow,), = self.made("argo", self.workflow(steps)).values()
+        names = [template["name"] for template in workflow["spec"]["templates"]]
+        tasks = workflow["spec"]["templates"][0]["dag"]["tasks"]
+        self.assertEqual(([task["name"] for task in tasks], names), (["mea-sure", "use-it"], ["main", "mea-sure", "use-it"]))
+        parameters = [one["name"] for template in workflow["spec"]["templates"][1:] for kind in ("inputs", "outputs") for one in template.get(kind, {}).get("parameters", ())]
+        self.assertEqual(parameters, ["digest", "value-a_5f_b", "digest-mea-sure", "value-learning_2e_rate", "digest"])
+        self.assertTrue(all(re.fullmatch("[-a-zA-Z0-9_]+", name) for name in parameters))   # of Argo's validation
+        self.assertTrue(holds(tasks[1]["when"], {("mea-sure", "value-a_5f_b"): "7.0"}))
+        self.refused("export", "argo", self.workflow(steps + "  use-it: {command: 'true'}\n"), "--image", "x", "--out", "other", says=["'use-it'", "same name", "rename"])
 
     def test_an_exported_result_is_another_key(self):
         make = "  make: {command: [sh, -c, 'echo 1 > $1', x, '{made}'], outputs: {made: MADE}}\n"
@@ -198,7 +265,7 @@ class Exports(Case):
         # steps that read the data run each time, later steps run if an earlier output changed
         templates = {one["name"]: one for one in template["spec"]["templates"]}
         self.assertNotIn("memoize", templates["ingest"])
-        self.assertIn("{{inputs.parameters.ingest-digest}}", templates["train"]["memoize"]["key"])
+        self.assertIn("{{inputs.parameters.digest-ingest}}", templates["train"]["memoize"]["key"])
         sensor["spec"]["triggers"][0]["template"]["argoWorkflow"]["operations"] = "submit"
         self.assertRaises(jsonschema.ValidationError, checked, sensor)
         self.assertEqual(list(self.made("argo", self.workflow(steps))), ["made/workflow.yaml"])
