@@ -54,7 +54,7 @@ UNAFFECTED = {
     "^bench: the goals are judged": "judges figures in files",
     "^python: ": "the long tier has them: they fetch packages of Python's index",
     "^(golden: (results|workflow)|platform: (files|secrets|holding|presets|process|progress|runner|kill|hosts|report|reporter|tracker|scaling|verdicts|clusters|"
-    "package|flow|export|page))": "reads files of Python, or runs scripts of its own in place of muster's programs",
+    "package|flow|fan_out|export|page))": "reads files of Python, or runs scripts of its own in place of muster's programs",
 }
 
 

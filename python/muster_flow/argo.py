@@ -20,6 +20,19 @@ AGE = 365 * 86400            # seconds that Argo keeps entries that are memoized
 SENSOR = "operate-workflow-sa"   # the account of Argo Events' manual, which may submit workflows
 ACCOUNT = "muster-flow"          # of the workflow's pods: see packaging/argo-role.yaml
 USER = 1000                      # of the image
+# Programs of pods that read the list of a fan-out: its items for withParam, a value, and the paths of an output.
+ITEMS = """import hashlib, json, re, sys
+entries = json.load(open(sys.argv[1]))
+wrong = [name for name, values in entries.items() if not re.fullmatch("[A-Za-z0-9_-]+", name) or set(values) - set(sys.argv[2:])]
+if wrong or not entries:
+    sys.exit(f"{sys.argv[1]} is no list of the fan-out ({wrong[0] + ' has other parameters, or is no name' if wrong else 'it is empty'})")
+print(json.dumps([{"each": name, "key": hashlib.sha256(json.dumps([name, entries[name]], sort_keys=True).encode()).hexdigest()[:16]} for name in entries]))"""
+VALUE = """import json, sys
+value = json.load(open(sys.argv[1]))[sys.argv[2]].get(sys.argv[3], sys.argv[4])
+print(str(value).lower() if isinstance(value, bool) else "" if value is None else int(value) if isinstance(value, float) and value.is_integer() else value)"""
+EACH = [{"name": variable_of("each"), "value": "{{inputs.parameters.each}}"}]   # the name of a step of a fan-out, of signs that are none of a shell
+PATHS = """import json, sys
+print(*(sys.argv[2].replace("{each}", name) for name in json.load(open(sys.argv[1]))), sep="\\n")"""
 
 
 def argo(flow, image, results):
@@ -75,8 +88,10 @@ def _given(flow, step):
     """Returns the parameters that a step receives from the steps that it needs: {parameter: the value of their
     tasks}."""
     unsure = _uncertain(flow)
-    known = [name for name in step.needs if flow.steps[name].wait and (name not in unsure or name in _makers(flow, step))]
-    return {**{f"digest-{name}": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in known},
+    makers = _makers(flow, step)
+    known = [name for name in step.needs if flow.steps[name].wait and (name not in unsure or name in makers) and not flow.steps[name].each and (not step.each or name in makers)]
+    return {**({"each": "{{item.each}}", "digest-each": "{{item.key}}"} if step.each else {}),
+            **{f"digest-{name}": f"{{{{tasks.{name}.outputs.parameters.digest}}}}" for name in known},
             **{f"value-{parameter_name(name)}": _value(flow, path) for name, path in step.taken.items()}}
 
 
@@ -116,6 +131,11 @@ def _parameter(maker, path):
     return f"value-{parameter_name(next(name for name, made in maker.outputs.items() if made == path))}"
 
 
+def _items(flow, path):
+    """Returns the parameter of a task with the items of the list at a path."""
+    return _parameter(flow.maker(path), path).replace("value-", "items-", 1)
+
+
 def _tasks(flow, step):
     """Yields the tasks of a step. A service has one for its address, which exists before its pods."""
     given = [{"name": name, "value": value} for name, value in _given(flow, step).items()]
@@ -129,7 +149,8 @@ def _tasks(flow, step):
         ended = [f"{name}.Succeeded" if name in makers else f"({' || '.join(f'{name}.{state}' for state in ('Succeeded', 'Skipped', 'Omitted', 'Daemoned'))})" for name in needs]
         order = {"depends": " && ".join(ended)}
     when = {"when": condition(step, lambda path: _result(flow, path))} if step.when else {}
-    yield {"name": step.name, "template": step.name, **order, **when, **({"arguments": {"parameters": given}} if given else {})}
+    fan = {"withParam": f"{{{{tasks.{flow.maker(step.each).name}.outputs.parameters.{_items(flow, step.each)}}}}}"} if step.each else {}
+    yield {"name": step.name, "template": step.name, **order, **when, **fan, **({"arguments": {"parameters": given}} if given else {})}
 
 
 def _templates(flow, step, image, results):
@@ -141,9 +162,9 @@ def _templates(flow, step, image, results):
     if not step.wait:
         yield from _service(flow, step, _container(flow, step, run, image, results, in_manifest=True), inputs)
         return
-    outputs = [str(results / path) for path in step.outputs.values()]
+    outputs = [run.place(path) for path in step.outputs.values()]
     # a part of the names of record files is random (files.Digests)
-    found = f"find {shlex.join(outputs)} -type f"
+    found = f"find {line_of(outputs)} -type f"
     digest = (f"{{ {found} ! -name MANIFEST -exec sha256sum {{}} + | sed 's/-[0-9a-f]*[.]muster$//' | sort; {found} -name MANIFEST -exec cut -d ' ' -f 3- {{}} +; }} "
               f"| sha256sum | cut -c 1-{DIGITS} > {DIGEST}" if outputs else f"date > {DIGEST}")
     said = [{"name": "digest", "valueFrom": {"path": DIGEST}}]
@@ -151,24 +172,30 @@ def _templates(flow, step, image, results):
         name = _parameter(step, path)
         digest += f"; cp {shlex.quote(str(results / path))} /tmp/{name}"
         said.append({"name": name, "valueFrom": {"path": f"/tmp/{name}"}})
+    for other in (other for other in flow.steps.values() if other.each in step.outputs.values()):
+        name = _items(flow, other.each)
+        digest += f"; python3 -c {shlex.join([ITEMS, str(results / other.each), *other.free])} > /tmp/{name}"
+        said += [{"name": name, "valueFrom": {"path": f"/tmp/{name}"}}] if {"name": name, "valueFrom": {"path": f"/tmp/{name}"}} not in said else []
     said = {"outputs": {"parameters": said}}
     limit = {"activeDeadlineSeconds": str(int(step.timeout))}
     # else the cluster cannot know the input's digest, or the digests of many inputs exceed the name of an entry
     known = "max-age" in step.memoize or not flow.sources().intersection(path for paths in step.inputs.values() for path in paths)
     memoized = {"memoize": {"key": key, "maxAge": f"{int(step.memoize.get('max-age', AGE))}s", "cache": {"configMap": {"name": f"{clusters.plain_name(flow.name)}-cache"}}}}
     unknown = _uncertain(flow).intersection(step.needs) - _makers(flow, step)
-    if not known or unknown or len(step.name) + 1 + DIGITS + len(given) * (DIGITS + 1) > LONGEST_KEY:
+    if not known or unknown or any(flow.steps[name].each for name in step.needs) or len(step.name) + 1 + DIGITS + len(given) * (DIGITS + 1) > LONGEST_KEY:
         memoized = {}
     # growing pauses, because a source of data may be away
     pauses = {"duration": "2s", "factor": "2", "maxDuration": "1h"}
     retry = {"limit": str(max(step.retry["peer"], step.retry["source"])), "retryPolicy": "Always", "backoff": pauses}
     if step.ranks > 1 and step.launcher.kind == "mpirun":
         yield {"name": f"{step.name}-ranks", **inputs, "resource": _job(flow, step, run, image, results), "retryStrategy": retry}
-        yield {"name": f"{step.name}-digest", "container": _plain(run, image, results, [digest]), **said, **limit}
+        digests = _plain(run, image, results, [digest])
+        digests["env"] += EACH if step.each else []
+        yield {"name": f"{step.name}-digest", **inputs, "container": digests, **said, **limit}
         passed = {"arguments": {"parameters": [{"name": name, "value": f"{{{{inputs.parameters.{name}}}}}"} for name in given]}} if given else {}
         yield {"name": step.name, **inputs, **memoized, "dag": {"tasks": [
             {"name": "ranks", "template": f"{step.name}-ranks", **passed},
-            {"name": "digest", "template": f"{step.name}-digest", "dependencies": ["ranks"]}]},
+            {"name": "digest", "template": f"{step.name}-digest", "dependencies": ["ranks"], **passed}]},
             "outputs": {"parameters": [{"name": one["name"], "valueFrom": {"parameter": f"{{{{tasks.digest.outputs.parameters.{one['name']}}}}}"}}
                                        for one in said["outputs"]["parameters"]]}}
         return
@@ -222,13 +249,17 @@ def _container(flow, step, run, image, results, after=(), before=(), in_manifest
     which their content could change."""
     taken = {variable_of(name): (f"{{{{inputs.parameters.value-{parameter_name(name)}}}}}", str(results / path)) for name, path in step.taken.items()}
     read = [f'{name}="$(cat {shlex.quote(path)})"; export {name}' for name, (_, path) in taken.items()] if in_manifest else []
+    read += [f'{variable_of(name)}="$(python3 -c {shlex.join([VALUE, str(results / step.each)])} "${variable_of("each")}" {shlex.join([name, value_text(step.parameters[name])])})"; '
+             f"export {variable_of(name)}" for name in step.free]
+    read += [f'{name}="$(python3 -c {shlex.join([PATHS, str(results / flow.maker(path).each), str(results / path)])})"' for path, name in run.fans.items()]
     derived = [f"export {line_of([f'{name}={value}'])}" for name, text in step.environment.items() if MARK in (value := run.text(text))]
-    outputs = [str(results / path) for path in step.outputs.values()]
+    outputs = [run.place(path) for path in step.outputs.values()]
     folders = sorted({str(pathlib.Path(path).parent) for path in outputs} | {run.text("{checkpoint}"), run.text("{output}")})
-    emptied = [f'[ "${{RANK:-0}}" != 0 ] || rm -rf {shlex.join(outputs)}'] if outputs else []   # of an earlier attempt or workflow
-    lines = [*before, *read, *derived, *emptied, f"mkdir -p {shlex.join(folders)}", f"cd {shlex.quote(run.text('{output}'))}", line_of(_words(flow, step, run)), *after]
+    emptied = [f'[ "${{RANK:-0}}" != 0 ] || rm -rf {line_of(outputs)}'] if outputs else []   # of an earlier attempt or workflow
+    lines = [*before, *read, *derived, *emptied, f"mkdir -p {line_of(folders)}", f"cd {line_of([run.text('{output}')])}", line_of(_words(flow, step, run)), *after]
     container = _plain(run, image, results, lines, step.ranks if step.launcher.kind == "local" else 1)
     container["env"] += [] if in_manifest else [{"name": name, "value": value} for name, (value, _) in taken.items()]
+    container["env"] += EACH if step.each else []
     return container
 
 

@@ -12,7 +12,7 @@ from muster_bench.document import parse
 from muster_bench.errors import FINISHED, Refusal, closest, listed
 from muster_bench.files import read_json
 from muster_bench.text import bytes_of, value_text, without_secrets
-from . import lineage, select, workflow
+from . import fan_out, lineage, select, workflow
 from .collect import collect
 from .steps import accuracy_of
 from .store import MARKER, Store
@@ -82,7 +82,7 @@ def _flow_of_results(chosen):
     taken = [word for kind, values in flow.given.items() for name, value in values.items() if name not in told[kind] for word in (f"--{kind}", f"{name}={value_text(value)}")]
     if taken:
         print(f"as the last run: {without_secrets(shlex.join(taken))}", file=sys.stderr)
-    return flow
+    return fan_out.expanded(flow, chosen.out)
 
 
 def run_command(chosen):

@@ -15,7 +15,7 @@ from muster_bench.errors import FAILED_RUNS, FINISHED, INTERRUPTED, NoRoom, Refu
 from muster_bench.progress import Line, shown_active
 from muster_bench.runner import signals
 from muster_bench.text import human_seconds
-from . import slurm_status, wrapper
+from . import fan_out, slurm_status, steps, wrapper
 from .collect import collect
 from .store import MARKER, Store
 
@@ -33,6 +33,7 @@ def run(flow, folder, stay=False, watched=False, slurm=None):
     held = files.FolderLock(folder)
     try:
         files.write_json(folder / MARKER, {"format": files.FORMAT, "name": flow.name, "file": flow.path, **flow.given}, mode=files.PRIVATE)
+        flow = fan_out.expanded(flow, folder)
         store = Store(folder, flow)
         planned = to_run(flow, store.reasons(), stay or watched)
         store.keep_digests()
@@ -81,11 +82,18 @@ def _on_slurm(jobs, words):
             "--max-status-checks-per-second", "2"], {"CI": "true", wrapper.SLURM: "1"}
 
 
-def _asks(step):
-    """Returns the resources that a step requests from Slurm."""
+def resources_of(step):
+    """Returns (parts of cores, words for sbatch) that a step requests."""
     cpus = math.ceil(step.resources.cpus_per_rank)
     memory = f" --mem-per-cpu={max(1, step.resources.memory // cpus >> 20)}M" if step.resources.memory else ""
-    return f"--ntasks={step.ranks} --cpus-per-task={cpus}{memory}"
+    cores = min(step.ranks * step.resources.cpus_per_rank, launchers.cores_here()) if step.wait else 0
+    return int(cores * MILLI), f"--ntasks={step.ranks} --cpus-per-task={cpus}{memory}"
+
+
+def fan_out_of(group):
+    """Returns the steps of a fan-out, by their names, of the workflow in the present folder; called in Snakemake."""
+    flow = steps.from_json(pathlib.Path("flow.json").read_text())
+    return {name: step for name, step in flow.steps.items() if step.group == group and name != group}
 
 
 def to_run(flow, reasons, stay):
@@ -104,13 +112,31 @@ def snakefile(flow, planned, folder, stay):
     ends = {name: f"run/{name}" for name in planned}
     # servers are not jobs of a cluster
     here = [f"step_{number}" for number, name in enumerate(planned) if not flow.steps[name].wait]
-    rules = [f"localrules: {', '.join(['all', *here])}\n", f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
+    here += [f"step_{number}" for number, name in enumerate(planned) if flow.steps[name].each]
+    rules = [f"import sys\nsys.path.insert(0, {steps.PLATFORM!r})\nfrom muster_flow.engine import fan_out_of, resources_of\n"] if any(flow.steps[name].each for name in planned) else []
+    rules += [f"localrules: {', '.join(['all', *here])}\n", f"rule all:\n    input: {list(ends.values())}\n" + ("    shell: \"sleep infinity\"\n" if stay else "")]
+    lists = {step.each for step in flow.steps.values() if step.each}
     for number, name in enumerate(planned):
         step = flow.steps[name]
-        cores = min(step.ranks * step.resources.cpus_per_rank, launchers.cores_here()) if step.wait else 0
-        rules.append(f"rule step_{number}:\n    input: {[ends[need] for need in step.needs if need in ends]}\n    output: {ends[name]!r}\n"
-                     f"    resources: core={int(cores * MILLI)}, asks={_asks(step)!r}\n    shell: {f'{command} {name}'!r}\n")
+        needs = [ends[need] for need in step.needs if need in ends]
+        cores, asks = resources_of(step)
+        kind = "checkpoint" if lists.intersection(step.outputs.values()) else "rule"
+        if not step.each:
+            rules.append(_rule(f"{kind} step_{number}", needs, ends[name], cores, repr(asks), f"{command} {name}"))
+            continue
+        # a rule for each step of the list, and the fan-out itself, which ends after these
+        of_one = f"fan_out_of({name!r})[{name + '-'!r} + wildcards.each]"
+        of_list = f"lambda wildcards: {needs} + [f'run/{{name}}' for name in {of_one}.needs if name in {planned}]"
+        rules.append(_rule(f"rule step_{number}_each", of_list, f"run/{name}-{{each}}", f"lambda wildcards: resources_of({of_one})[0]", f"lambda wildcards: resources_of({of_one})[1]",
+                           f"{command} {name}-{{wildcards.each}}", "    wildcard_constraints: each=\"[A-Za-z0-9_-]+\"\n"))
+        maker = planned.index(flow.maker(step.each).name)
+        found = f"lambda wildcards: checkpoints.step_{maker}.get() and {needs} + ['run/' + name for name in fan_out_of({name!r})]"
+        rules.append(_rule(f"rule step_{number}", found, ends[name], 0, repr(asks), f"{command} {name}"))
     return "\n".join(rules)
+
+
+def _rule(head, needs, end, cores, asks, command, more=""):
+    return f"{head}:\n    input: {needs}\n    output: {end!r}\n{more}    resources: core={cores}, asks={asks}\n    shell: {command!r}\n"
 
 
 def _snakemake(store, planned, where, variables, form):
@@ -130,13 +156,17 @@ def _snakemake(store, planned, where, variables, form):
     if ended.status == "interrupted":
         print("interrupted; the same command continues", file=sys.stderr)
         return INTERRUPTED
-    left = [name for name in planned if not (store.folder / "run" / name).exists()]
+    store.flow = fan_out.as_run(store.flow, store.folder)
+    # a fan-out is left if one of its steps has failed
+    of_lists = [name for name, step in store.flow.steps.items() if step.group in planned and name not in planned]
+    ended_well = [name for name in (*planned, *of_lists) if (store.folder / "run" / name).exists()]
+    left = [name for name in (*planned, *of_lists) if name not in ended_well]
     failed = {name: why for name, why in timeline.failed.items() if name in left}
     for name in left:
         print(f"muster-flow: {name}: {failed.get(name, 'not run (a step that it needs has failed)')}", file=sys.stderr)
     if ended.status != "ok" and not left:
         raise Refusal(f"Snakemake failed ({ended.why}); see '{store.folder / 'snakemake.log'}'")
-    print(f"{len(planned) - len(left)} steps have ended well in {time.time() - began:.1f} s" + (f", {len(left)} have not" if left else ""))
+    print(f"{len(ended_well)} steps have ended well in {time.time() - began:.1f} s" + (f", {len(left)} have not" if left else ""))
     if not left:
         print_results(store, form)
     return FAILED_RUNS if left else FINISHED

@@ -28,8 +28,8 @@ def write(flow, kind, out, image, results):
 def kueue(flow, image, results):
     """Yields steps with several ranks as MPIJobs, whose pods Kueue admits all or none, and their queue."""
     runs = [Exported(flow, step, results) for step in flow.steps.values() if step.ranks > 1]
-    if bound := [step.name for step in flow.steps.values() if step.ranks > 1 and (step.when or step.taken)]:
-        raise Refusal(f"step '{bound[0]}' has a condition or takes a result of another step (a job alone does not know results); export it to argo")
+    if bound := [step.name for step in flow.steps.values() if step.ranks > 1 and (step.when or step.taken or step.each)]:
+        raise Refusal(f"step '{bound[0]}' has a condition or takes a result of another step, or is a fan-out (a job alone does not know results); export it to argo")
     if not runs:
         raise Refusal(f"'{flow.name}' has no step of several ranks (a gang is of several pods); export it to argo")
     cpus = sum(run.ranks * run.template.resources.cpus_per_rank for run in runs)

@@ -64,6 +64,9 @@ class Step:
     service: str = ""       # beside the file of the workflow: the InferenceService of the model
     address: str = ""       # the address at which a step without `wait` answers its users
     when: str = ""          # the step runs if this condition holds when the steps that it needs have ended
+    each: str = ""          # of a fan-out whose list is not known yet: the path of the list, which another step makes
+    free: list = ()         # of such a fan-out: the parameters that the list may give
+    varies: list = ()       # of such a fan-out: the fields of the file in which these are, beside command, environment and outputs
     taken: dict = dataclasses.field(default_factory=dict)   # parameter -> path of another step's output whose content is the value
 
     template = property(lambda self: self)
@@ -96,6 +99,8 @@ class Flow:
     keep: dict = None     # "age" in seconds and "size" in bytes of unused results that stay
     given: dict = None    # the --set and --place of the command line
     results: list = None  # (step, path) of the outputs that the end of a run names
+    document: dict = None # the content of the file
+    lists: dict = None    # the known lists of fan-outs: step -> {name: parameters}
     caller: dict = None   # in a workflow from JSON: the result of variables() for each step
 
     def sources(self):
@@ -128,4 +133,5 @@ def from_json(text):
     def step(of):
         plain = {name: types.SimpleNamespace(**of[name]) for name in ("launcher", "resources", "limits")}
         return Step(**{**of, **plain, "training": Training(**of["training"]) if of["training"] else None})
-    return Flow(fields["name"], fields["path"], {name: step(of) for name, of in fields["steps"].items()}, caller=fields["caller"])
+    return Flow(fields["name"], fields["path"], {name: step(of) for name, of in fields["steps"].items()}, given=fields["given"],
+                document=fields["document"], lists=fields["lists"], caller=fields["caller"])

@@ -94,7 +94,7 @@ class Store:
         gone = {path for name in step.needs if (self.record(name) or {}).get("state") == "abandoned"
                 for path in self.flow.steps[name].outputs.values() if not (self.folder / path).exists()}
         inputs = {name: [path for path in paths if path not in gone] for name, paths in step.inputs.items()}
-        return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) and not gone.intersection(step.taken.values()) else None
+        return dataclasses.replace(step, inputs=inputs) if all(inputs.values()) and not gone.intersection([*step.taken.values(), step.each]) else None
 
     def has(self, path):
         """Returns true if an input or output exists; its server knows whether a remote one does."""

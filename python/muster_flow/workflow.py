@@ -10,15 +10,15 @@ from muster_bench.errors import Refusal, closest, listed
 from muster_bench.template import read_launcher, read_limits, read_resources
 from muster_bench.text import PLACEHOLDER, bytes_of, fill, value_text, words_of
 from . import conditions
+from .lists import REFERENCE, check_fan_out, entries_of
 from .remote import is_remote, require_plain
 from .steps import PLATFORM, Flow, Step, Training
 
 FORMAT = 1
-BUILT_IN = ("ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
+BUILT_IN = ("each", "ranks", "here", "out", "output", "checkpoint", "resume", "platform", "python")
 OWN = {"store", "steps", "run", "metadata.jsonl", "digests.json", "flow.json", "muster-flow.json", "Snakefile", "snakemake.log", ".snakemake", "lock", "watch"}
 PERIODS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 NAME = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
-REFERENCE = re.compile(r"\{([\w-]+)\.([\w-]+)\}")
 
 
 def seconds_of(value, where):
@@ -32,7 +32,13 @@ def read_file(path, settings=None, places=None, before=None, image=""):
     """Reads and checks the file; an error is one line that names the fault. `before` has the settings and places of an
     earlier run; those that the file no longer has are left out. `image` is the platform's folder in an image, in which the places are."""
     path = pathlib.Path(path).absolute()
-    top = Section(load(path, "describes a workflow"), f"'{path.name}'")
+    return read(load(path, "describes a workflow"), path, settings, places, before, image)
+
+
+def read(document, path, settings=None, places=None, before=None, image="", lists=None):
+    """Returns the workflow of a document, as read_file() does. `lists` has the lists of fan-outs, by their names."""
+    path = pathlib.Path(path)
+    top = Section(document, f"'{path.name}'")
     if (version := top.get("muster-flow", "a whole number")) != FORMAT:
         raise Refusal(f"{top.where} has format {version} (this muster-flow reads {FORMAT}); use another muster-flow")
     name = top.get("name", "a text")
@@ -49,14 +55,19 @@ def read_file(path, settings=None, places=None, before=None, image=""):
     entries, steps, watch = top.free("steps"), {}, _watch(top.section("watch"), common)
     top.done()
     for group, value in entries.items():
-        for step in _read_group(group, value, common, known):
+        for step in _read_group(group, value, common, known, lists or {}):
             if step.name in steps:
                 raise Refusal(f"{top.where} has two steps called '{step.name}' ({steps[step.name].group} and {group} make them); rename one")
             steps[step.name] = step
     if not steps:
         raise Refusal(f"{top.where} has no steps (there is nothing to run); write one")
     _connect(steps, pathlib.Path(known["here"]))
-    return Flow(name, str(path), _ordered(steps), watch, keep, given, _results(shown, steps, top.where))
+    return Flow(name, str(path), _ordered(steps), watch, keep, given, _results(shown, steps, top.where, entries), document=document, lists=lists or {})
+
+
+def with_lists(flow, lists):
+    """Returns the workflow with the steps of more fan-outs, whose lists are known."""
+    return read(flow.document, flow.path, flow.given["set"], flow.given["place"], lists={**flow.lists, **lists})
 
 
 def _place(key, value, where, image):
@@ -82,14 +93,15 @@ def _keep(section):
     return keep
 
 
-def _results(shown, steps, where):
+def _results(shown, steps, where, entries):
     """Returns (step, path) for each output that the end of a run names: of the references, or of the steps that no step
-    needs."""
+    needs and no fan-out."""
     known = {f"{{{step.name}.{output}}}": (step.name, path) for step in steps.values() for output, path in step.outputs.items()}
     for reference in shown:
         if reference not in known:
             raise Refusal(f"{where}, results: no step makes '{reference}' (known: {listed(known)}); {closest(reference, known, 'name one of these')}")
     needed = {name for step in steps.values() for name in step.needs}
+    needed |= {REFERENCE.fullmatch(entry["each"]).group(1) for entry in entries.values() if isinstance(entry.get("each"), str)}
     return [known[reference] for reference in shown] if shown else [entry for entry in known.values() if entry[0] not in needed]
 
 
@@ -119,10 +131,16 @@ def next_of(schedule, at):
     return croniter.croniter(schedule, datetime.datetime.fromtimestamp(at).astimezone()).get_next()
 
 
-def _read_group(group, value, common, places):
-    """Returns one step, or a step for each entry of `each`."""
+def _read_group(group, value, common, places, lists):
+    """Returns one step, or a step for each entry of `each`. A fan-out, whose list another step makes, is one step until the list is known."""
     section = Section(value, f"step '{group}'")
-    own, each = section.free("parameters"), section.free("each")
+    own, each = section.free("parameters"), section.get("each", "a mapping or a text", {})
+    listed_by = each if isinstance(each, str) else ""
+    if listed_by:
+        check_fan_out(section, listed_by, own)
+        free = {key for key, default in own.items() if not REFERENCE.fullmatch(value_text(default))}
+        varies = [key for key in ("inputs", "needs", "when", "ranks", "model") if {match.group(2) for match in PLACEHOLDER.finditer(str(value.get(key)))} & {*free, "each"}]
+        each = entries_of(lists[group], free, section.where) if group in lists else {}
     steps = []
     for suffix, of_one in (each or {"": {}}).items():
         name = f"{group}-{suffix}" if suffix else group
@@ -130,16 +148,19 @@ def _read_group(group, value, common, places):
             raise Refusal(f"'{name}' is no name of a step (letters, digits, - and _); change it")
         if not isinstance(of_one, dict):
             raise Refusal(f"{section.where}, each: '{suffix}' is '{of_one}' (it is a mapping of parameters); write such as {{n: 1}}")
-        steps.append(_read_step(section, name, group, {**common, **places, **own, **of_one}, places))
+        of_each = {"each": suffix} if suffix else {"each": "{each}"} if listed_by else {}
+        steps.append(_read_step(section, name, group, {**common, **places, **own, **of_one}, places, of_each))
+        if listed_by and not suffix:
+            steps[-1].each, steps[-1].free, steps[-1].varies = listed_by, sorted(free), varies
     section.done()
     return steps
 
 
-def _read_step(section, name, group, parameters, places):
+def _read_step(section, name, group, parameters, places, of_each):
     for key in parameters:
         if key in BUILT_IN and key not in places:
             raise Refusal(f"{section.where} has the parameter '{key}' (that placeholder is muster-flow's own); rename it")
-
+    parameters = {**parameters, **of_each}
     taken = {key: value for key, value in parameters.items() if REFERENCE.fullmatch(value_text(value))}   # known when the step starts
 
     def text(value):
@@ -166,7 +187,7 @@ def _read_step(section, name, group, parameters, places):
         raise Refusal(f"{section.where} has an address and is waited for (nothing answers there after its end); add wait: false, or leave the address out")
     if not step.wait and step.when:
         raise Refusal(f"{section.where} has a condition and is not waited for (others wait until it is ready); give the condition to the steps that need it")
-    known = dict.fromkeys([*parameters, *BUILT_IN, *step.inputs, *step.outputs], "")
+    known = dict.fromkeys([*parameters, *(key for key in BUILT_IN if key != "each"), *step.inputs, *step.outputs], "")
     for word in [*step.command, *step.environment.values()]:
         fill(word, known, section.where)
     fill(step.when, dict.fromkeys(parameters, ""), section.where)
@@ -281,11 +302,25 @@ def _connect(steps, here):
             step.taken[name], *more = _paths(step, value, steps, groups, makers, here)
             if more:
                 raise Refusal(f"step '{step.name}': the parameter '{name}' cannot be '{value}' (it is the content of one file, and {1 + len(more)} steps make one); name one step")
-        needs += [makers[path] for paths in (*step.inputs.values(), step.taken.values()) for path in paths if path in makers]
+            if steps[makers[step.taken[name]]].each:
+                raise Refusal(f"step '{step.name}': the parameter '{name}' cannot be '{value}' (it is the content of one file, and the steps of a fan-out make one each); take it as an input")
+        if step.each:
+            step.each = _list_of(step, steps, groups, makers, here)
+        needs += [makers[path] for paths in (*step.inputs.values(), step.taken.values(), [step.each]) for path in paths if path in makers]
         for name in needs:
             if name not in steps:
                 raise Refusal(f"step '{step.name}' needs the unknown step '{name}' (known: {listed(steps)}); {closest(name, steps, 'leave it out')}")
         step.needs = list(dict.fromkeys(needs))
+
+
+def _list_of(step, steps, groups, makers, here):
+    """Returns the path of the list of a fan-out."""
+    path, *more = _paths(step, step.each, steps, groups, makers, here)
+    if more or steps[makers[path]].each or steps[makers[path]].group != makers[path]:
+        raise Refusal(f"step '{step.name}': 'each' cannot be '{step.each}' (one step makes the list, and that is one of several); name another one")
+    if same := next((name for name, other in steps.items() if other.group != step.group and name.startswith(f"{step.name}-")), None):
+        raise Refusal(f"step '{same}' has a name that a step of the fan-out '{step.name}' may have (its list is not known before); rename it")
+    return path
 
 
 def _paths(step, value, steps, groups, makers, here):

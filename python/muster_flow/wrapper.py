@@ -56,6 +56,8 @@ class Work:
                 except Missing:
                     continue
             if found.record and self.step.wait:   # a server that ended must run again
+                if wrong := self._expand(self.store.home(found.key)):
+                    return self._fail(ends.End("output", "fail", wrong))
                 self.store.use(self.step, found.key)
                 self._say("end", state="up to date", key=found.key)
                 return found.record
@@ -126,6 +128,16 @@ class Work:
                   **({"accuracy": steps.accuracy_of(record)} if record["series"] else {}))
         return record
 
+    def _expand(self, home):
+        """Adds the steps of the fan-outs whose lists this step has made to the workflow. Returns the error, or ""."""
+        if not {step.each for step in self.store.flow.steps.values() if step.each}.intersection(self.step.outputs.values()):
+            return ""
+        # it reads the form of the file, which needs PyYAML
+        words = [sys.executable, "-m", "muster_flow.fan_out", str(self.store.folder), self.step.name, str(home)]
+        path = os.pathsep.join(filter(None, (steps.PLATFORM, os.environ.get("PYTHONPATH"))))
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, capture_output=True, text=True, cwd=steps.PLATFORM, env={**os.environ, "PYTHONPATH": path})
+        return "" if done.returncode == 0 else done.stderr.strip().rpartition("\n")[2] or f"fan_out.py ended with status {done.returncode}"
+
     def _outputs(self, home):
         return {name: [files.signature(home / path), self.store.digest(home / path)] for name, path in self.step.outputs.items()}
 
@@ -176,6 +188,8 @@ class Work:
         end = ends.of_command(outcome, _tail(output / "log.txt"), missing, _kills_for_memory() > kills, [rows[epoch] for epoch in sorted(rows)], step.training)
         if end.action == "done" and (absent := next((path for path in step.outputs.values() if not (home / path).exists()), None)):
             end = ends.End("output", "fail", f"it ended well and did not make its output '{absent}'")
+        if end.action == "done" and (wrong := self._expand(home)):
+            return ends.End("output", "fail", wrong), sampler, outcome.seconds
         if end.action == "fail" and (line := _tail(output / "log.txt").strip().rpartition("\n")[2]):
             end = dataclasses.replace(end, why=f"{end.why}: {line[:200]}")
         return end, sampler, outcome.seconds
@@ -271,6 +285,9 @@ def serve(store, step):
 
 def main():
     store = Store(sys.argv[1], steps.from_json((pathlib.Path(sys.argv[1]) / "flow.json").read_text()))
+    if sys.argv[2] not in store.flow.steps:   # a fan-out, all steps of which have ended
+        (store.folder / "run" / sys.argv[2]).touch()
+        return FINISHED
     step, stop = store.flow.steps[sys.argv[2]], threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stop.set())
     try:
