@@ -402,6 +402,50 @@ class Shown(Served):
         self.assertEqual(self.ask(f"/api/traces/{'c' * 16}")["count"], 1600)
         self.assertIn(b"muster_spans_dropped_total 800.0", self.open("/metrics")[1])
 
+    def test_workflows_and_the_lineage_of_their_models(self):
+        file = self.write("flow.yaml", """
+muster-flow: 1
+name: of <b>the test</b>
+steps:
+  ingest: {command: [cp, '{rows}', '{made}'], inputs: {rows: rows.csv}, outputs: {made: data}}
+  train: {command: [sh, -c, 'echo "1 1.0 1.0 0.8 0.1 10"; cat $1 > $2', x, '{data}', '{model}'], inputs: {data: data}, outputs: {model: model}}
+  select:
+    command: "{python} -m muster_flow select --repository {out}/repository --name m {model}"
+    inputs: {model: model}
+    environment: {PYTHONPATH: '{platform}'}
+  broken: {command: 'false', needs: [select]}
+""")
+        self.write("rows.csv", "1,2\n")
+        if shutil.which("snakemake") is None:
+            self.skipTest("SKIPPED: snakemake is not installed")
+        done = subprocess.run([sys.executable, "-m", "muster_flow", "run", file, "--out", self.runs / "flow"], capture_output=True, text=True, timeout=300)
+        self.assertEqual(done.returncode, 1, done.stdout + done.stderr)
+        self.serve()
+        self.assertEqual(self.ask("/api/runs")["runs"], [])
+        (found,) = self.ask("/api/workflows")["workflows"]
+        self.assertEqual((found["folder"], found["name"]), ("flow", "of <b>the test</b>"))
+        self.assertEqual({step["step"]: step["state"] for step in found["steps"]}, {"ingest": "done", "train": "done", "select": "done", "broken": "failed"})
+        self.assertEqual(found["versions"], [{"model": "m", "version": 1, "name": "train", "accuracy": 0.8}])
+        status, page, headers = self.open("/api/workflows/flow/m/1")
+        self.assertEqual((status, headers["Content-Type"]), (200, "text/html; charset=utf-8"))
+        self.assertIn("sandbox", headers["Content-Security-Policy"])
+        texts = re.findall(r"<text [^>]*>([^<]*)</text>", page.decode())
+        self.assertEqual(texts[::2][1:], ["ingest", "train", "m version 1"])
+        self.assertTrue(texts[0].endswith("/rows.csv"), texts)
+        for place in ("flow/m/2", "flow/other/1", "nothing/m/1", "..%2fflow/m/1", "flow/m/.."):
+            self.ask(f"/api/workflows/{place}", status=404)
+        # links out of the folder, and files of another form
+        secret = self.folder / "secret" / "m" / "1"
+        secret.mkdir(parents=True)
+        (secret / "selected.json").write_text('{"step": "secret", "accuracy": 1}')
+        (self.runs / "flow" / "linked").symlink_to(self.folder / "secret")
+        self.assertEqual(len(self.ask("/api/workflows")["workflows"][0]["versions"]), 1)
+        with open(self.runs / "flow" / "metadata.jsonl", "a", encoding="ascii") as events:
+            events.write('{"event": "begin", "step": "train"}\n[1]\n{"event": "begin", "step": "train", "at": 2')
+        self.assertEqual(self.ask("/api/workflows")["workflows"][0]["steps"], found["steps"])
+        (self.runs / "flow" / "muster-flow.json").write_text("[]")
+        self.assertEqual(self.ask("/api/workflows"), {"workflows": []})
+
     def test_the_openapi_file_is_what_is_answered(self):
         self.serve()
         self.made("done", "run-12345678")

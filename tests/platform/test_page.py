@@ -135,9 +135,14 @@ class Used(Served):
         (self.runs / "done" / evil.replace("/", "")).write_text("")
         self.ask("/api/v2/spans", [{"traceId": "a" * 16, "id": "1" * 16, "name": evil, "timestamp": 1, "duration": 5, "localEndpoint": {"serviceName": evil}, "tags": {evil: evil}}], 202)
 
+        (self.runs / "flow").mkdir()
+        (self.runs / "flow" / "muster-flow.json").write_text(json.dumps({"name": evil}))
+        (self.runs / "flow" / "metadata.jsonl").write_text(json.dumps({"event": "end", "step": evil, "state": evil, "why": evil, "at": 1}) + "\n")
+
         async def steps(page):
             for place, ready in (("run/done/made-12345678", "document.querySelector('#files a') && document.querySelector('#fall i') && document.querySelector('.times')"),
                                  (f"run/done/{crash.name}", "document.querySelector('.why')"), ("compare/done/made-12345678/done/made-12345679", "document.querySelector('#table td')"),
+                                 ("workflows", "document.querySelector('#table td')"),
                                  ("traces", "document.querySelector('#table a')"), ("trace/" + "a" * 16, "document.querySelector('.fall i')")):
                 await page.value(f"location.hash = '#/{place}'")
                 await page.until(ready)

@@ -224,6 +224,18 @@ async function drawTraces(id) {
   put("fall-all", waterfall(trace));
 }
 
+async function drawWorkflows() {
+  const {workflows} = await ask("/api/workflows");
+  clear("workflows");
+  put("head", html`<div class="head"><a class="back" href="#/">Runs</a><h1>Workflows</h1></div>`);
+  put("table", workflows.length ? workflows.map(one => html`<h2>${one.name} <span class="soft">${one.folder}</span></h2>
+    ${one.versions.length ? table(["version", "model", "accuracy"], one.versions.map(version => [
+      html`<a href="/api/workflows/${path(one.folder)}/${path(version.model)}/${version.version}">${version.model}/${version.version}</a>`, version.name, number(version.accuracy)])) : ""}
+    ${table(["step", "state", "accuracy", "took", "when"], one.steps.map(step => [step.step, html`${step.state}${step.why ? html` <span class="soft">${step.why}</span>` : ""}`,
+      step.accuracy == null ? "" : number(step.accuracy), step.seconds == null ? "" : seconds(step.seconds), ago(step.at)]))}`)
+    : html`<p class="soft">No workflow has results here: muster-flow run FILE --out DIR/NAME makes them.</p>`);
+}
+
 // ---- starting, and everything that is pressed ----
 
 function drawForm() {
@@ -279,6 +291,7 @@ async function look() {
     drawList();
     if (page === "run") await drawRun(names.join("/"));
     else if (page === "compare") await drawCompare(names.slice(0, 2).join("/"), names.slice(2).join("/"));
+    else if (page === "workflows") await drawWorkflows();
     else if (page === "traces" || page === "trace") await drawTraces(names[0]);
     else if (runs.length && matchMedia("(min-width: 50.01rem)").matches) await drawRun(runs[0].id);
     else { clear(""); put("head", html`<h1>No runs yet</h1><p>Start one here, or with <code>muster-bench run FILE --out DIR/NAME --watch</code>: folders of results in this one are shown.</p>`); }

@@ -25,6 +25,7 @@ from .exporter import Exporter
 from .runs import Runs, attempt_of, files_in
 from .spans import Traces, step
 from .start import Starter
+from .workflows import Workflows
 
 HERE = pathlib.Path(__file__).parent
 POLICY = ("default-src 'none'; script-src 'nonce-{nonce}'; style-src 'self' 'unsafe-inline'; img-src data:; connect-src 'self'; base-uri 'none'; form-action 'self'; "
@@ -40,7 +41,7 @@ class Dashboard:
     def __init__(self, folder, places, address, token):
         self.token, self.connections = token, None
         self.cookie = f"muster_{digest_of(str(pathlib.Path(folder).absolute()))[:8]}"
-        self.runs, self.traces = Runs(folder), Traces(folder)
+        self.runs, self.traces, self.workflows = Runs(folder), Traces(folder), Workflows(Runs(folder).folder)
         self.starter, self.exporter = Starter(folder, places, address, token), Exporter(self.runs, self.traces)
         self._reading, self._bodies = asyncio.Lock(), asyncio.Semaphore(MOST_BODIES)
 
@@ -55,6 +56,7 @@ class Dashboard:
             web.get("/api/runs/{folder}/{run}/log", self.log), web.get("/api/runs/{folder}/{run}/step", self.step),
             web.get("/api/runs/{folder}/{run}/files/{path:.+}", self.file), web.post("/api/runs/{folder}/{run}/metrics", self.post_metrics),
             web.get("/api/compare", self.compare), web.post("/api/v2/spans", self.post_spans),
+            web.get("/api/workflows", self.list_workflows), web.get("/api/workflows/{folder}/{model}/{version}", self.lineage),
             web.get("/api/traces", self.list_traces), web.get("/api/traces/{trace}", self.trace)])
         return app
 
@@ -214,6 +216,13 @@ class Dashboard:
 
     async def trace(self, request):
         return _json(request, await self._read(self.traces.trace, request.match_info["trace"]))
+
+    async def list_workflows(self, request):
+        return _json(request, {"workflows": await self._read(self.workflows.list)})
+
+    async def lineage(self, request):
+        page = await self._read(self.workflows.lineage, *[request.match_info[name] for name in ("folder", "model", "version")])
+        return web.Response(text=page, content_type="text/html", headers={"Content-Security-Policy": FOREIGN})
 
     async def metrics(self, request):
         return web.Response(body=await self._read(self.exporter.text), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
