@@ -1,6 +1,7 @@
 """Tests the presets that are shipped, and the protection of the closed presets."""
 import bz2
 import json
+import pathlib
 import subprocess
 import sys
 import unittest
@@ -28,6 +29,18 @@ class Shipped(Case):
         closed = {file.name: digest(file.content) for file in map(read_file, ALL) if file.division == "closed"}
         self.assertEqual(closed, locked(), "muster-bench lock presets/*.yaml > presets/closed.json, in muster_bench")
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
+
+    def test_each_closed_task_has_a_short_form_that_is_open(self):
+        """Checks that a short form says what it is: in its division, its title and its name."""
+        short = {file.name: file for file in map(read_file, ALL) if file.name.endswith("-small")}
+        self.assertEqual({name.partition("-")[0] for name in short}, {name.partition("-")[0] for name in locked()})
+        for file in short.values():
+            self.assertEqual(file.division, "open")
+            self.assertIn("open division, not the published task", file.title)
+        programs = {name: {pathlib.PurePath(experiment.template.command[0]).name for experiment in file.experiments}
+                    for name, file in ((path.stem, read_file(path)) for path in ALL)}
+        for name in locked():
+            self.assertLessEqual(programs[name], programs[f"{name.partition('-')[0]}-{'vgg16-' if name.startswith('cluster') else ''}small"], name)
 
     def test_what_is_closed_has_the_settings_of_its_program(self):
         for file in map(read_file, ALL):
