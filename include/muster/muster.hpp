@@ -89,6 +89,7 @@
 #include <muster/core/update/update_step.hpp>
 #include <muster/core/version.hpp>
 #include <muster/data/bad_records.hpp>
+#include <muster/data/balanced_batch.hpp>
 #include <muster/data/batch_shard.hpp>
 #include <muster/data/cache.hpp>
 #include <muster/data/classes.hpp>

@@ -142,24 +142,29 @@ struct output {
   }
 };
 
+// Opens an output that is one file. Returns false if the name is a folder's.
+bool open_single_file(const copy_request& request, const muster::data::any_record_source& source,
+                      const muster::data::record_schema& schema, output& result) {
+  const bool is_parquet = request.to.ends_with(".parquet");
+  if (!is_parquet && !request.to.ends_with(".muster")) return false;
+  if (request.append || !request.by.empty() || request.files > 1) {
+    throw muster::configuration_error("'" + request.to + "' is one file (its name ends with " +
+                                      (is_parquet ? ".parquet" : ".muster") + "); name a folder for several");
+  }
+  if (is_parquet)
+    result.parquet = muster::data::create_parquet(request.to, schema, source.columns(), request.layout);
+  else
+    result.single_file.emplace(request.to, schema, request.layout);
+  return true;
+}
+
 // `shards` is the number of shards, or 0.
 output open_output(const copy_request& request, const muster::data::any_record_source& source, std::uint32_t shards) {
   namespace fs = std::filesystem;
   auto schema = source.schema();
   if (!request.classes.empty()) schema.classes = request.classes;
   output result;
-  const bool is_parquet = request.to.ends_with(".parquet");
-  if (is_parquet || request.to.ends_with(".muster")) {
-    if (request.append || !request.by.empty() || request.files > 1) {
-      throw muster::configuration_error("'" + request.to + "' is one file (its name ends with " +
-                                        (is_parquet ? ".parquet" : ".muster") + "); name a folder for several");
-    }
-    if (is_parquet)
-      result.parquet = muster::data::create_parquet(request.to, schema, source.columns(), request.layout);
-    else
-      result.single_file.emplace(request.to, schema, request.layout);
-    return result;
-  }
+  if (open_single_file(request, source, schema, result)) return result;
   const std::uint64_t work = work_of(request, source);
   std::error_code ignored;
   if (!request.append && fs::exists(fs::path(request.to) / std::string(muster::data::manifest_name), ignored) &&

@@ -37,7 +37,8 @@ struct image_window {
 struct jpeg_functions {
   /// Returns width and height of the turned image. x and y are 0.
   image_window (*size)(std::span<const std::byte> jpeg);
-  /// Writes height x width pixels of three bytes each, of a window in the turned image. The image is mirrored if `flip` is true.
+  /// Writes height x width pixels of three bytes each, of a window in the turned image. The image is mirrored if `flip`
+  /// is true.
   void (*decode)(std::span<const std::byte> jpeg, const image_window& window, std::uint32_t height, std::uint32_t width,
                  bool flip, std::byte* pixels);
 };

@@ -81,6 +81,9 @@ class handshake {
       : secret_(secret), connects_(connects), self_(self), expected_(expected) {}
   void write(std::string text, state after, std::size_t expected_after);
   void read_message(const std::string& text);
+  void on_challenge(const std::string& text);
+  void on_answer(const std::string& text);
+  void on_introduction(const std::string& text);
   void answer(char reply);
   // Returns the text that a side signs: the mark of the side ('1' connects, '2' listens), its reply (0: none), and the
   // transcript.

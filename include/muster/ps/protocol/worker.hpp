@@ -307,13 +307,16 @@ class worker {
     return now - since >= wait;
   }
 
-  void on_message(const member& sender, const message& msg, clock::time_point now) {
-    const bool knows_the_end =
-        msg.kind == message_kind::alive ? (msg.flags & is_farewell) != 0 : msg.kind == message_kind::fenced && fenced_;
+  void on_pulse(const member& sender, const message& msg) {
+    const bool is_alive = msg.kind == message_kind::alive;
+    const bool knows_the_end = is_alive ? (msg.flags & is_farewell) != 0 : fenced_;
     if (leaving_ && knows_the_end) peers_.find(sender)->has_left = true;
-    if (msg.kind == message_kind::alive) loads_[sender] = {msg.count, msg.offset};
-    if (fenced_ || msg.kind == message_kind::alive || msg.kind == message_kind::fenced) return;
-    if (msg.range >= channels_.size()) return;
+    if (is_alive) loads_[sender] = {msg.count, msg.offset};
+  }
+
+  void on_message(const member& sender, const message& msg, clock::time_point now) {
+    if (msg.kind == message_kind::alive || msg.kind == message_kind::fenced) return on_pulse(sender, msg);
+    if (fenced_ || msg.range >= channels_.size()) return;
     range_channel& channel = channels_[msg.range];
     const bool answers = msg.kind == message_kind::values || msg.kind == message_kind::refused;
     if (sender != channel.head && !(answers && sender == channel.tail)) return;  // the sender was the head before

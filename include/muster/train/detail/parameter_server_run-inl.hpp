@@ -4,6 +4,7 @@
 #include <muster/train/training_run.hpp>
 
 #include <cstdio>
+#include <string>
 
 #include <muster/core/error.hpp>
 #include <muster/core/inline.hpp>
@@ -11,6 +12,13 @@
 #include <muster/train/checkpoint_file.hpp>
 
 namespace muster { inline namespace v0 {
+namespace detail {
+
+inline void print_line(std::FILE* file, const std::string& line) {
+  if (!line.empty()) std::fprintf(file, "%s\n", line.c_str());
+}
+
+}  // namespace detail
 
 // Runs the training of a worker. Each worker trains parts of the data that the servers assign, at its own pace. The
 // first worker saves.
@@ -36,8 +44,8 @@ MUSTER_INLINE void training::training_run::train_on_servers() {
   conclude();
   if (owner.is_root()) servers.confirm_end();
   servers.finish();
-  if (const auto report = servers.load_report(); prints() && began_any && !report.empty())
-    std::fprintf(options.log, "%s\n", report.c_str());
+  const auto load = servers.load_report();
+  if (prints() && began_any) detail::print_line(options.log, load);
   servers.require_saved();
 }
 

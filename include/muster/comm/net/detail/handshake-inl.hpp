@@ -93,37 +93,44 @@ MUSTER_INLINE void handshake::received(std::span<const std::byte> bytes) {
 }
 
 MUSTER_INLINE void handshake::read_message(const std::string& text) {
-  ++step_;
-  if (connects_ && step_ == 1 && text.starts_with(any_protocol)) {  // a nonce is random
+  const bool is_first = step_++ == 0;
+  if (connects_) return is_first ? on_challenge(text) : on_answer(text);
+  if (is_first) return on_introduction(text);
+  state_ = secret_.has_signed(proof('1', 0), text) ? state::asking : state::stranger;
+}
+
+MUSTER_INLINE void handshake::on_challenge(const std::string& text) {
+  if (text.starts_with(any_protocol)) {  // a nonce is random
     difference_ = difference_to(std::string_view(text).substr(0, protocol_name.size()));
     state_ = state::stranger;
-  } else if (connects_ && step_ == 1) {
-    transcript_ += text;
-    write(secret_.sign(proof('1', 0)), state::reading, 1 + job_secret::mac_bytes);
-  } else if (connects_) {
-    const char reply = text[0];
-    const bool genuine = (reply == 1 || reply == 2) && secret_.has_signed(proof('2', reply), text.substr(1));
-    state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
-  } else if (step_ == 1) {
-    wire_reader hello(text);
-    const std::string_view protocol = hello.chars(protocol_name.size());
-    peer_ = hello.number<introduction>();
-    if (protocol != protocol_name && protocol.starts_with(any_protocol)) {
-      std::string notice(protocol_name);
-      notice.resize(nonce_bytes);
-      write(std::move(notice), state::stranger, 0);
-      return;
-    }
-    if (protocol != protocol_name || peer_.receiver != self_ || peer_.sender == self_) {
-      state_ = state::stranger;
-      return;
-    }
-    const auto nonce = draw_nonce();
-    transcript_ = text + nonce;
-    write(nonce, state::reading, job_secret::mac_bytes);
-  } else {
-    state_ = secret_.has_signed(proof('1', 0), text) ? state::asking : state::stranger;
+    return;
   }
+  transcript_ += text;
+  write(secret_.sign(proof('1', 0)), state::reading, 1 + job_secret::mac_bytes);
+}
+
+MUSTER_INLINE void handshake::on_answer(const std::string& text) {
+  const char reply = text[0];
+  const bool genuine = (reply == 1 || reply == 2) && secret_.has_signed(proof('2', reply), text.substr(1));
+  state_ = !genuine ? state::stranger : reply == 1 ? state::done : state::refused;
+}
+
+MUSTER_INLINE void handshake::on_introduction(const std::string& text) {
+  wire_reader hello(text);
+  const std::string_view protocol = hello.chars(protocol_name.size());
+  peer_ = hello.number<introduction>();
+  if (protocol != protocol_name && protocol.starts_with(any_protocol)) {
+    std::string notice(protocol_name);
+    notice.resize(nonce_bytes);
+    return write(std::move(notice), state::stranger, 0);
+  }
+  if (protocol != protocol_name || peer_.receiver != self_ || peer_.sender == self_) {
+    state_ = state::stranger;
+    return;
+  }
+  const auto nonce = draw_nonce();
+  transcript_ = text + nonce;
+  write(nonce, state::reading, job_secret::mac_bytes);
 }
 
 MUSTER_INLINE void handshake::answer(char reply) {
