@@ -106,14 +106,18 @@ struct orientation {
   }
 };
 
+constexpr std::string_view exif_begin("Exif\0\0", 6);
+
+bool is_exif(std::span<const unsigned char> marker) {
+  return std::string_view(reinterpret_cast<const char*>(marker.data()), marker.size()).starts_with(exif_begin);
+}
+
 // Returns the orientation in the EXIF data of a JPEG's marker: a TIFF after six bytes. Returns 1, which turns nothing,
-// if there is none.
+// if it has none.
 unsigned orientation_in(std::span<const unsigned char> exif) {
-  constexpr std::string_view begin("Exif\0\0", 6);
   constexpr std::size_t entry_bytes = 12;
   constexpr unsigned tag = 0x0112, short_type = 3;
-  if (!std::string_view(reinterpret_cast<const char*>(exif.data()), exif.size()).starts_with(begin)) return 1;
-  const auto tiff = exif.subspan(begin.size());
+  const auto tiff = exif.subspan(exif_begin.size());
   const bool is_little = !tiff.empty() && tiff[0] == 'I';
   const auto number = [&](std::size_t at, std::size_t bytes) -> std::size_t {
     std::size_t value = 0;
@@ -176,7 +180,7 @@ class decompressor {
   /// Returns the orientation in the file's first EXIF data.
   [[nodiscard]] orientation turned() const noexcept {
     for (const auto* marker = info_.marker_list; marker != nullptr; marker = marker->next)
-      if (marker->marker == exif_marker)
+      if (marker->marker == exif_marker && is_exif({marker->data, marker->data_length}))  // XMP has the same marker
         return orientation::of_number(orientation_in({marker->data, marker->data_length}));
     return {};
   }

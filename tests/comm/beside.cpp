@@ -250,7 +250,11 @@ int main(int argc, char** argv) {
   MPI_Comm_split(MPI_COMM_WORLD, 0, -rank_in_world, &self.ranks);
   MPI_Comm_rank(self.ranks, &self.rank);
   MPI_Comm_size(self.ranks, &self.size);
-  if (names[self.level] != argv[1]) std::printf("SKIPPED: MPI has the thread level %s\n", names[self.level].data());
+  if (names[self.level] != argv[1]) {
+    std::printf("SKIPPED: MPI has the thread level %s\n", names[self.level].data());
+    MPI_Finalize();
+    return 0;
+  }
   for (const auto& test : {std::function<void(const program&)>(test_communicators),
                            {test_handlers},
                            {test_threads},

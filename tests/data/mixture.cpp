@@ -51,6 +51,18 @@ std::vector<drawn> batch_of_world(muster::loader& loader, int world) {
 
 }  // namespace
 
+TEST_CASE("a record of a mixture has the place of its part, and the mixture the name it was given") {
+  std::vector<muster::mixture_part> parts = {{table(3, 0)}, {table(4, 1)}};
+  const muster::data::any_record_source both = muster::mixture(parts, "both");
+  CHECK(std::string(both.name()) == "both");
+  for (muster::sample_id id = 0; id < both.size(); ++id) {
+    const auto expected = parts[id < 3 ? 0 : 1].source.location_of(id < 3 ? id : id - 3);
+    INFO(id << ": " << both.location_of(id).file);
+    CHECK(both.location_of(id).file == expected.file);
+    CHECK(both.location_of(id).line == expected.line);
+  }
+}
+
 TEST_CASE("up to any position each source is near its proportion, and exact where all are whole") {
   muster::random_stream random(5);
   for (int repeat = 0; repeat < 40; ++repeat) {

@@ -4,6 +4,7 @@ import gzip
 import json
 import os
 import pathlib
+import re
 import shutil
 import signal
 import struct
@@ -20,7 +21,8 @@ def run(*arguments, status=0):
     if status in (1, 2) or (status == 3 and not done.stdout):
         assert done.stderr.startswith("muster-data: ") and done.stderr.count("\n") == 1, done.stderr
     else:
-        assert done.stderr == "", done.stderr  # no progress without a terminal
+        progress = re.compile(r"\S+ \d+ of \d+ records, .*|(opens|reads) .*, \d+ s.*")  # from 10 s on, on a busy machine
+        assert not [line for line in done.stderr.splitlines() if not progress.fullmatch(line)], done.stderr
     return done
 
 

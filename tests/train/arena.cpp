@@ -43,6 +43,12 @@ TEST_CASE("the views of an arena are aligned, disjoint and inside the whole") {
   CHECK(std::count(arena.parameters().begin(), arena.parameters().end(), 0.0f) == 64 - 38);
 }
 
+TEST_CASE("a tensor of another type than float32 has no initial values by a function") {
+  heap memory;
+  muster::arena arena(memory, {{"weight", {3}, muster::dtype::float64}});
+  CHECK_THROWS_WITH(arena.initialise(0, [](std::size_t) { return 1.0f; }), contains("its elements are float64"));
+}
+
 TEST_CASE("initial values are computed at the first access, or given away before") {
   heap memory;
   muster::arena arena(memory, {{"weight", {3, 7}}, {"bias", {5}}});
@@ -63,6 +69,8 @@ TEST_CASE("initial values are computed at the first access, or given away before
   SECTION("given away") {
     const auto fill = arena.take_initial();
     CHECK(computed == 0);
+    CHECK_THROWS_WITH(arena.initialise("bias", [](std::size_t) { return 1.0f; }),
+                      contains("before the training is made"));
     CHECK(std::ranges::count(arena.parameters(), 0.0f) == std::ssize(arena.parameters()));
     for (std::size_t first = 0; first < arena.parameters().size(); ++first) {
       std::vector<float> part(std::min<std::size_t>(7, arena.parameters().size() - first));

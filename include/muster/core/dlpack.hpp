@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include <muster/core/buffer.hpp>
 #include <muster/core/dtype.hpp>
 #include <muster/core/error.hpp>
 
@@ -190,8 +191,11 @@ class dlpack_tensor {
     }
     strides_.resize(shape_.size());
     std::int64_t stride = 1;
-    for (std::size_t r = shape_.size(); r-- > 0; stride *= shape_[r])
+    for (std::size_t r = shape_.size(); r-- > 0;) {
       strides_[r] = from.strides != nullptr ? from.strides[r] : stride;
+      if (from.strides == nullptr && __builtin_mul_overflow(stride, shape_[r], &stride))
+        throw configuration_error("a tensor cannot be used (its elements are more than 2^63); correct its shape");
+    }
     data_ = static_cast<std::byte*>(from.data) + (from.data != nullptr ? from.byte_offset : 0);
   }
 
@@ -280,11 +284,15 @@ requires element<std::remove_const_t<T>>
   return &held.release()->exported;
 }
 
-/// Exports all elements of a `buffer` or vector, which the tensor owns from now on.
-template <dlpack::managed Managed = dlpack::managed_tensor_versioned, class Owner>
-requires std::is_rvalue_reference_v<Owner&&>
-[[nodiscard]] Managed* export_dlpack(Owner&& owner, std::vector<std::int64_t> shape) {
-  const std::span elements(owner.data(), owner.size());
+/// Exports all elements of a buffer or vector, which the tensor owns from now on.
+template <dlpack::managed Managed = dlpack::managed_tensor_versioned, class T>
+[[nodiscard]] Managed* export_dlpack(buffer<T>&& owner, std::vector<std::int64_t> shape) {
+  const std::span<T> elements(owner.data(), owner.size());
+  return export_dlpack<Managed>(std::move(owner), elements, std::move(shape));
+}
+template <dlpack::managed Managed = dlpack::managed_tensor_versioned, class T>
+[[nodiscard]] Managed* export_dlpack(std::vector<T>&& owner, std::vector<std::int64_t> shape) {
+  const std::span<T> elements(owner.data(), owner.size());
   return export_dlpack<Managed>(std::move(owner), elements, std::move(shape));
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <map>
@@ -58,7 +59,6 @@ class records_of_class : public source_with_facts {
       record.id = static_cast<sample_id>(at - state_->ids.begin());
     }
   }
-  void expect(std::span<const sample_id> ids) const { state_->source.expect(in_source(ids)); }
   [[nodiscard]] data_location location_of(sample_id id) const { return state_->source.location_of(state_->ids[id]); }
   [[nodiscard]] std::uint64_t block_records() const noexcept { return state_->source.block_records(); }
   [[nodiscard]] std::optional<std::uint64_t> host_state() const { return state_->source.host_state(); }
@@ -110,9 +110,8 @@ inline std::vector<mixture_part> sources_of_classes(const any_record_source& sou
   for (std::size_t k = 0; k < names.size(); ++k) classes[static_cast<float>(k)];  // a named class may have no record
   std::vector<mixture_part> parts;
   for (auto& [label, ids] : classes) {
-    const auto number = static_cast<std::size_t>(std::max(label, 0.0f));
-    const bool is_named = number < names.size() && static_cast<float>(number) == label;
-    const std::string name = is_named ? names[number] : number_text(label);
+    const bool is_named = label >= 0 && label < static_cast<float>(names.size()) && std::trunc(label) == label;
+    const std::string name = is_named ? names[static_cast<std::size_t>(label)] : number_text(label);
     if (ids.size() < least) {
       refuse_balance(source, "class " + name + " has " + std::to_string(ids.size()) + " records",
                      "take at most so many of each class, or leave the class out");
@@ -141,7 +140,8 @@ struct balanced_batch {
   if (step.records == 0) detail::refuse_balance(source, "a batch has 0 records of each class", "take 1 or more");
   auto parts = detail::sources_of_classes(source, step.records);
   const std::uint64_t size = step.records * parts.size();
-  return any_record_source(mixture(std::move(parts))) | step.order | batch(size, {.drop_last = true});
+  return any_record_source(mixture(std::move(parts), std::string(source.name()) + ", balanced")) | step.order |
+         batch(size, {.drop_last = true});
 }
 
 }}}  // namespace muster::v0::data

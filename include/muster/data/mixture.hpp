@@ -29,7 +29,8 @@ class mixture : public detail::source_with_facts {
  public:
   /// Throws configuration_error if there are no parts, for weights that are not numbers from 0.000001 to 1000000000,
   /// for a source without records, and for sources of different schemas.
-  explicit mixture(std::vector<mixture_part> parts);
+  /// `name` is the mixture's name in messages, by default the names of all parts with their weights.
+  explicit mixture(std::vector<mixture_part> parts, std::string name = {});
 
   /// Returns the largest block_records() of the parts. See any_record_source.
   [[nodiscard]] std::uint64_t block_records() const noexcept;
@@ -37,6 +38,8 @@ class mixture : public detail::source_with_facts {
   void sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const;
   /// Reads records and labels with one call for each run of ids from the same part. See record_source.
   void read(std::span<const sample_id> ids, const record_rows& rows, std::vector<bad_record>* bad = nullptr) const;
+  /// Returns the record's place in its part. See any_record_source.
+  [[nodiscard]] data_location location_of(sample_id id) const;
   /// Returns the state of the data on this host. See any_record_source.
   [[nodiscard]] std::optional<std::uint64_t> host_state() const;
   [[nodiscard]] std::optional<std::uint64_t> host_state_now() const;

@@ -15,6 +15,7 @@
 #include <tbb/task_arena.h>
 #include <tbb/task_group.h>
 
+#include <stdexcept>
 #include <string>
 
 #include <muster/core/log.hpp>
@@ -56,13 +57,16 @@ class background_tasks {
   static void try_with_threads(const Function& function) {
     try {
       function();
-    } catch (const std::exception& failed) {
-      static const bool is_told =
-          (log(log_level::warning, std::string("the caller does the work of a thread that oneTBB cannot start (") +
-                                       failed.what() + "); raise the limit of processes (ulimit -u)"),
-           true);
-      (void)is_told;
+    } catch (const std::runtime_error& failed) {
+      on_refused_thread(failed.what());
     }
+  }
+  static void on_refused_thread(const char* reason) {
+    static const bool is_told =
+        (log(log_level::warning, std::string("the caller does the work of a thread that oneTBB cannot start (") +
+                                     reason + "); raise the limit of processes (ulimit -u)"),
+         true);
+    (void)is_told;
   }
 
   std::optional<tbb::global_control> limit_;

@@ -89,7 +89,9 @@ class arena_base {
  protected:
   /// Sets the initial values before the first access to the parameters.
   void prepare() const {
-    if (!std::exchange(is_read_, true)) fill_initial();
+    if (is_read_) return;  // concurrent reads write nothing
+    fill_initial();
+    is_read_ = true;
   }
   /// Returns true after the first access to the parameters.
   [[nodiscard]] bool is_read() const noexcept { return is_read_; }
@@ -223,8 +225,10 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
 
   /// Sets the initial values of a tensor: element k is `value(k)`. They are computed at the first access to the
   /// parameters. In mode ps each server computes the values of its own ranges, so a rank that only serves holds no
-  /// parameters, and the workers send none. `value` must give the same bits at every rank. It is called by threads of
-  /// servers too, also after the arena's destruction, so it refers to nothing that changes or ends.
+  /// parameters, and the workers send none: there the parameters are 0 from the training's construction until the first
+  /// step, and writing them in between is an error of the run. `value` must give the same bits at every rank. It is
+  /// called by threads of servers too, also after the arena's destruction, so it refers to nothing that changes or ends.
+  /// Throws configuration_error for a tensor that is not float32, and in mode ps after the training's construction.
   void initialise(std::size_t tensor, std::function<float(std::size_t)> value);
   void initialise(std::string_view name, std::function<float(std::size_t)> value) {
     initialise(index(name), std::move(value));
@@ -252,6 +256,7 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
   static void fill(const initial_tensor& tensor);
 
   std::vector<initial_tensor> initial_;
+  bool is_taken_ = false;  // servers have the initial values
 };
 
 }}  // namespace muster::v0

@@ -96,6 +96,10 @@ class parameter_server_backend {
   [[nodiscard]] std::string load_report();
 
  private:
+  // Assigns the parameters to the table if the servers have no initial values. Throws configuration_error if they have,
+  // and the program wrote other values.
+  void assign_initial();
+
   arena& arena_;
   bool sparse_;
   bool assigns_;  // the first worker sends the initial values

@@ -30,7 +30,6 @@ MUSTER_INLINE void progress_line::update(std::string_view text) {
     const std::size_t width =
         ioctl(fileno(stream_), TIOCGWINSZ, &size) == 0 && size.ws_col > 1 ? size.ws_col - 1u : 79u;
     line = "\r" + line.substr(0, width) + "\033[K";
-    detail::line_is_shown = stream_ == stderr;
     shown_ = true;
   } else {
     line += "\n";
@@ -38,6 +37,7 @@ MUSTER_INLINE void progress_line::update(std::string_view text) {
   }
   std::fwrite(line.data(), 1, line.size(), stream_);
   std::fflush(stream_);
+  if (on_terminal_ && stream_ == stderr) detail::line_is_shown = true;
   next_ = deadline_after(interval_);
 }
 

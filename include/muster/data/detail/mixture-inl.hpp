@@ -43,12 +43,13 @@ inline std::vector<std::uint64_t> whole_weights(const std::vector<mixture_part>&
 }  // namespace detail
 
 struct mixture::state : detail::source_facts {
-  explicit state(std::vector<mixture_part> all) : parts(std::move(all)) {
+  state(std::vector<mixture_part> all, std::string given_name) : parts(std::move(all)) {
     if (parts.empty()) detail::refuse("there are no sources", "name some, such as mix:a=0.7,b=0.3");
     const auto weights = detail::whole_weights(parts);
     muster::digest content;
     std::vector<std::uint64_t> counts;
-    name = "mix:";
+    name = given_name.empty() ? "mix:" : std::move(given_name);
+    const bool is_named = name != "mix:";
     for (std::size_t k = 0; k < parts.size(); ++k) {
       const auto& names = parts[0].source.schema().classes;
       const auto& own = parts[k].source.schema().classes;
@@ -64,7 +65,7 @@ struct mixture::state : detail::source_facts {
       size += source.size();
       counts.push_back(source.size());
       content.add(source.digest()).add(weights[k]);
-      name += (k == 0 ? "" : ",") + std::string(source.name()) + "=" + std::to_string(weights[k]);
+      if (!is_named) name += (k == 0 ? "" : ",") + std::string(source.name()) + "=" + std::to_string(weights[k]);
       mapped = mapped && source.mapped();
       block_records = std::max(block_records, source.block_records());
     }
@@ -79,8 +80,8 @@ struct mixture::state : detail::source_facts {
   std::shared_ptr<const detail::proportions> order;
 };
 
-MUSTER_INLINE mixture::mixture(std::vector<mixture_part> parts)
-    : state_(std::make_shared<const state>(std::move(parts))) {
+MUSTER_INLINE mixture::mixture(std::vector<mixture_part> parts, std::string name)
+    : state_(std::make_shared<const state>(std::move(parts), std::move(name))) {
   facts_ = state_.get();
 }
 
@@ -95,6 +96,11 @@ MUSTER_INLINE std::uint64_t mixture::block_records() const noexcept { return sta
 MUSTER_INLINE bool mixture::mapped() const noexcept { return state_->mapped; }
 MUSTER_INLINE const std::shared_ptr<const detail::proportions>& mixture::mixture_order() const noexcept {
   return state_->order;
+}
+
+MUSTER_INLINE data_location mixture::location_of(sample_id id) const {
+  const std::size_t part = state_->order->part_of(id);
+  return state_->parts[part].source.location_of(id - state_->order->first_record(part));
 }
 
 MUSTER_INLINE void mixture::sizes(std::span<const sample_id> ids, std::span<std::uint64_t> out) const {

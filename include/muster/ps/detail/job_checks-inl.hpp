@@ -90,7 +90,7 @@ MUSTER_INLINE std::uint64_t memory_limit(const std::string& groups, const std::s
   std::uint64_t least = ~std::uint64_t{0};
   std::ifstream lines(groups);
   for (std::string line; std::getline(lines, line);) {
-    const auto path = line.rfind(':') + 1;
+    const auto path = line.find(':', line.find(':') + 1) + 1;  // NUMBER:CONTROLLERS:PATH, whose path may have colons
     const bool of_memory = line.find(":memory:") != std::string::npos;  // in version 1, each controller has a tree
     if (path == 0 || (!of_memory && !line.starts_with("0::"))) continue;
     const std::string tree = mounted + (of_memory ? "/memory" : "");

@@ -117,6 +117,8 @@ MUSTER_INLINE table_layout::table_layout(std::vector<table_spec> tables, std::si
       refuse(spec, "a dense table keeps all its elements", "bound only sparse tables");
     if (spec.leases && (spec.size != 0 || spec.width != 1 || spec.ranges > 1))
       refuse(spec, "a table of leases has no values", "give it a name alone");
+    if (spec.initial_values && (spec.size == 0 || spec.leases))
+      refuse(spec, "its elements are 0 at first", "give initial values to a dense table, or push them");
     (void)make_update(spec.update);
     first_.push_back(static_cast<range_id>(ranges_.size()));
     if (spec.size == 0) {

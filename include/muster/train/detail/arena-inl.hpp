@@ -165,6 +165,13 @@ MUSTER_INLINE void arena::clear_gradients() noexcept { std::ranges::fill(gradien
 
 MUSTER_INLINE void arena::initialise(std::size_t tensor, std::function<float(std::size_t)> value) {
   const block at = place(tensor);
+  const auto& shape = shapes()[tensor];
+  const auto problem = "tensor '" + shape.name + "' cannot be given initial values by a function ";
+  if (shape.type != dtype::float32)
+    throw configuration_error(problem + "(its elements are " + std::string(to_string(shape.type)) +
+                              "); write them through parameters()");
+  if (is_taken_)
+    throw configuration_error(problem + "(the servers have the initial values); call before the training is made");
   const auto own = unprepared_parameters().subspan(at.first, at.count);
   if (is_read()) return fill({at.first, own, std::move(value)});
   initial_.push_back({at.first, own, std::move(value)});
@@ -178,6 +185,7 @@ MUSTER_INLINE void arena::fill_initial() const { std::ranges::for_each(initial_,
 
 MUSTER_INLINE std::function<void(std::size_t, std::span<float>)> arena::take_initial() {
   if (is_read() || initial_.empty()) return {};
+  is_taken_ = true;
   return [tensors = std::exchange(initial_, {})](std::size_t first, std::span<float> filled) {
     for (const auto& tensor : tensors) {
       const auto begin = std::max(first, tensor.first);

@@ -65,7 +65,7 @@ MUSTER_INLINE std::optional<ps::saved_tables> parameter_server_backend::begin(co
   const auto before = tables.bytes_pushed();
   std::optional<ps::saved_tables> saved;
   if (!folder.empty()) saved = ps::load_tables(job_, alone_, folder);
-  if (!saved && assigns_) tables.assign(parameters, std::as_const(arena_).parameters());
+  if (!saved && !sparse_) assign_initial();
   tables.flush();
   if (saved) {
     plan.from = saved->position.data;
@@ -74,6 +74,15 @@ MUSTER_INLINE std::optional<ps::saved_tables> parameter_server_backend::begin(co
   tables.begin_order(order, plan, saved ? std::span<const ps::lease>(saved->left) : std::span<const ps::lease>());
   assigned_ += tables.bytes_pushed() - before;
   return saved;
+}
+
+MUSTER_INLINE void parameter_server_backend::assign_initial() {
+  const auto values = std::as_const(arena_).parameters();
+  if (assigns_) return job_.tables().assign(parameters, values);
+  if (std::ranges::all_of(values, [](float value) { return value == 0; })) return;
+  throw configuration_error(
+      "the parameters were written after the training was made (the servers compute their initial values by "
+      "arena::initialise); write them before, or by initialise alone");
 }
 
 MUSTER_INLINE void parameter_server_backend::save(const std::string& folder) {

@@ -335,7 +335,7 @@ void mpi_transport::reclaim_slots() noexcept {
 
 void mpi_transport::notify(int peer, const control_message& message) {
   // A message that is under way when the communicator is freed might arrive in a later communicator: see
-  // mpi_library::retire.
+  // mpi_library::free_later.
   const bool may_arrive_late = message.type == control_message::kind::leave && !survives_deaths_;
   if (library_->abandoned() || may_arrive_late || !library_->allows_this_thread()) return;
   reported_failure_ = reported_failure_ || message.reports_failure();

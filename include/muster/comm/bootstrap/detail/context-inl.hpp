@@ -172,8 +172,9 @@ MUSTER_INLINE context::context(std::unique_ptr<transport> transport, settings ch
   detail::apply_diagnostics(self_->configuration);
   self_->launch = detect_launch();
   self_->for_groups = detail::settings_for_groups(self_->configuration, self_->launch.local_size);
-  // The program may wait in calls of its own, such as MPI_Recv, while a work is outstanding.
-  if (self_->configuration.value(setting::progress) == "auto" && transport->abilities().concurrent_groups)
+  // The program may wait in calls of its own to MPI, such as MPI_Recv, while a work is outstanding.
+  const auto abilities = transport->abilities();
+  if (self_->configuration.value(setting::progress) == "auto" && abilities.concurrent_groups && abilities.name == "mpi")
     self_->for_groups.progress_thread = true;
   self_->chosen = {std::string(transport->abilities().name), {}, 1, "given by the program"};
   const std::string name = self_->chosen.name;
