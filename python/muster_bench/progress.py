@@ -1,5 +1,5 @@
 """The progress of a runner: a line for each run, a line about the active runs, and an estimate of the remaining time."""
-import shutil
+import os
 import statistics
 import subprocess
 import sys
@@ -35,7 +35,7 @@ class Line:
             if time.monotonic() < self._next or not (text := without_secrets(make())):
                 return
             if self._terminal:
-                width = shutil.get_terminal_size((80, 24)).columns - 1
+                width = (self._columns() or 80) - 1
                 self._stream.write(f"\r{text[:width]}\033[K")
                 self._shown = True
             else:
@@ -43,6 +43,12 @@ class Line:
                 self._wait = min(2 * self._wait, LONGEST)
             self._stream.flush()
             self._next = time.monotonic() + self._wait
+
+    def _columns(self):
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns
+        except (OSError, ValueError):
+            return 0
 
     def clear(self):
         with self._lock:
@@ -79,7 +85,8 @@ def run_visibly(title, words, **options):
         except BaseException:
             process.kill()
             raise
-    line.clear()
+        finally:
+            line.clear()
     return subprocess.CompletedProcess(words, process.returncode, output, errors)
 
 

@@ -194,6 +194,10 @@ class Timeline:
         self.failed, self._began, self._store, self._staying = {}, began, store, staying   # steps of a run that stays
         self._line, self._active, self._left = Line(output=sys.stdout), {}, set(planned)
         self._planned, self._took = planned, _last_seconds(store)
+        for name in planned:
+            of_group = [seconds for step, seconds in self._took.items() if step.startswith(f"{name}-")]
+            if name not in self._took and of_group:
+                self._took[name] = max(of_group)
         self._lines = files.NewLines(store.metadata, store.metadata.stat().st_size if store.metadata.exists() else 0)
 
     def end(self):
@@ -206,6 +210,8 @@ class Timeline:
         elif event["event"] in ("end", "ready"):
             self._active.pop(event["step"], None)
             self._left.discard(event["step"])
+            # The name of a fan-out has no event of its own.
+            self._left -= {name for name in self._left if self._store.flow.steps[name].each and (self._store.folder / "run" / name).exists()}
 
     def _shown(self):
         if not self._active:

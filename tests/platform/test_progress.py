@@ -74,7 +74,7 @@ class Lines(unittest.TestCase):
     def test_the_longest_work_is_first_and_few_are_named(self):
         now = time.monotonic()
         text = shown_active({"b": now - 5, "a": now - 100, "c": now - 4, "d": now - 3, "e": now})
-        self.assertRegex(text, r"^a \(1 min 40 s\), b \(5\.\d s\), c \(4\.\d s\) and 2 more$")
+        self.assertRegex(text, r"^a \(1 min 4\d s\), b \(\d\.\d s\), c \(\d\.\d s\) and 2 more$")
 
     def test_a_command_ends_as_by_subprocess(self):
         done = run_visibly("works", [sys.executable, "-c", "import sys; print(1); print(2, file=sys.stderr); sys.exit(3)"],
@@ -99,7 +99,6 @@ class Programs(Case):
         self.assertRegex(text, r"\r\x1b\[K\[2/2\] only-n=2\S*: ok in \d+\.\d s\r\n")
         piped = self.bench("run", self.experiment(["sh", "-c", "echo 'accuracy: 0.25'"]), "--out", self.folder / "piped")
         self.assertNotIn("\r", piped.stderr)
-        self.assertNotIn(": run (", piped.stderr)
 
     @unittest.skipIf(shutil.which("snakemake") is None, "SKIPPED: there is no snakemake")
     def test_muster_flow_shows_the_active_step_and_the_remaining_time(self):

@@ -109,7 +109,7 @@ foreach(how "--ranks 1" "--ranks 3" "--ranks 2 --optimizer adam" "--ranks 2 --co
   set_tests_properties("repository: run headers ${how}" PROPERTIES PASS_REGULAR_EXPRESSION "have learnt the line")
 endforeach()
 add_test(NAME "repository: run headers over shm" COMMAND Python3::Interpreter ${consumers}/headers.py
-  ${CMAKE_BINARY_DIR}/tests/consumer_headers $<TARGET_FILE:muster_launch>)
+  ${CMAKE_BINARY_DIR}/tests/consumer_headers $<$<TARGET_EXISTS:muster_launch>:$<TARGET_FILE:muster_launch>>)
 set_tests_properties("repository: run headers over shm" PROPERTIES TIMEOUT 120 PROCESSORS 2 FIXTURES_REQUIRED consumer_headers)
 set(headers_programs ${CMAKE_BINARY_DIR}/tests/consumer_headers)
 if(MUSTER_CLANG)

@@ -252,12 +252,12 @@ requires element<std::remove_const_t<T>>
     throw configuration_error("a tensor cannot be exported (its shape does not have its " +
                               std::to_string(elements.size()) + " elements); correct the shape");
   }
-  struct context {
+  struct holder {
     Managed exported;
     Owner owner;
     std::vector<std::int64_t> shape, strides;
   };
-  auto held = std::make_unique<context>(context{{}, std::move(owner), std::move(shape), {}});
+  auto held = std::make_unique<holder>(holder{{}, std::move(owner), std::move(shape), {}});
   held->strides.resize(held->shape.size());
   std::int64_t stride = 1;
   for (std::size_t r = held->shape.size(); r-- > 0; stride *= held->shape[r]) held->strides[r] = stride;
@@ -274,7 +274,7 @@ requires element<std::remove_const_t<T>>
   to.shape = held->shape.data();
   to.strides = held->strides.data();
   to.byte_offset = 0;
-  exported.deleter = [](Managed* returned) { delete static_cast<context*>(returned->manager_ctx); };
+  exported.deleter = [](Managed* returned) { delete static_cast<holder*>(returned->manager_ctx); };
   if constexpr (is_versioned) {
     exported.version.major = 1;
     exported.version.minor = 0;

@@ -9,6 +9,7 @@
 #include <muster/data/detail/arrow-inl.hpp>
 #include <muster/data/detail/arrow_export-inl.hpp>
 #include <muster/data/detail/bad_records-inl.hpp>
+#include <muster/data/detail/balanced_batch-inl.hpp>
 #include <muster/data/detail/batch_ring-inl.hpp>
 #include <muster/data/detail/classes-inl.hpp>
 #include <muster/data/detail/dataset-inl.hpp>

@@ -99,21 +99,23 @@ inline std::vector<std::string> names_of(const registry& all) {
   return names;
 }
 
+[[noreturn]] inline void refuse_table(const table_spec& spec, const std::string& reason,
+                                      const std::string& suggestion) {
+  throw configuration_error("table '" + spec.name + "' cannot be made (" + reason + "); " + suggestion);
+}
+
 // Throws configuration_error for a table that no server can hold, or whose name another table has.
 inline void check_table(const table_spec& spec, const std::vector<table_spec>& tables) {
-  const auto refuse = [&spec](const std::string& reason, const std::string& suggestion) {
-    throw configuration_error("table '" + spec.name + "' cannot be made (" + reason + "); " + suggestion);
-  };
-  if (spec.name.empty()) refuse("it has no name", "give it one");
+  if (spec.name.empty()) refuse_table(spec, "it has no name", "give it one");
   const auto namesakes = std::ranges::count_if(tables, [&](const auto& other) { return other.name == spec.name; });
-  if (namesakes != 1) refuse("another table has the same name", "give each table a unique name");
-  if (spec.width == 0) refuse("its rows have no elements", "choose a width from 1");
+  if (namesakes != 1) refuse_table(spec, "another table has the same name", "give each table a unique name");
+  if (spec.width == 0) refuse_table(spec, "its rows have no elements", "choose a width from 1");
   if (spec.size != 0 && (spec.most_rows != 0 || spec.most_age != 0))
-    refuse("a dense table keeps all its elements", "bound only sparse tables");
+    refuse_table(spec, "a dense table keeps all its elements", "bound only sparse tables");
   if (spec.leases && (spec.size != 0 || spec.width != 1 || spec.ranges > 1))
-    refuse("a table of leases has no values", "give it a name alone");
+    refuse_table(spec, "a table of leases has no values", "give it a name alone");
   if (spec.initial_values && (spec.size == 0 || spec.leases))
-    refuse("its elements are 0 at first", "give initial values to a dense table, or push them");
+    refuse_table(spec, "its elements are 0 at first", "give initial values to a dense table, or push them");
   (void)make_update(spec.update);
 }
 
@@ -140,7 +142,8 @@ MUSTER_INLINE table_layout::table_layout(std::vector<table_spec> tables, std::si
         ranges_.push_back({index, begin, std::min(length, spec.size - begin)});
     }
     if (ranges_.size() > most_ranges)
-      refuse(spec, "the tables would have more than " + std::to_string(most_ranges) + " ranges", "make them smaller");
+      detail::refuse_table(spec, "the tables would have more than " + std::to_string(most_ranges) + " ranges",
+                           "make them smaller");
   }
   first_.push_back(static_cast<range_id>(ranges_.size()));
 }
