@@ -32,6 +32,7 @@ all_packages=(chromium conntrack containerd containernetworking-plugins dataset-
   swift-proxy universal-ctags)
 install_missing "${build_packages[@]}" "${test_packages[@]}"
 case $tier in all | full) install_missing "${all_packages[@]}" ;; esac
+case $tier in full) install_missing g++-aarch64-linux-gnu qemu-user ;; esac  # another processor
 exec </dev/null  # nothing below asks anything
 for variable in "${!MUSTER_@}"; do  # the tests choose their own settings; MUSTER_TEST_* says where their data is
   [[ $variable == MUSTER_TEST_* ]] || unset "$variable"
