@@ -100,7 +100,7 @@ endif()
 set(strict_flags -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wnon-virtual-dtor -Werror)  # as many projects compile
 add_test(NAME "repository: build headers" COMMAND ${CMAKE_CXX_COMPILER} -std=c++20 -O0 ${strict_flags} -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
   ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers)
-set_tests_properties("repository: build headers" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
+set_tests_properties("repository: build headers" PROPERTIES TIMEOUT 900 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
 # docs/building.md lists these as what trains so.
 foreach(how "--ranks 1" "--ranks 3" "--ranks 2 --optimizer adam" "--ranks 2 --compress topk:0.5" "--ranks 2 --mode local-sgd:2"
     "--ranks 3 --mode gossip:ring" "--ranks 2 --virtual-shards 4" "--ranks 3 --mode ps")
@@ -115,7 +115,7 @@ set(headers_programs ${CMAKE_BINARY_DIR}/tests/consumer_headers)
 if(MUSTER_CLANG)
   add_test(NAME "repository: build headers by clang" COMMAND ${MUSTER_CLANG} -std=c++20 -O0 -I${stage}/${CMAKE_INSTALL_INCLUDEDIR}
     ${consumers}/headers.cpp -pthread -o ${CMAKE_BINARY_DIR}/tests/consumer_headers_clang)
-  set_tests_properties("repository: build headers by clang" PROPERTIES TIMEOUT 400 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
+  set_tests_properties("repository: build headers by clang" PROPERTIES TIMEOUT 900 FIXTURES_REQUIRED stage FIXTURES_SETUP consumer_headers)
   list(APPEND headers_programs ${CMAKE_BINARY_DIR}/tests/consumer_headers_clang)
 endif()
 add_test(NAME "repository: arm64 in qemu" COMMAND Python3::Interpreter ${consumers}/other_processors.py
