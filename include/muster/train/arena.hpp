@@ -227,8 +227,9 @@ class arena final : public arena_in<std::span<float>, buffer<float>> {
   /// parameters. In mode ps each server computes the values of its own ranges, so a rank that only serves holds no
   /// parameters, and the workers send none: there the parameters are 0 from the training's construction until the first
   /// step, and writing them in between is an error of the run. `value` must give the same bits at every rank. It is
-  /// called by threads of servers too, also after the arena's destruction, so it refers to nothing that changes or ends.
-  /// Throws configuration_error for a tensor that is not float32, and in mode ps after the training's construction.
+  /// called by threads of servers too, also after the arena's destruction, so it refers to nothing that changes or
+  /// ends. Throws configuration_error for a tensor that is not float32, and in mode ps after the training's
+  /// construction.
   void initialise(std::size_t tensor, std::function<float(std::size_t)> value);
   void initialise(std::string_view name, std::function<float(std::size_t)> value) {
     initialise(index(name), std::move(value));
