@@ -15,7 +15,7 @@
 #include <muster/comm/transports/mpi/adopt.hpp>
 #include "solver/surrogate.hpp"
 
-constexpr int cells = 24;  // of each side
+constexpr int cells = 24;  // along a side
 constexpr int steps = 2400;
 constexpr double ratio = 0.04;                        // time step / cell width^2, stable up to a conductivity of 6
 constexpr double wave = 0.1 * cells * cells / ratio;  // steps of a wave

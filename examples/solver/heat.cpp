@@ -11,7 +11,7 @@
 
 #include <mpi.h>
 
-constexpr int cells = 24;  // of each side
+constexpr int cells = 24;  // along a side
 constexpr int steps = 2400;
 constexpr double ratio = 0.04;                        // time step / cell width^2, stable up to a conductivity of 6
 constexpr double wave = 0.1 * cells * cells / ratio;  // steps of a wave

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Programs for other processors, in qemu: `arm64` compiles muster's headers by a cross compiler and runs collectives over
 threads, shared memory and TCP, a training that reads a file and resumes, and the tests of the portable kernels. `x86-64`
-runs programs that were built here on a processor without AVX and SSE4. qemu shows what is computed, not what a processor
-reorders: `comm: memory orders of shm` examines that.
+runs programs that were built here on a processor without AVX and SSE4. qemu does not reorder
+as a processor of arm64 does: `comm: memory orders of shm` examines reordering.
 
 usage: other_processors.py arm64 FOLDER_OF_THE_SOURCES CATCH2_MAJOR | x86-64 PROGRAM...
 """

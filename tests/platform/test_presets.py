@@ -31,7 +31,7 @@ class Shipped(Case):
         self.assertEqual({"mlbench-0a", "mlbench-1a", "mlbench-2a", "cluster-vgg16"}, set(closed))
 
     def test_each_closed_task_has_a_short_form_that_is_open(self):
-        """Checks that a short form says what it is: in its division, its title and its name."""
+        """Checks that a short form is named as open in its division, its title and its name."""
         short = {file.name: file for file in map(read_file, ALL) if file.name.endswith("-small")}
         self.assertEqual({name.partition("-")[0] for name in short}, {name.partition("-")[0] for name in locked()})
         for file in short.values():

@@ -57,7 +57,7 @@ def npy(values, descr, shape):
 
 
 def check_inspect(folder):
-    """Compares what inspect understood of each format with what the test wrote."""
+    """Compares the report of inspect on each format with the file that the test wrote."""
     table = "n,city,y\n1,rome,0\n,oslo,1\n3,rome,x\n"
     (folder / "t.csv").write_text(table)
     (folder / "bare.csv").write_text("1;2;0\n3;4;1\n")

@@ -14,7 +14,7 @@ namespace muster { inline namespace v0 { namespace data {
 /// and a cursor continues in it, as in a mixture. An epoch has as many records as the source, without a last batch that
 /// is not full. Opening reads all labels once and holds 8 bytes for each record. A bad record is a data_error then.
 struct balanced_batch {
-  std::uint64_t records;  ///< of each class, over all ranks; at least 1
+  std::uint64_t records;  ///< number for a class, over all ranks; at least 1
   shuffle order;
   balanced_batch(std::uint64_t of_each_class, shuffle requested) noexcept : records(of_each_class), order(requested) {}
 };

@@ -168,7 +168,7 @@ TEST_CASE("a peer whose proofs are of another kind, or of another version, is na
     CHECK(std::string(reinterpret_cast<const char*>(notice.data()), 16) == std::string("muster ranks 2\n", 16));
 
     REQUIRE(notice.size() == caller.expected_bytes());
-    std::memcpy(notice.data(), protocol.data(), protocol.size());  // as a server of that kind replies
+    std::memcpy(notice.data(), protocol.data(), protocol.size());  // as a server with the other protocol replies
     caller.received(notice);
     CHECK(caller.current_state() == handshake::state::stranger);
     CHECK_THAT(caller.protocol_difference(), contains(protocol[7] == 'p' ? "OpenSSL" : "versions"));
